@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use outpost_environment::{CommandLine, Definition, Registry, RegistryOptions};
 use outpost_runtime::feed::Read;
-use outpost_runtime::{Event, NewInput, Parts, Runtime, RuntimeConfig, StartThread};
+use outpost_runtime::{NewInput, Runtime, RuntimeConfig, RuntimeParts, StartThread, ThreadEvent};
 use outpost_store::{MemoryStore, Store};
 use outpost_thread::{CallOutcome, Fact, said};
 use outpost_wire::PathUri;
@@ -35,7 +35,7 @@ pub async fn one_turn(outpost: &str, home: &Path, directory: &Path) -> Result<(S
     let clock: outpost_store::Clock = Arc::new(now);
     let store = Store::Memory(MemoryStore::new(clock.clone(), None));
     let variables = Arc::new(|name: &str| std::env::var(name).ok());
-    let runtime = Runtime::new(Parts::new(RuntimeConfig::default(), store, registry, clock, variables));
+    let runtime = Runtime::new(RuntimeParts::new(RuntimeConfig::default(), store, registry, clock, variables));
 
     // A thread chooses its environments once; the first one is the primary.
     let mut start = StartThread::new();
@@ -48,8 +48,8 @@ pub async fn one_turn(outpost: &str, home: &Path, directory: &Path) -> Result<(S
     let (mut output, mut answer, mut problem) = (String::new(), String::new(), None);
     loop {
         match feed.next().await {
-            Read::Event(Event::Output { bytes, .. }) => output.push_str(&String::from_utf8_lossy(&bytes)),
-            Read::Event(Event::Entry(entry)) => match &entry.fact {
+            Read::Event(ThreadEvent::Output { bytes, .. }) => output.push_str(&String::from_utf8_lossy(&bytes)),
+            Read::Event(ThreadEvent::Entry(entry)) => match &entry.fact {
                 Fact::ModelAnswered(answered) => answer = answered.items.iter().rev().find_map(said).unwrap_or(answer),
                 // What could not be started says why.
                 Fact::CallFinished(call) if call.outcome != CallOutcome::Completed => problem = call.detail.clone(),

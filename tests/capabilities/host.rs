@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use outpost_runtime::RuntimeConfig;
-use outpost_runtime::skills::host::{HostRoot, SkillScope};
+use outpost_runtime::skills::host::{HostRoot, HostSkillScope};
 use serde_json::json;
 
 use crate::stage::{Machine, Stage, config, put, put_skill, uri};
 
 fn with_host(machine: &Machine) -> RuntimeConfig {
     let root = |scope, name: &str| HostRoot { scope, path: uri(machine.path(name)) };
-    RuntimeConfig { host_skills: vec![root(SkillScope::User, "home/skills"), root(SkillScope::Admin, "none")], ..config() }
+    RuntimeConfig { host_skills: vec![root(HostSkillScope::User, "home/skills"), root(HostSkillScope::Admin, "none")], ..config() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outpost_environment::{
-    Configuration, ConnectPolicy, Connector, EnvironmentOptions, Registry, RegistryOptions, Snapshot, Standing, Waits,
+    ActiveConfiguration, ConfigurationSnapshot, ConnectPolicy, Connector, EnvironmentOptions, EnvironmentState, Registry, RegistryOptions,
+    Waits,
 };
 use outpost_rpc::LinkError;
 use outpost_runtime::config::{RuntimeConfig, StepPatience};
 use outpost_runtime::live::LiveThread;
 use outpost_runtime::permissions::SandboxMode;
-use outpost_runtime::rules::Rules;
+use outpost_runtime::rules::CommandRules;
 use outpost_runtime::{Runtime, StartThread};
 use outpost_store::Store;
 use outpost_testkit::ExecutorProcess;
@@ -148,7 +149,7 @@ fn registry(machines: &[(&'static str, Machine)]) -> Registry {
     let registry = match local {
         Some(local) => {
             let options = RegistryOptions { environment, local: Some(local), ..RegistryOptions::default() };
-            Registry::configured(options, Configuration::On(Snapshot::local_only())).unwrap()
+            Registry::configured(options, ActiveConfiguration::On(ConfigurationSnapshot::local_only())).unwrap()
         }
         None => Registry::new(RegistryOptions { environment, ..RegistryOptions::default() }),
     };
@@ -182,13 +183,13 @@ impl Stage {
     pub async fn with_config(machines: &[(&'static str, &Machine)], config: RuntimeConfig) -> Self {
         let machines: Vec<_> = machines.iter().map(|(name, machine)| (*name, (*machine).clone())).collect();
         let (model, store) = (ScriptedModel::with(vec![]).await, memory());
-        let runtime = Runtime::new(parts(config.clone(), store.clone(), registry(&machines), &model, Rules::default()));
+        let runtime = Runtime::new(parts(config.clone(), store.clone(), registry(&machines), &model, CommandRules::default()));
         Self { runtime, model, machines, store, config }
     }
 
     /// Another program on the same store, with the same machines.
     pub fn restarted(&self) -> Runtime {
-        Runtime::new(parts(self.config.clone(), self.store.clone(), registry(&self.machines), &self.model, Rules::default()))
+        Runtime::new(parts(self.config.clone(), self.store.clone(), registry(&self.machines), &self.model, CommandRules::default()))
     }
 
     /// A new handle to the same machine, ready.
@@ -199,15 +200,15 @@ impl Stage {
 
     /// Waits until an environment is ready.
     pub async fn ready(&self, name: &str) {
-        self.until(name, |standing| matches!(standing, Standing::Ready)).await;
+        self.until(name, |standing| matches!(standing, EnvironmentState::Ready)).await;
     }
 
     /// Waits until it is known that an environment is not ready any more.
     pub async fn lost(&self, name: &str) {
-        self.until(name, |standing| !matches!(standing, Standing::Ready)).await;
+        self.until(name, |standing| !matches!(standing, EnvironmentState::Ready)).await;
     }
 
-    async fn until(&self, name: &str, fits: impl Fn(&Standing) -> bool) {
+    async fn until(&self, name: &str, fits: impl Fn(&EnvironmentState) -> bool) {
         for _ in 0..2400 {
             let handle = self.runtime.registry().get(&id(name)).unwrap();
             if fits(&self.runtime.registry().standing(&id(name))) {

@@ -107,7 +107,7 @@ async fn s77_a_lost_connection_hides_the_root_and_its_return_shows_it_again() {
             }
         }
     });
-    state(&handle, |state| matches!(state, outpost_environment::State::Recovering { retry_at: Some(_), .. })).await;
+    state(&handle, |state| matches!(state, outpost_environment::ConnectionState::Recovering { retry_at: Some(_), .. })).await;
     assert!(available().is_none());
     closed.store(false, std::sync::atomic::Ordering::SeqCst);
     reading.await.unwrap();

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use outpost_environment::{
-    ConnectPolicy, Connector, Definition, Environment, EnvironmentError, EnvironmentOptions, FailureKind, ProcessEvent, State, Token, Waits,
+    ConnectPolicy, ConnectionState, Connector, Definition, Environment, EnvironmentError, EnvironmentOptions, FailureKind, ProcessEvent,
+    Token, Waits,
 };
 use outpost_rpc::link::{memory, ws};
 use outpost_testkit::chaos::cut_after;
@@ -62,7 +63,7 @@ async fn refusal(connector: Connector, options: EnvironmentOptions) -> String {
     let error = soon("it is given up", environment.info()).await.unwrap_err();
     assert!(matches!(error, EnvironmentError::Unreachable { .. }), "{error}");
     assert!(
-        matches!(environment.state(), State::Failed(failure) if failure.kind == FailureKind::Unreachable && failure.retry_at.is_some())
+        matches!(environment.state(), ConnectionState::Failed(failure) if failure.kind == FailureKind::Unreachable && failure.retry_at.is_some())
     );
     error.to_string()
 }
@@ -300,7 +301,7 @@ async fn a_connector_that_panics_is_a_failed_environment() {
     registry.attach(id("broken"), connector, ConnectPolicy::Lazy).unwrap();
     let error = soon("it fails", registry.info(&id("broken"))).await.unwrap_err().to_string();
     assert!(error.contains("the connector panicked: the wire is cut"), "{error}");
-    assert!(matches!(registry.standing(&id("broken")), outpost_environment::Standing::Failed { .. }));
+    assert!(matches!(registry.standing(&id("broken")), outpost_environment::EnvironmentState::Failed { .. }));
     // Whoever asks again gets another attempt.
     soon("it fails again", registry.info(&id("broken"))).await.unwrap_err();
     assert_eq!(attempts.load(Ordering::Relaxed), 2);

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use outpost_environment::{ConnectPolicy, Connector, Environment, EnvironmentError, EnvironmentOptions, FailureKind, News, State, Token};
+use outpost_environment::{
+    ConnectPolicy, ConnectionState, Connector, Environment, EnvironmentError, EnvironmentOptions, FailureKind, RegistryNews, Token,
+};
 use outpost_testkit::{ExecutorProcess, LinkKind};
 
 use crate::support::{OUTPOST, Site, finish, id, news, over_sites, ready, registry, selection, soon, state};
@@ -51,7 +53,7 @@ over_sites! {
         .await;
         assert!(!matches!(error, EnvironmentError::Fault(_)), "{error}");
         let (told_was, told_now) = news(&mut watcher, |change| match &change.news {
-            News::OtherExecutor { was, now, .. } => Some((was.clone(), now.clone())),
+            RegistryNews::OtherExecutor { was, now, .. } => Some((was.clone(), now.clone())),
             _ => None,
         })
         .await;
@@ -61,7 +63,7 @@ over_sites! {
         assert!(!new.is(&old) && new.generation() > old.generation());
         assert_eq!(new.identity().unwrap(), told_now);
         // The old handle, and the step that holds it, never reach the new machine.
-        assert!(matches!(old.state(), State::Failed(failure) if failure.kind == FailureKind::OtherExecutor && failure.is_final()));
+        assert!(matches!(old.state(), ConnectionState::Failed(failure) if failure.kind == FailureKind::OtherExecutor && failure.is_final()));
         let stuck = view.primary().unwrap().handle.start(site.shell("late", "echo late > late")).await;
         assert!(matches!(stuck, Err(EnvironmentError::Gone { .. })));
         assert!(!other.path("late").exists() && !site.path("late").exists());
@@ -87,7 +89,7 @@ async fn a_restarted_executor_is_the_same_one() {
     let home = executor.kill_and_keep_home();
     let executor = ExecutorProcess::start_in(Path::new(OUTPOST), &["--no-auth"], home);
     *address.lock().unwrap() = executor.url().to_owned();
-    state(&handle, |state| matches!(state, State::Ready(connected) if connected.info.instance_id != before.instance_id)).await;
+    state(&handle, |state| matches!(state, ConnectionState::Ready(connected) if connected.info.instance_id != before.instance_id)).await;
     let after = handle.identity().unwrap();
     assert_eq!(after.executor_id, before.executor_id);
     assert_ne!(after.instance_id, before.instance_id);
@@ -98,8 +100,8 @@ async fn a_restarted_executor_is_the_same_one() {
         let mut strangers = 0;
         loop {
             match watcher.next().await.news {
-                News::OtherExecutor { .. } => strangers += 1,
-                News::Environment { id: about, .. } if about == id("end") => return strangers,
+                RegistryNews::OtherExecutor { .. } => strangers += 1,
+                RegistryNews::Environment { id: about, .. } if about == id("end") => return strangers,
                 _ => {}
             }
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use outpost_environment::{Refusal, Standing};
+use outpost_environment::{EnvironmentState, LinkRefused};
 use outpost_rpc::Close;
 use outpost_testkit::LinkKind;
 
@@ -13,7 +13,7 @@ over_sites! {
     async fn s24_ready_at_once_and_the_next_link_takes_over_with_everything_in_it(site: Site) {
         let registry = registry();
         let door = registry.join(id("far")).unwrap();
-        assert!(matches!(registry.standing(&id("far")), Standing::Idle | Standing::Connecting));
+        assert!(matches!(registry.standing(&id("far")), EnvironmentState::Idle | EnvironmentState::Connecting));
         let first = site.connector().link().await.unwrap();
         let first_sink = first.tx.clone();
         door.hand_in(first).unwrap();
@@ -47,7 +47,7 @@ async fn s24_a_link_for_an_environment_that_is_gone_is_let_go() {
         loop {
             let link = site.connector().link().await.unwrap();
             let sink = link.tx.clone();
-            if door.hand_in(link) == Err(Refusal::Gone) {
+            if door.hand_in(link) == Err(LinkRefused::Gone) {
                 assert!(sink.is_closed());
                 return;
             }
@@ -71,9 +71,9 @@ async fn s24_links_wait_for_their_turn_and_only_so_many_of_them() {
             break refusal;
         }
     };
-    assert_eq!(refused, Refusal::Crowded);
+    assert_eq!(refused, LinkRefused::Crowded);
     assert!(sinks.last().unwrap().is_closed());
-    standing(&registry, "far", |standing| *standing == Standing::Ready).await;
+    standing(&registry, "far", |standing| *standing == EnvironmentState::Ready).await;
     assert!(registry.get(&id("far")).unwrap().info().await.is_ok());
     // One that ends while it waits is not handed out.
     let before = door.waiting();
@@ -92,7 +92,7 @@ async fn s24_links_wait_for_their_turn_and_only_so_many_of_them() {
 async fn s24_whoever_dials_in_after_a_failure_is_tried_soon() {
     let (registry, site) = (registry(), Site::new(LinkKind::Memory));
     let door = registry.join(id("far")).unwrap();
-    standing(&registry, "far", |standing| matches!(standing, Standing::Failed { .. })).await;
+    standing(&registry, "far", |standing| matches!(standing, EnvironmentState::Failed { .. })).await;
     door.hand_in(site.connector().link().await.unwrap()).unwrap();
-    standing(&registry, "far", |standing| *standing == Standing::Ready).await;
+    standing(&registry, "far", |standing| *standing == EnvironmentState::Ready).await;
 }

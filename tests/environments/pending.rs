@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use outpost_environment::{Captured, Cause, Definition, FailureKind, Provided, RegistryError, ReportError, Standing, State, Token};
+use outpost_environment::{
+    Captured, ConnectionState, Definition, EnvironmentState, FailureCause, FailureKind, Provided, RegistryError, ReportError, Token,
+};
 use outpost_testkit::LinkKind;
 use outpost_wire::CapabilityRoot;
 
@@ -21,7 +23,7 @@ over_sites! {
         // A step asks for it; there is nothing to connect to yet.
         let view = registry.capture(&selection(&["vm"]), &[]);
         assert!(matches!(view.captured(&id("vm")), Some(Captured::Starting)));
-        state(&handle, |state| matches!(state, State::Connecting)).await;
+        state(&handle, |state| matches!(state, ConnectionState::Connecting)).await;
         assert_eq!(site.connections(), 0);
         registry.provided(&id("vm"), provided(&site, &[("tools", "vm")])).unwrap();
         // The same handle through its whole life.
@@ -41,7 +43,7 @@ async fn s26_it_may_be_provided_before_it_is_announced_and_is_not_connected_befo
     registry.announce(id("vm")).unwrap();
     assert!(handle.is(&registry.get(&id("vm")).unwrap()));
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!((site.connections(), registry.standing(&id("vm"))), (0, Standing::Idle));
+    assert_eq!((site.connections(), registry.standing(&id("vm"))), (0, EnvironmentState::Idle));
     registry.capture(&selection(&["vm"]), &[]);
     ready(&registry, "vm").await;
 }
@@ -59,15 +61,15 @@ async fn s26_s27_failure_needs_no_connection_and_the_first_one_counts() {
         let waited = waited.clone();
         async move { waited.info().await }
     });
-    state(&waited, |state| matches!(state, State::Connecting)).await;
+    state(&waited, |state| matches!(state, ConnectionState::Connecting)).await;
     registry.provision_failed(&id("waited"), "no room").unwrap();
     assert!(soon("whoever waits is told", waiting).await.unwrap().unwrap_err().to_string().contains("no room"));
-    assert!(matches!(waited.state(), State::Failed(failure) if failure.kind == FailureKind::Provisioning));
+    assert!(matches!(waited.state(), ConnectionState::Failed(failure) if failure.kind == FailureKind::Provisioning));
     for name in ["early", "quiet", "waited"] {
         registry.provision_failed(&id(name), "another reason").unwrap();
         let view = registry.capture(&selection(&[name]), &[]);
         assert_eq!(view.primary().unwrap_err().to_string(), format!("environment `{name}` is not ready: failed: no room"));
-        let expected = Standing::Failed { cause: Cause::Provisioning, reason: "no room".into(), retry_at: None };
+        let expected = EnvironmentState::Failed { cause: FailureCause::Provisioning, reason: "no room".into(), retry_at: None };
         assert_eq!(registry.standing(&id(name)), expected);
         let late = registry.provided(&id(name), provided(&site, &[])).unwrap_err();
         assert_eq!(late, RegistryError::Report(ReportError::Failed { id: id(name), reason: "no room".into() }));
@@ -93,12 +95,12 @@ async fn s27_roots_that_make_no_sense_fail_what_is_waited_for_and_create_nothing
     let (registry, site) = (registry(), Site::new(LinkKind::Memory));
     for roots in [&[("a", "vm"), ("a", "vm")][..], &[(" ", "vm")], &[("a", "other")]] {
         assert!(registry.provided(&id("vm"), provided(&site, roots)).is_err());
-        assert_eq!(registry.standing(&id("vm")), Standing::Missing);
+        assert_eq!(registry.standing(&id("vm")), EnvironmentState::Missing);
     }
     registry.announce(id("vm")).unwrap();
     assert!(registry.provided(&id("vm"), provided(&site, &[("a", "other")])).is_err());
     assert!(
-        matches!(registry.standing(&id("vm")), Standing::Failed { cause: Cause::Provisioning, reason, .. } if reason.contains("`other`"))
+        matches!(registry.standing(&id("vm")), EnvironmentState::Failed { cause: FailureCause::Provisioning, reason, .. } if reason.contains("`other`"))
     );
 }
 
@@ -115,5 +117,5 @@ async fn s28_the_two_kinds_do_not_mix() {
     assert_eq!(registry.announce(id("box")), Err(RegistryError::IsDefined(id("box"))));
     registry.provided(&id("box"), provided(&site, &[])).unwrap();
     registry.provision_failed(&id("box"), "x").unwrap();
-    assert_eq!(registry.standing(&id("box")), Standing::Idle);
+    assert_eq!(registry.standing(&id("box")), EnvironmentState::Idle);
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use outpost_environment::{
-    CommandLine, ConnectPolicy, Connector, Definition, Environment, EnvironmentError, EnvironmentOptions, FailureKind, Heartbeat, News,
-    ProcessEvent, Registry, RegistryOptions, Standing, State,
+    CommandLine, ConnectPolicy, ConnectionState, Connector, Definition, Environment, EnvironmentError, EnvironmentOptions,
+    EnvironmentState, FailureKind, Heartbeat, ProcessEvent, Registry, RegistryNews, RegistryOptions,
 };
 use outpost_rpc::LinkError;
 use outpost_rpc::link::ws;
@@ -74,8 +74,8 @@ over_sites! {
         process.write(Bytes::from_static(b"one\n")).await.unwrap();
         assert_eq!(read_line(&process, &mut text).await, "got one");
         barrier.close();
-        let waiting = state(&environment, |state| matches!(state, State::Recovering { retry_at: Some(_), .. })).await;
-        assert!(matches!(waiting, State::Recovering { reason, .. } if !reason.is_empty()));
+        let waiting = state(&environment, |state| matches!(state, ConnectionState::Recovering { retry_at: Some(_), .. })).await;
+        assert!(matches!(waiting, ConnectionState::Recovering { reason, .. } if !reason.is_empty()));
         // A write while there is no connection waits for it.
         let writing = async {
             process.write(Bytes::from_static(b"two\n")).await.unwrap();
@@ -98,7 +98,7 @@ over_sites! {
         assert!(matches!(environment.info().await, Err(EnvironmentError::Unreachable { .. })));
         // Nobody waits again before it is time; after that it is tried again, and fails again.
         assert!(matches!(environment.info().await, Err(EnvironmentError::Unreachable { .. })));
-        let State::Failed(failure) = environment.state() else { panic!() };
+        let ConnectionState::Failed(failure) = environment.state() else { panic!() };
         barrier.open();
         tokio::time::sleep_until(failure.retry_at.unwrap()).await;
         soon("it works now", environment.info()).await.unwrap();
@@ -121,7 +121,7 @@ over_sites! {
         assert_eq!(read_line(&one, &mut String::new()).await, "begun");
         barrier.close();
         let (lost, reason) = news(&mut watcher, |change| match &change.news {
-            News::Lost { processes, reason, .. } => Some((processes.clone(), reason.clone())),
+            RegistryNews::Lost { processes, reason, .. } => Some((processes.clone(), reason.clone())),
             _ => None,
         })
         .await;
@@ -130,7 +130,7 @@ over_sites! {
             assert_eq!(soon("its loss", process.next()).await, Some(ProcessEvent::Lost { reason: reason.clone() }));
             assert_eq!(process.next().await, None);
         }
-        let Standing::Failed { retry_at: Some(at), .. } = registry.standing(&id("box")) else { panic!() };
+        let EnvironmentState::Failed { retry_at: Some(at), .. } = registry.standing(&id("box")) else { panic!() };
         barrier.open();
         tokio::time::sleep_until(at).await;
         // The same handle, another session: what was lost stays lost, what is new works.
@@ -168,7 +168,7 @@ async fn s18_a_command_is_an_environment_and_its_death_is_the_end_of_what_has_no
     let lost = soon("its loss", process.next()).await.unwrap();
     let ProcessEvent::Lost { reason } = lost else { panic!("{lost:?}") };
     assert!(reason.contains("keeps its sessions only with `--keep`"), "{reason}");
-    let State::Failed(failure) = state(&environment, |state| matches!(state, State::Failed(_))).await else { panic!() };
+    let ConnectionState::Failed(failure) = state(&environment, |state| matches!(state, ConnectionState::Failed(_))).await else { panic!() };
     assert_eq!((failure.kind, &failure.lost[..]), (FailureKind::SessionLost, &["p".to_owned()][..]));
     // Not the end of the environment.
     tokio::time::sleep_until(failure.retry_at.unwrap()).await;
@@ -191,8 +191,8 @@ async fn a_foreign_command_without_sessions_is_said_to_be_unable_to_recover() {
     let registry = registry();
     registry.add(id("foreign"), Definition::program(line).unwrap()).unwrap();
     registry.info(&id("foreign")).await.unwrap();
-    let failed = standing(&registry, "foreign", |standing| matches!(standing, Standing::Failed { .. })).await;
-    let Standing::Failed { reason, retry_at, .. } = failed else { panic!() };
+    let failed = standing(&registry, "foreign", |standing| matches!(standing, EnvironmentState::Failed { .. })).await;
+    let EnvironmentState::Failed { reason, retry_at, .. } = failed else { panic!() };
     assert!(reason.contains("keeps no sessions, so nothing can be recovered"), "{reason}");
     assert!(retry_at.is_some());
 }
@@ -235,7 +235,7 @@ async fn a_laptop_that_sleeps_for_longer_than_the_grace_finds_its_processes_lost
     barrier.close();
     // The executor keeps sessions for a second and says so; nobody tries for ten minutes.
     let lost = news(&mut watcher, |change| match &change.news {
-        News::Lost { processes, .. } => Some(processes.clone()),
+        RegistryNews::Lost { processes, .. } => Some(processes.clone()),
         _ => None,
     })
     .await;
@@ -259,7 +259,7 @@ async fn waits_grow_within_their_bounds_and_are_told() {
     let began = tokio::time::Instant::now();
     for _ in 0..6 {
         let retry_at = news(&mut watcher, |change| match &change.news {
-            News::Environment { standing: Standing::Failed { retry_at, .. }, .. } => Some(retry_at.unwrap()),
+            RegistryNews::Environment { standing: EnvironmentState::Failed { retry_at, .. }, .. } => Some(retry_at.unwrap()),
             _ => None,
         })
         .await;
@@ -277,6 +277,6 @@ async fn s19_a_manual_environment_connects_when_told_to_and_not_otherwise() {
     handle.want();
     assert!(handle.info().await.is_err() && site.connections() == 0);
     registry.info(&id("box")).await.unwrap();
-    assert_eq!(registry.standing(&id("box")), Standing::Ready);
+    assert_eq!(registry.standing(&id("box")), EnvironmentState::Ready);
     assert!(handle.info().await.is_ok());
 }

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use outpost_environment::{
-    CommandLine, Configuration, ConnectPolicy, Connector, DefaultChoice, Definition, DefinitionError, Entry, Environment, EnvironmentError,
-    Event, FailureKind, InfoError, News, Registry, RegistryError, RegistryOptions, Snapshot, Standing, State, Token, Variable,
+    ActiveConfiguration, CommandLine, ConfigurationSnapshot, ConfiguredEnvironment, ConnectPolicy, ConnectionState, Connector,
+    DefaultChoice, Definition, DefinitionError, Environment, EnvironmentError, EnvironmentState, FailureKind, InfoError, Registry,
+    RegistryError, RegistryEvent, RegistryNews, RegistryOptions, Token, Variable,
 };
 use outpost_testkit::LinkKind;
 use outpost_testkit::executor::{eventually, is_alive};
@@ -20,7 +21,7 @@ fn url(url: &str) -> Definition {
 }
 
 /// A registry whose own machine is that site.
-fn with_local(site: &Site, configuration: Configuration) -> Result<Registry, RegistryError> {
+fn with_local(site: &Site, configuration: ActiveConfiguration) -> Result<Registry, RegistryError> {
     Registry::configured(
         RegistryOptions { environment: options(), local: Some(site.connector()), ..RegistryOptions::default() },
         configuration,
@@ -29,7 +30,7 @@ fn with_local(site: &Site, configuration: Configuration) -> Result<Registry, Reg
 
 over_sites! {
     async fn s01_s03_this_machine_is_ready_by_itself_and_always_the_same_handle(site: Site) {
-        let registry = with_local(&site, Configuration::On(Snapshot::local_only())).unwrap();
+        let registry = with_local(&site, ActiveConfiguration::On(ConfigurationSnapshot::local_only())).unwrap();
         let handle = ready(&registry, "local").await;
         assert!(registry.info(&id("local")).await.unwrap().cwd.is_some());
         assert!(handle.is(&registry.get(&id("local")).unwrap()));
@@ -41,9 +42,9 @@ over_sites! {
     async fn s08_add_connects_in_the_background_and_again_when_replaced(site: Site) {
         let registry = registry();
         let before = registry.default_selection(&uri("/w"), &[]);
-        assert_eq!(registry.attach(id("box"), site.connector(), ConnectPolicy::Eager).unwrap(), Event::Added);
+        assert_eq!(registry.attach(id("box"), site.connector(), ConnectPolicy::Eager).unwrap(), RegistryEvent::Added);
         let first = ready(&registry, "box").await;
-        assert_eq!(registry.attach(id("box"), site.connector(), ConnectPolicy::Eager).unwrap(), Event::Replaced);
+        assert_eq!(registry.attach(id("box"), site.connector(), ConnectPolicy::Eager).unwrap(), RegistryEvent::Replaced);
         let second = ready(&registry, "box").await;
         assert!(!first.is(&second) && second.generation() > first.generation());
         // The old handle lives on for those who hold it.
@@ -57,10 +58,13 @@ over_sites! {
 #[tokio::test]
 async fn s02_the_variable_decides_alone() {
     let site = Site::new(LinkKind::Memory);
-    let file = Snapshot { entries: vec![Entry { id: id("box"), definition: Ok(url("ws://127.0.0.1:1")) }], ..Snapshot::local_only() };
+    let file = ConfigurationSnapshot {
+        entries: vec![ConfiguredEnvironment { id: id("box"), definition: Ok(url("ws://127.0.0.1:1")) }],
+        ..ConfigurationSnapshot::local_only()
+    };
     let with = |value: Option<&str>| {
         let variable = Variable::parse(value, Token::None).unwrap();
-        with_local(&site, Configuration::new(variable, file.clone())).unwrap()
+        with_local(&site, ActiveConfiguration::new(variable, file.clone())).unwrap()
     };
     let ids = |registry: &Registry| registry.list().iter().map(|status| status.id.to_string()).collect::<Vec<_>>();
     let defaults = |registry: &Registry| registry.default_selection(&uri("/w"), &[]).ids().map(ToString::to_string).collect::<Vec<_>>();
@@ -72,9 +76,9 @@ async fn s02_the_variable_decides_alone() {
     assert_eq!((ids(&off), defaults(&off)), (vec![], Vec::<String>::new()));
     // The kill switch cannot be undone, and what is selected all the same is disabled.
     assert_eq!(off.add(id("box"), url("ws://127.0.0.1:1")), Err(RegistryError::Off));
-    assert_eq!(off.configure(Configuration::On(Snapshot::local_only())), Err(RegistryError::Off));
+    assert_eq!(off.configure(ActiveConfiguration::On(ConfigurationSnapshot::local_only())), Err(RegistryError::Off));
     assert!(off.join(id("box")).is_err() && off.announce(id("box")).is_err());
-    assert_eq!(off.standing(&id("local")), Standing::Disabled);
+    assert_eq!(off.standing(&id("local")), EnvironmentState::Disabled);
     let view = off.capture(&selection(&["local"]), &[]);
     assert_eq!(view.primary().unwrap_err().to_string(), "environment `local` is not ready: disabled: environments are switched off");
     assert!(matches!(off.info(&id("local")).await, Err(InfoError::Registry(RegistryError::Off))));
@@ -83,39 +87,40 @@ async fn s02_the_variable_decides_alone() {
 #[tokio::test]
 async fn s04_s05_snapshots_are_checked_before_anything_happens() {
     let site = Site::new(LinkKind::Memory);
-    let entry = |name: &str| Entry { id: id(name), definition: Ok(url("ws://127.0.0.1:1").connecting(ConnectPolicy::Eager)) };
-    let snapshot = |names: &[&str], default: DefaultChoice| Snapshot {
+    let entry =
+        |name: &str| ConfiguredEnvironment { id: id(name), definition: Ok(url("ws://127.0.0.1:1").connecting(ConnectPolicy::Eager)) };
+    let snapshot = |names: &[&str], default: DefaultChoice| ConfigurationSnapshot {
         include_local: true,
         entries: names.iter().map(|name| entry(name)).collect(),
         default,
         nameless: vec![],
     };
-    let refused = |snapshot| with_local(&site, Configuration::On(snapshot)).err().unwrap().to_string();
+    let refused = |snapshot| with_local(&site, ActiveConfiguration::On(snapshot)).err().unwrap().to_string();
     assert!(refused(snapshot(&["local"], DefaultChoice::Derived)).contains("must not define `local`"));
     assert_eq!(refused(snapshot(&["a", "a"], DefaultChoice::Derived)), "duplicate environment id `a`");
     assert_eq!(refused(snapshot(&["a"], DefaultChoice::Id(id("x")))), "the default environment `x` is not known");
-    let nothing = Registry::configured(RegistryOptions::default(), Configuration::On(Snapshot::local_only()));
+    let nothing = Registry::configured(RegistryOptions::default(), ActiveConfiguration::On(ConfigurationSnapshot::local_only()));
     assert!(nothing.err().unwrap().to_string().contains("nothing was given to reach it"));
     assert_eq!(site.connections(), 0);
 
     let defaults = |snapshot| {
-        let registry = with_local(&site, Configuration::On(snapshot)).unwrap();
+        let registry = with_local(&site, ActiveConfiguration::On(snapshot)).unwrap();
         registry.default_selection(&uri("/w"), &[uri("/r")]).ids().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(defaults(snapshot(&["b", "a"], DefaultChoice::Derived)), ["local", "b", "a"]);
     assert_eq!(defaults(snapshot(&["b", "a"], DefaultChoice::Id(id("a")))), ["a", "local", "b"]);
     assert_eq!(defaults(snapshot(&["b", "a"], DefaultChoice::Disabled)), Vec::<String>::new());
-    let without = Snapshot { include_local: false, ..snapshot(&["b"], DefaultChoice::Derived) };
+    let without = ConfigurationSnapshot { include_local: false, ..snapshot(&["b"], DefaultChoice::Derived) };
     assert_eq!(defaults(without.clone()), Vec::<String>::new());
-    let registry = with_local(&site, Configuration::On(without)).unwrap();
-    assert_eq!(registry.standing(&id("local")), Standing::Missing);
+    let registry = with_local(&site, ActiveConfiguration::On(without)).unwrap();
+    assert_eq!(registry.standing(&id("local")), EnvironmentState::Missing);
 }
 
 #[tokio::test]
 async fn s07_what_is_not_there_is_not_found() {
     let registry = registry();
     assert!(registry.get(&id("ghost")).is_none() && registry.status(&id("ghost")).is_none());
-    assert_eq!(registry.standing(&id("ghost")), Standing::Missing);
+    assert_eq!(registry.standing(&id("ghost")), EnvironmentState::Missing);
     assert_eq!(registry.remove(&id("ghost")), Err(RegistryError::Unknown(id("ghost"))));
     assert_eq!(registry.replace(id("ghost"), url("ws://127.0.0.1:1")), Err(RegistryError::Unknown(id("ghost"))));
     assert!(matches!(registry.info(&id("ghost")).await, Err(InfoError::Registry(RegistryError::Unknown(_)))));
@@ -139,8 +144,8 @@ async fn s09_a_lazy_command_is_not_started_by_looking_at_it() {
     let manual = Definition::program(silent_command(&mark)).unwrap().connecting(ConnectPolicy::Manual);
     registry.add(id("manual"), manual).unwrap();
     assert_eq!(registry.list().len(), 2);
-    assert_eq!(registry.standing(&id("lazy")), Standing::Idle);
-    assert_eq!(registry.probe(&id("lazy")).await, Standing::Idle);
+    assert_eq!(registry.standing(&id("lazy")), EnvironmentState::Idle);
+    assert_eq!(registry.probe(&id("lazy")).await, EnvironmentState::Idle);
     let mut watcher = registry.watch();
     watcher.next().await;
     // Not even a step wakes a machine that is connected by hand.
@@ -154,7 +159,7 @@ async fn s09_a_lazy_command_is_not_started_by_looking_at_it() {
     let view = registry.capture(&selection(&["lazy"]), &[]);
     assert_eq!(view.primary().unwrap_err().to_string(), "environment `lazy` is not ready: starting");
     eventually("the command is started", || mark.exists()).await;
-    assert_eq!(registry.standing(&id("manual")), Standing::Idle);
+    assert_eq!(registry.standing(&id("manual")), EnvironmentState::Idle);
 }
 
 #[tokio::test]
@@ -166,11 +171,11 @@ async fn what_happens_before_a_watcher_first_looks_is_news_to_it() {
     registry.add(id("box"), definition).unwrap();
     let mut told = Vec::new();
     for _ in 0..2 {
-        if let News::Environment { generation, event, .. } = soon("news", watcher.next()).await.news {
+        if let RegistryNews::Environment { generation, event, .. } = soon("news", watcher.next()).await.news {
             told.push((generation, event));
         }
     }
-    assert_eq!(told, [(1, Event::Replayed), (2, Event::Replaced)]);
+    assert_eq!(told, [(1, RegistryEvent::Replayed), (2, RegistryEvent::Replaced)]);
 }
 
 #[tokio::test]
@@ -190,11 +195,11 @@ async fn s10_replacing_ends_a_start_that_is_not_through() {
     registry.add(id("box"), definition).unwrap();
     let error = soon("whoever waits is told", waiting).await.unwrap().unwrap_err();
     assert!(error.to_string().contains("replaced or removed"), "{error}");
-    assert!(matches!(old.state(), State::Failed(failure) if failure.kind == FailureKind::Retired && failure.is_final()));
+    assert!(matches!(old.state(), ConnectionState::Failed(failure) if failure.kind == FailureKind::Retired && failure.is_final()));
     eventually("the command is ended", || !is_alive(pid)).await;
     // It stays what it is, and the new one knows nothing of it.
     assert!(old.connect().await.is_err());
-    assert_eq!(registry.standing(&id("box")), Standing::Idle);
+    assert_eq!(registry.standing(&id("box")), EnvironmentState::Idle);
 }
 
 #[tokio::test]
@@ -202,8 +207,8 @@ async fn s12_whether_the_default_is_elsewhere_is_known_without_connecting() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("ws://{}", listener.local_addr().unwrap());
     let variable = Variable::parse(Some(&address), Token::None).unwrap();
-    let Configuration::On(snapshot) = Configuration::new(variable, Snapshot::local_only()) else { panic!() };
-    assert!(snapshot.default_is_remote() && !Snapshot::local_only().default_is_remote());
+    let ActiveConfiguration::On(snapshot) = ActiveConfiguration::new(variable, ConfigurationSnapshot::local_only()) else { panic!() };
+    assert!(snapshot.default_is_remote() && !ConfigurationSnapshot::local_only().default_is_remote());
     let came = tokio::time::timeout(Duration::from_millis(100), listener.accept()).await;
     assert!(came.is_err());
 }
@@ -254,25 +259,25 @@ async fn a_watcher_is_told_how_things_stand_and_then_what_changes() {
     let mut watcher = registry.watch();
     let first = watcher.next().await;
     assert!(
-        matches!(&first.news, News::Environment { id: about, standing: Standing::Ready, event: Event::Replayed, .. } if *about == id("a"))
+        matches!(&first.news, RegistryNews::Environment { id: about, standing: EnvironmentState::Ready, event: RegistryEvent::Replayed, .. } if *about == id("a"))
     );
     site.add_to(&registry, "b");
     let mut last = first.sequence;
     let mut seen = Vec::new();
-    while seen.last() != Some(&Standing::Ready) {
+    while seen.last() != Some(&EnvironmentState::Ready) {
         let change = soon("news", watcher.next()).await;
         assert_eq!(change.sequence, last + 1, "nothing is left out");
         last = change.sequence;
-        if let News::Environment { id: about, standing, .. } = change.news {
+        if let RegistryNews::Environment { id: about, standing, .. } = change.news {
             assert_eq!(about, id("b"));
             seen.push(standing);
         }
     }
-    assert_eq!(seen, [Standing::Idle, Standing::Connecting, Standing::Ready]);
+    assert_eq!(seen, [EnvironmentState::Idle, EnvironmentState::Connecting, EnvironmentState::Ready]);
     // Two who watch are told the same.
     registry.remove(&id("b")).unwrap();
     let gone = news(&mut watcher, |change| match &change.news {
-        News::Environment { standing: Standing::Missing, event: Event::Removed, .. } => Some(change.sequence),
+        RegistryNews::Environment { standing: EnvironmentState::Missing, event: RegistryEvent::Removed, .. } => Some(change.sequence),
         _ => None,
     })
     .await;
@@ -284,12 +289,12 @@ async fn a_watcher_that_sleeps_for_long_is_told_how_things_stand_again() {
     let registry = registry();
     let mut watcher = registry.watch();
     registry.add(id("a"), url("ws://127.0.0.1:1")).unwrap();
-    assert!(matches!(watcher.next().await.news, News::Environment { event: Event::Added, .. }));
+    assert!(matches!(watcher.next().await.news, RegistryNews::Environment { event: RegistryEvent::Added, .. }));
     for _ in 0..2000 {
         registry.add(id("a"), url("ws://127.0.0.1:1")).unwrap();
     }
     let change = watcher.next().await;
-    assert!(matches!(change.news, News::Environment { event: Event::Replayed, generation: 2001, .. }), "{change:?}");
+    assert!(matches!(change.news, RegistryNews::Environment { event: RegistryEvent::Replayed, generation: 2001, .. }), "{change:?}");
 }
 
 #[tokio::test]
@@ -322,12 +327,13 @@ async fn one_attempt_is_shared_by_all_who_wait() {
 #[tokio::test]
 async fn a_wrong_entry_is_listed_and_the_others_work() {
     let site = Site::new(LinkKind::Memory);
-    let bad = Entry { id: id("bad"), definition: Err("environments.toml:3: environment `bad`: it is wrong".into()) };
-    let snapshot = Snapshot { entries: vec![bad], default: DefaultChoice::Id(id("bad")), ..Snapshot::local_only() };
-    let registry = with_local(&site, Configuration::On(snapshot)).unwrap();
+    let bad = ConfiguredEnvironment { id: id("bad"), definition: Err("environments.toml:3: environment `bad`: it is wrong".into()) };
+    let snapshot =
+        ConfigurationSnapshot { entries: vec![bad], default: DefaultChoice::Id(id("bad")), ..ConfigurationSnapshot::local_only() };
+    let registry = with_local(&site, ActiveConfiguration::On(snapshot)).unwrap();
     ready(&registry, "local").await;
     let failed = standing(&registry, "bad", |_| true).await;
-    assert!(matches!(failed, Standing::Failed { cause: outpost_environment::Cause::Config, retry_at: None, .. }));
+    assert!(matches!(failed, EnvironmentState::Failed { cause: outpost_environment::FailureCause::Config, retry_at: None, .. }));
     // Nothing takes the place of a bad default.
     let chosen = registry.default_selection(&uri("/w"), &[]);
     let view = registry.capture(&chosen, &[]);

@@ -1,7 +1,9 @@
 //! What a step may use: frozen when it begins, whatever happens afterwards.
 
-use outpost_environment::selection::{Request, Wish, begin, decide, select};
-use outpost_environment::{Captured, ConnectPolicy, Connector, Definition, Event, News, Standing, Token, ViewError};
+use outpost_environment::selection::{EnvironmentRequest, SelectionRequest, begin, decide, select};
+use outpost_environment::{
+    Captured, ConnectPolicy, Connector, Definition, EnvironmentState, RegistryEvent, RegistryNews, Token, ViewError,
+};
 use outpost_rpc::LinkError;
 use outpost_testkit::LinkKind;
 use outpost_wire::{Attachment, CapabilityRoot, EnvironmentId, Selection};
@@ -40,7 +42,7 @@ over_sites! {
         drop((first, process, site));
         registry.attach(id("end"), never(), ConnectPolicy::Lazy).unwrap();
         match watcher.next().await.news {
-            News::Environment { id: about, event: Event::Added, .. } => assert_eq!(about, id("end")),
+            RegistryNews::Environment { id: about, event: RegistryEvent::Added, .. } => assert_eq!(about, id("end")),
             other => panic!("{other:?}"),
         }
     }
@@ -61,11 +63,11 @@ async fn s30_the_first_selected_is_primary_and_nothing_takes_its_place() {
     site.add_to(&registry, "alive");
     registry.attach(id("dead"), dead(), ConnectPolicy::Eager).unwrap();
     ready(&registry, "alive").await;
-    standing(&registry, "dead", |standing| matches!(standing, Standing::Failed { .. })).await;
-    let wish = |name: &str| Wish { environment_id: name.into(), cwd: "/w".into(), workspace_roots: None };
+    standing(&registry, "dead", |standing| matches!(standing, EnvironmentState::Failed { .. })).await;
+    let wish = |name: &str| EnvironmentRequest { environment_id: name.into(), cwd: "/w".into(), workspace_roots: None };
     // Twice, or not there at all: refused before anything starts.
     let refused = |names: &[&str]| {
-        let wishes: Vec<Wish> = names.iter().map(|name| wish(name)).collect();
+        let wishes: Vec<EnvironmentRequest> = names.iter().map(|name| wish(name)).collect();
         select(&wishes, &registry.catalogue()).unwrap_err().to_string()
     };
     assert_eq!(refused(&["alive", "alive"]), "duplicate turn environment id `alive`");
@@ -89,18 +91,18 @@ async fn s31_capturing_waits_for_nobody_and_keeps_the_order() {
     let states: Vec<String> = view.members().iter().map(|member| format!("{} {}", member.id, member.captured.describe())).collect();
     assert_eq!(states, ["ghost missing: no such environment is configured", "slow starting", "fast ready"]);
     assert_eq!(view.workplaces().map(|place| place.attachment.environment_id.to_string()).collect::<Vec<_>>(), ["fast"]);
-    standing(&registry, "slow", |standing| *standing == Standing::Connecting).await;
+    standing(&registry, "slow", |standing| *standing == EnvironmentState::Connecting).await;
 }
 
 #[tokio::test]
 async fn waiting_for_an_environment_ends_when_it_is_there_or_cannot_be() {
     let (registry, site) = (registry(), Site::new(LinkKind::Memory));
-    assert_eq!(registry.settled(&id("ghost")).await, Standing::Missing);
+    assert_eq!(registry.settled(&id("ghost")).await, EnvironmentState::Missing);
     site.add_to(&registry, "fine");
     registry.attach(id("dead"), dead(), ConnectPolicy::Lazy).unwrap();
     registry.attach(id("idle"), never(), ConnectPolicy::Lazy).unwrap();
     registry.capture(&selection(&["fine", "dead"]), &[]);
-    assert_eq!(crate::support::soon("ready", registry.settled(&id("fine"))).await, Standing::Ready);
+    assert_eq!(crate::support::soon("ready", registry.settled(&id("fine"))).await, EnvironmentState::Ready);
     let failed = crate::support::soon("failed", registry.settled(&id("dead"))).await;
     assert_eq!((failed.word(), failed.reason()), ("failed", Some("it is dead")));
     assert_eq!(registry.settled(&id("idle")).await.word(), "idle");
@@ -117,7 +119,7 @@ async fn s32_what_failed_is_tried_again_by_a_later_step_and_not_before_its_time(
     });
     registry.attach(id("box"), connector, ConnectPolicy::Lazy).unwrap();
     let mut steps = 0;
-    while registry.standing(&id("box")) != Standing::Ready {
+    while registry.standing(&id("box")) != EnvironmentState::Ready {
         let view = registry.capture(&selection(&["box"]), &[]);
         if let Some(Captured::Failed { reason, retry_at }) = view.captured(&id("box")) {
             assert_eq!(reason, "not yet");
@@ -159,19 +161,19 @@ async fn s37_s38_a_turn_is_not_retargeted_and_the_thread_comes_back() {
     ready(&registry, "a").await;
     ready(&registry, "b").await;
     let thread = selection(&["a"]);
-    let turn = decide(&thread, Request { environments: Some(selection(&["b", "a"])), ..Request::default() });
+    let turn = decide(&thread, SelectionRequest { environments: Some(selection(&["b", "a"])), ..SelectionRequest::default() });
     let running = registry.capture(&turn.turn, &[]);
     assert_eq!(running.primary().unwrap().attachment.environment_id, id("b"));
     // The settings change while it runs: the step and the turn stay as they are.
-    let changed = decide(&turn.thread, Request { cwd: Some(uri("/else")), ..Request::default() });
+    let changed = decide(&turn.thread, SelectionRequest { cwd: Some(uri("/else")), ..SelectionRequest::default() });
     assert_eq!(running.primary().unwrap().attachment.cwd, uri("/tmp"));
     assert_eq!(registry.capture(&turn.turn, &[]).primary().unwrap().attachment.cwd, uri("/tmp"));
     // The next turn says nothing and gets the thread's own, at the new place.
-    let next = decide(&changed.thread, Request::default());
+    let next = decide(&changed.thread, SelectionRequest::default());
     assert_eq!(next.turn.primary().unwrap(), &Attachment::new(id("a"), uri("/else")));
-    let none = decide(&next.thread, Request { environments: Some(Selection::empty()), ..Request::default() });
+    let none = decide(&next.thread, SelectionRequest { environments: Some(Selection::empty()), ..SelectionRequest::default() });
     assert_eq!(registry.capture(&none.turn, &[]).primary().unwrap_err(), ViewError::Empty);
-    assert_eq!(decide(&Selection::empty(), Request::default()).turn, Selection::empty());
+    assert_eq!(decide(&Selection::empty(), SelectionRequest::default()).turn, Selection::empty());
 }
 
 #[tokio::test]
@@ -218,5 +220,5 @@ async fn ten_environments_of_which_nine_are_dead_do_not_slow_down_the_tenth() {
     let process = place.handle.start(site.shell("p", "echo works")).await.unwrap();
     assert_eq!(finish(&process).await, ("works\n".into(), Some(0)));
     // They are all still being tried, so nothing waited for their end.
-    assert!(names[..9].iter().all(|name| registry.standing(&id(name)) == Standing::Connecting));
+    assert!(names[..9].iter().all(|name| registry.standing(&id(name)) == EnvironmentState::Connecting));
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use outpost_environment::{
-    Change, CommandLine, ConnectPolicy, Connector, Environment, EnvironmentOptions, News, ProcessEvent, ProcessStart, Registry,
-    RegistryOptions, RemoteProcess, Standing, State, Waits, Watcher,
+    CommandLine, ConnectPolicy, ConnectionState, Connector, Environment, EnvironmentOptions, EnvironmentState, ProcessEvent, ProcessStart,
+    Registry, RegistryChange, RegistryNews, RegistryOptions, RemoteProcess, Waits, Watcher,
 };
 use outpost_testkit::chaos::cut_after;
 use outpost_testkit::{Bench, LinkKind, Setup};
@@ -191,17 +191,17 @@ pub async fn read_line(process: &RemoteProcess, text: &mut String) -> String {
 }
 
 pub async fn ready(registry: &Registry, name: &str) -> Environment {
-    standing(registry, name, |standing| *standing == Standing::Ready).await;
+    standing(registry, name, |standing| *standing == EnvironmentState::Ready).await;
     registry.get(&id(name)).unwrap()
 }
 
 /// Waits until an environment stands like that.
-pub async fn standing(registry: &Registry, name: &str, fits: impl Fn(&Standing) -> bool) -> Standing {
+pub async fn standing(registry: &Registry, name: &str, fits: impl Fn(&EnvironmentState) -> bool) -> EnvironmentState {
     let mut watcher = registry.watch();
     soon(&format!("{name} does not stand so"), async {
         loop {
             match watcher.next().await.news {
-                News::Environment { id: about, standing, .. } if about == id(name) && fits(&standing) => return standing,
+                RegistryNews::Environment { id: about, standing, .. } if about == id(name) && fits(&standing) => return standing,
                 _ => {}
             }
         }
@@ -210,7 +210,7 @@ pub async fn standing(registry: &Registry, name: &str, fits: impl Fn(&Standing) 
 }
 
 /// The next news that fits; what comes before is dropped.
-pub async fn news<T>(watcher: &mut Watcher, fits: impl Fn(&Change) -> Option<T>) -> T {
+pub async fn news<T>(watcher: &mut Watcher, fits: impl Fn(&RegistryChange) -> Option<T>) -> T {
     soon("no such news", async {
         loop {
             if let Some(found) = fits(&watcher.next().await) {
@@ -221,7 +221,7 @@ pub async fn news<T>(watcher: &mut Watcher, fits: impl Fn(&Change) -> Option<T>)
     .await
 }
 
-pub async fn state(environment: &Environment, fits: impl Fn(&State) -> bool) -> State {
+pub async fn state(environment: &Environment, fits: impl Fn(&ConnectionState) -> bool) -> ConnectionState {
     let mut watch = environment.watch();
     soon("no such state", async { watch.wait_for(fits).await.unwrap().clone() }).await
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outpost_environment::{
-    Change, CommandLine, ConnectPolicy, Connector, Definition, Environment, EnvironmentOptions, News, ProcessEvent, ProcessStart, Registry,
-    RegistryOptions, Standing, Waits, Watcher,
+    CommandLine, ConnectPolicy, Connector, Definition, Environment, EnvironmentOptions, EnvironmentState, ProcessEvent, ProcessStart,
+    Registry, RegistryChange, RegistryNews, RegistryOptions, Waits, Watcher,
 };
 use outpost_rpc::link::ws;
 use outpost_wire::{EnvironmentId, PathUri};
@@ -29,7 +29,7 @@ fn id() -> EnvironmentId {
     "codex".parse().unwrap()
 }
 
-async fn until<T>(watcher: &mut Watcher, fits: impl Fn(&Change) -> Option<T>) -> T {
+async fn until<T>(watcher: &mut Watcher, fits: impl Fn(&RegistryChange) -> Option<T>) -> T {
     let news = async {
         loop {
             if let Some(found) = fits(&watcher.next().await) {
@@ -87,13 +87,13 @@ async fn a_restarted_executor_without_an_identity_is_a_stranger() {
     first.kill();
     // Its session is unknown there, so the process is lost; and nobody can say that it is the same machine.
     let lost = until(&mut watcher, |change| match &change.news {
-        News::Lost { processes, .. } => Some(processes.clone()),
+        RegistryNews::Lost { processes, .. } => Some(processes.clone()),
         _ => None,
     })
     .await;
     assert_eq!(lost, ["q"]);
     assert!(matches!(running.next().await, Some(ProcessEvent::Lost { .. })));
-    until(&mut watcher, |change| matches!(change.news, News::OtherExecutor { .. }).then_some(())).await;
+    until(&mut watcher, |change| matches!(change.news, RegistryNews::OtherExecutor { .. }).then_some(())).await;
     let new = registry.get(&id()).unwrap();
     assert!(!new.is(&old) && old.info().await.is_err());
     assert_eq!(output(&new, shell("p", "echo again")).await, "again\n");
@@ -117,7 +117,7 @@ async fn behind_a_command_it_is_said_to_be_unable_to_recover() {
     let mut watcher = registry.watch();
     kill_tree(std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap());
     let reason = until(&mut watcher, |change| match &change.news {
-        News::Environment { standing: Standing::Failed { reason, .. }, .. } => Some(reason.clone()),
+        RegistryNews::Environment { standing: EnvironmentState::Failed { reason, .. }, .. } => Some(reason.clone()),
         _ => None,
     })
     .await;

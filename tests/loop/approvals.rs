@@ -1,10 +1,10 @@
 //! Questions before calls.
 
-use outpost_runtime::Status;
+use outpost_runtime::ThreadActivity;
 use outpost_runtime::live::NewInput;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
-use outpost_runtime::rules::{Decision as RuleDecision, Rule, Rules, Word};
+use outpost_runtime::rules::{CommandRule, CommandRules, RuleDecision, Word};
 use outpost_testkit::LinkKind;
 use outpost_testkit::executor::eventually;
 use outpost_testkit::model::{Reply, call};
@@ -32,7 +32,7 @@ async fn yes_no_and_stop() {
         thread.input(NewInput::text("go")).await.unwrap();
         let question = next_fact(&mut feed, asked).await;
         assert_eq!((question.kind.as_str(), question.environment.as_ref().unwrap().as_str()), ("command", "one"));
-        assert_eq!(thread.status(), Status::Active { waits_for_approval: true, waits_for_input: false });
+        assert_eq!(thread.status(), ThreadActivity::Active { waits_for_approval: true, waits_for_input: false });
         assert!(!harness.work(0).join("ran").exists());
         thread.answer(question.approval, decision, None).await.unwrap();
         settled(&thread).await;
@@ -61,8 +61,12 @@ async fn an_answer_for_the_thread_holds_for_exactly_that() {
 
 #[tokio::test]
 async fn rules_allow_ask_and_forbid() {
-    let rule =
-        |word: &str, decision| Rule { prefix: vec![Word::One(word.into())], decision, reason: Some("by rule".into()), environment: None };
+    let rule = |word: &str, decision| CommandRule {
+        prefix: vec![Word::One(word.into())],
+        decision,
+        reason: Some("by rule".into()),
+        environment: None,
+    };
     let calls = vec![
         call("a", "exec_command", &json!({"cmd": "echo fine"})),
         call("b", "exec_command", &json!({"cmd": "touch asked"})),
@@ -71,7 +75,8 @@ async fn rules_allow_ask_and_forbid() {
     let mut setup = Setup::new(&[LinkKind::Memory], vec![Reply::Items(calls)]);
     setup.config.approval = ApprovalPolicy::OnRequest;
     setup.rules =
-        Rules::new(vec![rule("echo", RuleDecision::Allow), rule("touch", RuleDecision::Ask), rule("rm", RuleDecision::Forbid)]).unwrap();
+        CommandRules::new(vec![rule("echo", RuleDecision::Allow), rule("touch", RuleDecision::Ask), rule("rm", RuleDecision::Forbid)])
+            .unwrap();
     let harness = Harness::new(setup).await;
     let thread = harness.start(&[0]).await;
     let mut feed = thread.subscribe();
@@ -172,7 +177,7 @@ async fn a_question_survives_a_restart() {
     let id = thread.id();
     let again = harness.restarted().await;
     let thread = again.take_over(id).await.unwrap();
-    assert_eq!(thread.status(), Status::Active { waits_for_approval: true, waits_for_input: false });
+    assert_eq!(thread.status(), ThreadActivity::Active { waits_for_approval: true, waits_for_input: false });
     let state = thread.snapshot().await.unwrap();
     assert_eq!(state.turn.unwrap().approvals[0].id, question.approval);
     thread.answer(question.approval, Decision::Approved, None).await.unwrap();
@@ -315,7 +320,7 @@ async fn an_answer_is_bound_to_the_sandbox() {
 
     let mut config = harness.config();
     config.sandbox = SandboxMode::DangerFullAccess;
-    let again = harness.restarted_as(config.clone(), Rules::default());
+    let again = harness.restarted_as(config.clone(), CommandRules::default());
     let thread = again.take_over(thread.id()).await.unwrap();
     let mut feed = thread.subscribe();
     thread.answer(first.approval.clone(), Decision::Approved, None).await.unwrap();
@@ -325,7 +330,7 @@ async fn an_answer_is_bound_to_the_sandbox() {
     assert!(!harness.work(0).join("ran").exists(), "nobody agreed to this");
 
     // The second answer counts, also after one more restart, and nobody is asked for ever.
-    let last = harness.restarted_as(config, Rules::default());
+    let last = harness.restarted_as(config, CommandRules::default());
     let thread = last.take_over(thread.id()).await.unwrap();
     thread.answer(second.approval, Decision::Approved, None).await.unwrap();
     settled(&thread).await;
@@ -342,8 +347,8 @@ async fn an_answer_is_no_way_around_rules_that_came_later() {
     let mut feed = thread.subscribe();
     thread.input(NewInput::text("go")).await.unwrap();
     let question = next_fact(&mut feed, asked).await;
-    let rule = Rule { prefix: vec![Word::One("touch".into())], decision: RuleDecision::Forbid, reason: None, environment: None };
-    let again = harness.restarted_as(harness.config(), Rules::new(vec![rule]).unwrap());
+    let rule = CommandRule { prefix: vec![Word::One("touch".into())], decision: RuleDecision::Forbid, reason: None, environment: None };
+    let again = harness.restarted_as(harness.config(), CommandRules::new(vec![rule]).unwrap());
     let thread = again.take_over(thread.id()).await.unwrap();
     thread.answer(question.approval, Decision::Approved, None).await.unwrap();
     settled(&thread).await;
@@ -384,8 +389,8 @@ async fn a_program_in_the_place_of_the_shell_is_asked_about() {
     let evil = json!({"cmd": "ls", "shell": "./evil"});
     let mut setup = Setup::new(&[LinkKind::Memory], vec![Reply::call("a", "exec_command", &evil)]);
     setup.config.approval = ApprovalPolicy::Untrusted;
-    let rule = Rule { prefix: vec![Word::One("ls".into())], decision: RuleDecision::Allow, reason: None, environment: None };
-    setup.rules = Rules::new(vec![rule]).unwrap();
+    let rule = CommandRule { prefix: vec![Word::One("ls".into())], decision: RuleDecision::Allow, reason: None, environment: None };
+    setup.rules = CommandRules::new(vec![rule]).unwrap();
     let harness = Harness::new(setup).await;
     let thread = harness.start(&[0]).await;
     let mut feed = thread.subscribe();

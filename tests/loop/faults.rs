@@ -1,6 +1,6 @@
 //! Models that fail and calls that cannot be done: the turn ends clearly and the thread stays usable.
 
-use outpost_runtime::Status;
+use outpost_runtime::ThreadActivity;
 use outpost_testkit::model::{Reply, call, message, response_events};
 use outpost_thread::{CallOutcome, TurnStatus};
 use serde_json::json;
@@ -24,7 +24,7 @@ async fn a_model_that_fails_ends_the_turn_and_the_next_turn_works() {
     for fault in faults {
         let harness = Harness::local(fault.clone()).await;
         let thread = harness.start(&[0]).await;
-        assert_eq!(turn(&thread, "go").await, Status::Idle);
+        assert_eq!(turn(&thread, "go").await, ThreadActivity::Idle);
         let end = harness.turn_ends(thread.id()).await.remove(0);
         assert_eq!(end.status, TurnStatus::Failed, "{fault:?}");
         assert!(end.error.unwrap().get().contains("message"), "{fault:?}");

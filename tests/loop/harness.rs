@@ -8,12 +8,12 @@ use std::time::Duration;
 use outpost_environment::{ConnectPolicy, Connector, EnvironmentOptions, Narrowing, Registry, RegistryOptions};
 use outpost_runtime::config::{RuntimeConfig, StepPatience};
 use outpost_runtime::feed::Read;
-use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
+use outpost_runtime::live::{LiveThread, NewInput, ThreadActivity, ThreadEvent};
 use outpost_runtime::model::{WireApi, built_in};
 use outpost_runtime::models::Models;
 use outpost_runtime::permissions::SandboxMode;
-use outpost_runtime::rules::Rules;
-use outpost_runtime::{Parts, Runtime, StartThread};
+use outpost_runtime::rules::CommandRules;
+use outpost_runtime::{Runtime, RuntimeParts, StartThread};
 use outpost_store::{CommitConfig, Durability, LocalConfig, LocalStore, MemoryStore, Store};
 use outpost_testkit::model::{Reply, ScriptedModel};
 use outpost_testkit::{Bench, LinkKind};
@@ -48,7 +48,7 @@ pub struct Setup {
     pub kinds: Vec<LinkKind>,
     pub store: Store,
     pub config: RuntimeConfig,
-    pub rules: Rules,
+    pub rules: CommandRules,
     pub replies: Vec<Reply>,
     /// What the entries of all environments say.
     pub narrowing: Narrowing,
@@ -63,7 +63,7 @@ impl Setup {
             patience: StepPatience { primary: Duration::from_secs(60), others: Duration::from_secs(60) },
             ..RuntimeConfig::default()
         };
-        Self { kinds: kinds.to_vec(), store: memory(), config, rules: Rules::default(), replies, narrowing: Narrowing::default() }
+        Self { kinds: kinds.to_vec(), store: memory(), config, rules: CommandRules::default(), replies, narrowing: Narrowing::default() }
     }
 }
 
@@ -102,7 +102,7 @@ impl Harness {
     }
 
     /// Another program on the same store and executors, configured in another way.
-    pub fn restarted_as(&self, config: RuntimeConfig, rules: Rules) -> Runtime {
+    pub fn restarted_as(&self, config: RuntimeConfig, rules: CommandRules) -> Runtime {
         let registry = Registry::new(RegistryOptions::default());
         for place in &self.places {
             registry.attach(place.id.clone(), connector(place.id.as_str(), place.bench.clone()), ConnectPolicy::Lazy).unwrap();
@@ -120,7 +120,7 @@ impl Harness {
         for place in &self.places {
             registry.attach(place.id.clone(), connector(place.id.as_str(), place.bench.clone()), ConnectPolicy::Lazy).unwrap();
         }
-        Runtime::new(parts(self.config.clone(), store, registry, &self.model, Rules::default()))
+        Runtime::new(parts(self.config.clone(), store, registry, &self.model, CommandRules::default()))
     }
 
     /// Gives an environment a new handle to the same executor, and waits until it is ready.
@@ -209,7 +209,7 @@ pub fn connector(name: &str, bench: Arc<Bench>) -> Connector {
     })
 }
 
-pub fn parts(config: RuntimeConfig, store: Store, registry: Registry, model: &ScriptedModel, rules: Rules) -> Parts {
+pub fn parts(config: RuntimeConfig, store: Store, registry: Registry, model: &ScriptedModel, rules: CommandRules) -> RuntimeParts {
     let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::new_v4().to_string());
     let mut providers: BTreeMap<_, _> = built_in();
     for (name, wire_api) in [("scripted", WireApi::Responses), ("chat", WireApi::Chat)] {
@@ -222,7 +222,7 @@ pub fn parts(config: RuntimeConfig, store: Store, registry: Registry, model: &Sc
         providers.insert(name.into(), provider);
     }
     let models = Models::new(providers, (config.model_provider.clone(), config.model.clone()), Arc::new(|_| None), ids.clone());
-    Parts {
+    RuntimeParts {
         config,
         store,
         ephemeral: memory(),
@@ -236,21 +236,21 @@ pub fn parts(config: RuntimeConfig, store: Store, registry: Registry, model: &Sc
 }
 
 /// Says something and waits until the thread is idle again.
-pub async fn turn(thread: &LiveThread, text: &str) -> Status {
+pub async fn turn(thread: &LiveThread, text: &str) -> ThreadActivity {
     thread.input(NewInput::text(text)).await.unwrap();
     settled(thread).await
 }
 
-pub async fn settled(thread: &LiveThread) -> Status {
+pub async fn settled(thread: &LiveThread) -> ThreadActivity {
     tokio::time::timeout(Duration::from_secs(120), thread.settled()).await.expect("the turn does not end")
 }
 
 /// The next fact that is wanted.
-pub async fn next_fact<T>(cursor: &mut outpost_runtime::feed::Cursor<Event>, mut wanted: impl FnMut(&Fact) -> Option<T>) -> T {
+pub async fn next_fact<T>(cursor: &mut outpost_runtime::feed::FeedReader<ThreadEvent>, mut wanted: impl FnMut(&Fact) -> Option<T>) -> T {
     let find = async {
         loop {
             match cursor.next().await {
-                Read::Event(Event::Entry(entry)) => {
+                Read::Event(ThreadEvent::Entry(entry)) => {
                     if let Some(found) = wanted(&entry.fact) {
                         return found;
                     }

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use outpost_runtime::Status;
+use outpost_runtime::ThreadActivity;
 use outpost_runtime::live::{LiveThread, NewInput};
 use outpost_runtime::permissions::SandboxMode;
-use outpost_runtime::policy::{ApprovalPolicy, Granular, Questions};
+use outpost_runtime::policy::{AllowedQuestions, ApprovalPolicy, Granular};
 use outpost_testkit::LinkKind;
 use outpost_testkit::model::Reply;
 use outpost_thread::{ApprovalAsked, CallOutcome, Decision, Fact, GrantScope, PermissionsGranted, Raw};
@@ -136,12 +136,12 @@ async fn denial_is_told_and_the_turn_goes_on() {
 
 #[tokio::test]
 async fn nobody_is_asked_where_nobody_may_be() {
-    let quiet = Granular { granular: Questions { request_permissions: false, ..Questions::default() } };
+    let quiet = Granular { granular: AllowedQuestions { request_permissions: false, ..AllowedQuestions::default() } };
     for policy in [ApprovalPolicy::Never, ApprovalPolicy::Granular(quiet)] {
         let data = TempDir::new().unwrap();
         let harness = with_policy(policy, &[LinkKind::Memory], vec![request("a", &writing(data.path())), Reply::message("done")]).await;
         let thread = harness.start(&[0]).await;
-        assert_eq!(turn(&thread, "go").await, Status::Idle);
+        assert_eq!(turn(&thread, "go").await, ThreadActivity::Idle);
         let (outcome, text) = harness.outputs(thread.id()).await.remove(0);
         assert_eq!(outcome, CallOutcome::Declined);
         assert!(text.contains("no question was asked"), "{text}");
@@ -406,7 +406,7 @@ async fn a_question_for_permissions_survives_a_restart() {
     let mut feed = thread.subscribe();
     thread.input(NewInput::text("go")).await.unwrap();
     let question = next_fact(&mut feed, asked).await;
-    assert_eq!(thread.status(), Status::Active { waits_for_approval: true, waits_for_input: false });
+    assert_eq!(thread.status(), ThreadActivity::Active { waits_for_approval: true, waits_for_input: false });
     let again = harness.restarted().await;
     let thread = again.take_over(thread.id()).await.unwrap();
     assert_eq!(thread.snapshot().await.unwrap().turn.unwrap().approvals[0].id, question.approval);

@@ -31,7 +31,7 @@ use outpost_environment::Provided;
 use outpost_runtime::live::{CommandError, NewInput};
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
-use outpost_runtime::rules::{Decision as RuleDecision, Rule, Rules, Word};
+use outpost_runtime::rules::{CommandRule, CommandRules, RuleDecision, Word};
 use outpost_testkit::LinkKind;
 use outpost_testkit::model::{Reply, call};
 use outpost_thread::{CallOutcome, Decision, Fact, InterruptReason};
@@ -340,9 +340,13 @@ async fn s70_rules_beat_answers() {
     settled(&thread).await;
     assert!(harness.work(0).join("it").exists());
     std::fs::remove_file(harness.work(0).join("it")).unwrap();
-    let forbid =
-        Rule { prefix: vec![Word::One("touch".into())], decision: RuleDecision::Forbid, reason: None, environment: Some("one".into()) };
-    harness.runtime.set_rules(Rules::new(vec![forbid]).unwrap());
+    let forbid = CommandRule {
+        prefix: vec![Word::One("touch".into())],
+        decision: RuleDecision::Forbid,
+        reason: None,
+        environment: Some("one".into()),
+    };
+    harness.runtime.set_rules(CommandRules::new(vec![forbid]).unwrap());
     harness.model.push(run("b"));
     turn(&thread, "again").await;
     let outputs = harness.outputs(thread.id()).await;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{ConnectPolicy, Connector, Standing};
+use outpost_environment::{ConnectPolicy, Connector, EnvironmentState};
 use outpost_rpc::link::ws;
 use outpost_runtime::live::{CommandError, NewInput};
 use outpost_runtime::policy::ApprovalPolicy;
@@ -83,7 +83,7 @@ async fn what_was_stopped_does_not_happen_later() {
         let question = next_fact(&mut feed, asked).await;
         let (registry, far) = (harness.runtime.registry(), EnvironmentId::parse("far").unwrap());
         cutter.cut();
-        eventually("the cut is felt", || !matches!(registry.standing(&far), Standing::Ready)).await;
+        eventually("the cut is felt", || !matches!(registry.standing(&far), EnvironmentState::Ready)).await;
         thread.answer(question.approval, Decision::Approved, None).await.unwrap();
         next_fact(&mut feed, started).await;
         thread.interrupt(None, InterruptReason::User).await.unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outpost_environment::{ConnectPolicy, Connector};
 use outpost_runtime::live::{Accepted, CommandError, InputMode, NewInput};
-use outpost_runtime::{ForkThread, StartThread, Status};
+use outpost_runtime::{ForkThread, StartThread, ThreadActivity};
 use outpost_testkit::LinkKind;
 use outpost_testkit::executor::eventually;
 use outpost_testkit::model::{Reply, call, message};
@@ -21,7 +21,7 @@ fn input_of(request: &outpost_testkit::model::Request) -> Vec<Value> {
 async fn a_plain_turn_is_stored_and_told() {
     let harness = Harness::local(vec![Reply::message("hello")]).await;
     let thread = harness.start(&[0]).await;
-    assert_eq!(turn(&thread, "hi").await, Status::Idle);
+    assert_eq!(turn(&thread, "hi").await, ThreadActivity::Idle);
     let kinds: Vec<String> = harness.entries(thread.id()).await.iter().map(|entry| entry.fact.kind().to_owned()).collect();
     assert_eq!(kinds, ["threadCreated", "inputReceived", "turnStarted", "stepCaptured", "modelAsked", "modelAnswered", "turnFinished"]);
     let request = &harness.model.requests()[0];
@@ -339,7 +339,7 @@ async fn created_threads_are_told_in_order() {
     let hidden = harness.runtime.start(internal).await.unwrap();
     let second = harness.start(&[0]).await.id();
     let fork = harness.runtime.fork(ForkThread::new(first, ForkPoint::Interrupted(Marker::Off))).await.unwrap().id();
-    let read = |cursor: &mut outpost_runtime::feed::Cursor<outpost_thread::ThreadId>| {
+    let read = |cursor: &mut outpost_runtime::feed::FeedReader<outpost_thread::ThreadId>| {
         std::iter::from_fn(|| match cursor.try_next() {
             Some(outpost_runtime::feed::Read::Event(id)) => Some(id),
             _ => None,

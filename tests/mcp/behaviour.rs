@@ -1,10 +1,10 @@
 //! What a thread sees of its servers: who is asked, what is told, what is kept apart.
 
-use outpost_environment::{ConnectPolicy, Connector, Standing};
+use outpost_environment::{ConnectPolicy, Connector, EnvironmentState};
 use outpost_rpc::link::ws;
 use outpost_runtime::StartThread;
-use outpost_runtime::feed::{Cursor, Read};
-use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
+use outpost_runtime::feed::{FeedReader, Read};
+use outpost_runtime::live::{LiveThread, NewInput, ThreadActivity, ThreadEvent};
 use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::harness::{Harness, is_completed, next_fact, settled, turn};
 use crate::support::{Files, harness, offered, server, setup};
 
-async fn asked(feed: &mut Cursor<Event>) -> ApprovalAsked {
+async fn asked(feed: &mut FeedReader<ThreadEvent>) -> ApprovalAsked {
     next_fact(feed, |fact| if let Fact::ApprovalAsked(asked) = fact { Some((**asked).clone()) } else { None }).await
 }
 
@@ -27,7 +27,7 @@ fn detail(asked: &ApprovalAsked) -> Value {
     asked.detail.as_ref().unwrap().read().unwrap()
 }
 
-async fn with_policy(policy: ApprovalPolicy, replies: Vec<Reply>) -> (Harness, LiveThread, Cursor<Event>) {
+async fn with_policy(policy: ApprovalPolicy, replies: Vec<Reply>) -> (Harness, LiveThread, FeedReader<ThreadEvent>) {
     let mut setup = setup(&[LinkKind::Memory], &Files::new(json!({"s": server("good")})), replies);
     setup.config.approval = policy;
     let harness = Harness::new(setup).await;
@@ -77,7 +77,7 @@ async fn progress_reaches_clients() {
     settled(&thread).await;
     let mut notes = Vec::new();
     while let Some(Read::Event(event)) = feed.try_next() {
-        if let Event::Mcp(McpEvent::Progress { call, progress, total, message }) = event {
+        if let ThreadEvent::Mcp(McpEvent::Progress { call, progress, total, message }) = event {
             notes.push((call, progress, total, message.unwrap()));
         }
     }
@@ -94,7 +94,7 @@ async fn a_question_of_a_server_is_put_to_the_user() {
     assert_eq!((&detail["server"], &detail["callId"]), (&json!("s"), &json!("a")));
     assert_eq!(detail["request"]["message"], "Which colour?");
     assert_eq!(detail["request"]["requestedSchema"]["required"], json!(["colour"]));
-    assert_eq!(thread.status(), Status::Active { waits_for_approval: false, waits_for_input: true });
+    assert_eq!(thread.status(), ThreadActivity::Active { waits_for_approval: false, waits_for_input: true });
     let answer = Raw::from(json!({"content": {"colour": "blue"}}));
     thread.answer(question.approval, Decision::Approved, Some(answer)).await.unwrap();
     settled(&thread).await;
@@ -109,7 +109,7 @@ async fn a_question_does_not_outlive_its_call() {
     // The program ends without a word; another one takes the thread up.
     let restarted = harness.restarted().await;
     let taken = restarted.take_over(thread.id()).await.unwrap();
-    assert_eq!(settled(&taken).await, Status::Idle);
+    assert_eq!(settled(&taken).await, ThreadActivity::Idle);
     assert!(taken.answer(question.approval.clone(), Decision::Approved, None).await.is_err());
     let outputs = harness.outputs(thread.id()).await;
     assert_eq!(outputs[0].0, CallOutcome::Lost, "{outputs:?}");
@@ -279,7 +279,7 @@ async fn a_project_that_cannot_be_read_is_told_and_spoils_nothing() {
     assert!(offered(&harness, 0).contains(&"mcp__s__echo".to_owned()));
     let mut told = Vec::new();
     while let Some(Read::Event(event)) = feed.try_next() {
-        if let Event::Mcp(McpEvent::Warning { message }) = event {
+        if let ThreadEvent::Mcp(McpEvent::Warning { message }) = event {
             told.push(message);
         }
     }
@@ -327,7 +327,7 @@ async fn a_required_server_whose_machine_is_cut_off_does_not_end_a_running_turn(
     next_fact(&mut feed, |fact| matches!(fact, Fact::CallStarted(_)).then_some(())).await;
     assert!(offered(&harness, 0).contains(&"mcp__s__echo".to_owned()));
     cutter.cut();
-    let is_ready = || matches!(harness.runtime.registry().standing(&id), Standing::Ready);
+    let is_ready = || matches!(harness.runtime.registry().standing(&id), EnvironmentState::Ready);
     eventually("the connection is lost", || !is_ready()).await;
     std::fs::write(harness.work(0).join("go"), "").unwrap();
     settled(&thread).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outpost_runtime::feed::Read;
-use outpost_runtime::live::{Event, NewInput, Status};
+use outpost_runtime::live::{NewInput, ThreadActivity, ThreadEvent};
 use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::mcp::refresh::StatusDetail;
 use outpost_runtime::policy::ApprovalPolicy;
@@ -110,7 +110,7 @@ async fn one_that_lists_more_than_a_model_could_take() {
     let mut warnings = Vec::new();
     while let Ok(read) = tokio::time::timeout(Duration::from_millis(200), feed.next()).await {
         match read {
-            Read::Event(Event::Mcp(McpEvent::Warning { message })) => warnings.push(message),
+            Read::Event(ThreadEvent::Mcp(McpEvent::Warning { message })) => warnings.push(message),
             Read::End => break,
             _ => {}
         }
@@ -159,7 +159,7 @@ async fn call_of(tool: &str, more: Value) -> String {
     let harness = Harness::new(setup).await;
     let thread = harness.start(&[0]).await;
     turn(&thread, "go").await;
-    assert_eq!(turn(&thread, "once more").await, Status::Idle);
+    assert_eq!(turn(&thread, "once more").await, ThreadActivity::Idle);
     let outputs = harness.outputs(thread.id()).await;
     assert_eq!((outputs[0].0, &outputs[1]), (CallOutcome::Failed, &(CallOutcome::Completed, "again".to_owned())), "{outputs:?}");
     harness.runtime.shutdown(Duration::from_secs(10)).await;
@@ -230,7 +230,7 @@ async fn one_that_dies_between_two_steps() {
     turn(&thread, "go").await;
     let outputs = harness.outputs(thread.id()).await;
     assert!(outputs[1].1.contains("no tool `mcp__s__pid`") && outputs[1].1.contains("has ended"), "{outputs:?}");
-    assert_eq!(thread.status(), Status::Idle);
+    assert_eq!(thread.status(), ThreadActivity::Idle);
 }
 
 /// A turn that runs goes on without a server that it had, also if the server is required: the model is told, and clients are told why.
@@ -253,7 +253,7 @@ async fn a_required_server_that_dies_does_not_end_a_running_turn() {
     assert!(is_completed(&harness.turn_ends(thread.id()).await[0]));
     assert!(harness.model.requests()[1].body.to_string().contains("MCP server `s` cannot be used now"));
     let told = std::iter::from_fn(|| feed.try_next()).filter_map(|read| match read {
-        Read::Event(Event::Mcp(McpEvent::Startup { state, error: Some(error), .. })) => Some((state, error)),
+        Read::Event(ThreadEvent::Mcp(McpEvent::Startup { state, error: Some(error), .. })) => Some((state, error)),
         _ => None,
     });
     let told: Vec<(String, String)> = told.collect();

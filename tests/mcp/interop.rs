@@ -10,7 +10,7 @@ use outpost_environment::{ConnectPolicy, Connector};
 use outpost_rpc::link::unix;
 use outpost_rpc::link::ws::ClientOptions;
 use outpost_runtime::feed::Read;
-use outpost_runtime::live::{Event, NewInput};
+use outpost_runtime::live::{NewInput, ThreadEvent};
 use outpost_runtime::mcp::McpEvent;
 use outpost_testkit::LinkKind;
 use outpost_testkit::executor::ExecutorProcess;
@@ -55,7 +55,7 @@ async fn a_real_server_over_stdio_in_a_remote_environment() {
     assert!(has("42") && has("Ada") && has("conditions") && has("input_image") && has("\"server\":\"every\""), "{outputs:?}");
     let mut progress = 0;
     while let Some(Read::Event(event)) = feed.try_next() {
-        progress += usize::from(matches!(event, Event::Mcp(McpEvent::Progress { .. })));
+        progress += usize::from(matches!(event, ThreadEvent::Mcp(McpEvent::Progress { .. })));
     }
     assert!(progress >= 2, "{progress}");
     harness.runtime.shutdown(Duration::from_secs(10)).await;

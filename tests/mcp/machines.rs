@@ -7,7 +7,7 @@ use outpost_environment::{ConnectPolicy, Connector};
 use outpost_rpc::Link;
 use outpost_runtime::live::{LiveThread, NewInput};
 use outpost_runtime::mcp::refresh::{RefreshMode, ServerStatus, StatusDetail};
-use outpost_runtime::mcp::{Configured, Layer, Requirements, Source};
+use outpost_runtime::mcp::{Configured, LayerSource, Requirements, ServerLayer};
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::{Runtime, StartThread};
 use outpost_testkit::model::Reply;
@@ -209,10 +209,10 @@ async fn s88_what_this_machine_requires_holds_everywhere_and_is_read_again() {
     let current = required.clone();
     let servers = json!({"a": server("good"), "b": server("good")});
     let mut setup = setup(&[LinkKind::WebSocket], &Files::new(json!({})), vec![]);
-    setup.config.mcp.source = Source::new(move |_| {
+    setup.config.mcp.source = LayerSource::new(move |_| {
         let mut requirements = Requirements::default();
         requirements.add("requirements.toml", Some(&current.lock().unwrap()));
-        Configured { servers: Layer::of(Some(&servers)), requirements }
+        Configured { servers: ServerLayer::of(Some(&servers)), requirements }
     });
     let harness = Harness::new(setup).await;
     let thread = harness.start(&[0]).await;

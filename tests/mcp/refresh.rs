@@ -219,19 +219,18 @@ async fn s89_a_changed_plugin_is_taken_up_by_other_threads() {
     let mut feed = idle.subscribe();
     declare(json!({"old": own("old"), "new": own("new")}));
     turn(&active, "go on").await;
-    let heard = async {
-        loop {
-            if let outpost_runtime::feed::Read::Event(outpost_runtime::live::Event::Mcp(outpost_runtime::mcp::McpEvent::Startup {
-                server,
-                state,
-                ..
-            })) = feed.next().await
-                && (server.as_str(), state.as_str()) == ("new", "ready")
-            {
-                return;
+    let heard =
+        async {
+            loop {
+                if let outpost_runtime::feed::Read::Event(outpost_runtime::live::ThreadEvent::Mcp(
+                    outpost_runtime::mcp::McpEvent::Startup { server, state, .. },
+                )) = feed.next().await
+                    && (server.as_str(), state.as_str()) == ("new", "ready")
+                {
+                    return;
+                }
             }
-        }
-    };
+        };
     tokio::time::timeout(std::time::Duration::from_secs(20), heard).await.expect("the idle thread hears nothing of the new server");
     assert_eq!((starts(&directory.path().join("old")).len(), starts(&directory.path().join("new")).len()), (1, 1));
 }

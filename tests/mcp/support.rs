@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use outpost_environment::{ConnectPolicy, Connector};
-use outpost_runtime::mcp::{Layer, McpConfig, McpLimits, Source};
+use outpost_runtime::mcp::{LayerSource, McpConfig, McpLimits, ServerLayer};
 use outpost_testkit::executor::is_alive;
 use outpost_testkit::model::Reply;
 use outpost_testkit::{Bench, LinkKind};
@@ -48,11 +48,11 @@ impl Files {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    pub fn source(&self) -> Source {
+    pub fn source(&self) -> LayerSource {
         let files = self.clone();
-        let read = move |_: Option<&str>| files.held.lock().unwrap().clone().and_then(|servers| Layer::of(Some(&servers))).into();
+        let read = move |_: Option<&str>| files.held.lock().unwrap().clone().and_then(|servers| ServerLayer::of(Some(&servers))).into();
         let changes = self.changes.clone();
-        Source::new(read).with_changes(move || Some(changes.subscribe()))
+        LayerSource::new(read).with_changes(move || Some(changes.subscribe()))
     }
 }
 

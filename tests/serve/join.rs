@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{EnvironmentOptions, Registry, RegistryOptions, Standing};
+use outpost_environment::{EnvironmentOptions, EnvironmentState, Registry, RegistryOptions};
+use outpost_rpc::access::{AccessRules, ListenerAccess};
 use outpost_rpc::auth::Auth;
-use outpost_rpc::door::{Door, Threshold};
 use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_runtime::config::RuntimeConfig;
 use outpost_runtime::feed::Read;
-use outpost_runtime::live::{Event, LiveThread, NewInput};
+use outpost_runtime::live::{LiveThread, NewInput, ThreadEvent};
 use outpost_runtime::model::built_in;
 use outpost_runtime::models::Models;
 use outpost_runtime::permissions::SandboxMode;
-use outpost_runtime::rules::Rules;
-use outpost_runtime::{Parts, Runtime, StartThread, Status};
+use outpost_runtime::rules::CommandRules;
+use outpost_runtime::{Runtime, RuntimeParts, StartThread, ThreadActivity};
 use outpost_server::admission::Admission;
 use outpost_server::executors::{Executors, JoinLimits};
-use outpost_server::metrics::{Metrics, Sources};
-use outpost_server::site::{Access, Site};
-use outpost_server::tokens::{Scope, Tokens};
+use outpost_server::metrics::{MetricSources, Metrics};
+use outpost_server::site::{ClientAccess, Site};
+use outpost_server::tokens::{TokenPurpose, TokenStore};
 use outpost_server::web::Sessions;
 use outpost_server::{Facts, Server};
 use outpost_store::{MemoryStore, Store};
@@ -39,7 +39,7 @@ struct Hub {
     runtime: Runtime,
     address: String,
     executors: Arc<Executors>,
-    tokens: Tokens,
+    tokens: TokenStore,
     _home: TempDir,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
@@ -53,7 +53,7 @@ impl Hub {
         let home = tempfile::tempdir().unwrap();
         let environment = EnvironmentOptions { connect_timeout: Duration::from_secs(2), ..EnvironmentOptions::default() };
         let registry = Registry::new(RegistryOptions { environment, ..RegistryOptions::default() });
-        let (tokens, admission) = (Tokens::new(home.path()), Arc::new(Admission::default()));
+        let (tokens, admission) = (TokenStore::new(home.path()), Arc::new(Admission::default()));
         let executors = Executors::new(registry.clone(), tokens.clone(), admission.clone(), JoinLimits::default());
         let runtime = runtime(registry.clone());
         let facts = Facts {
@@ -64,10 +64,10 @@ impl Hub {
             check_config: |_| Ok(()),
             requirements: None,
         };
-        let server = Server::new(outpost_server::Parts { runtime: runtime.clone(), facts, clock: clock() });
+        let server = Server::new(outpost_server::ServerParts { runtime: runtime.clone(), facts, clock: clock() });
         let serving = server.clone();
         let site = Site {
-            access: Access::Tokens(Auth::token("own")),
+            access: ClientAccess::Tokens(Auth::token("own")),
             tokens: tokens.clone(),
             admission: admission.clone(),
             executors: executors.clone(),
@@ -77,12 +77,13 @@ impl Hub {
             }),
             sessions: Sessions::new(Arc::new(|| Some(Uuid::new_v4().to_string()))),
             is_private: false,
-            metrics: Metrics::new(Sources { server, executors: executors.clone() }),
+            metrics: Metrics::new(MetricSources { server, executors: executors.clone() }),
         };
         let listener = Listener::ws(([127, 0, 0, 1], 0).into()).await.unwrap();
         let ListenAddr::Ws(address) = listener.address() else { panic!() };
         let address = address.to_string();
-        let serving = tokio::spawn(async move { match listener.serve_door(Door::to(Threshold::default(), Arc::new(site))).await {} });
+        let serving =
+            tokio::spawn(async move { match listener.serve_door(ListenerAccess::to(AccessRules::default(), Arc::new(site))).await {} });
         let (looking, following) = (tokens.clone(), executors.clone());
         let looking = tokio::spawn(async move { admission.keep_looking(&looking).await });
         let following = tokio::spawn(async move { following.follow_tokens().await });
@@ -92,7 +93,7 @@ impl Hub {
 
     fn token(&self, name: &str) -> String {
         let secret = Uuid::new_v4().to_string();
-        self.tokens.issue(&secret, Scope::Executor { id: id(name) }, None, 1).unwrap();
+        self.tokens.issue(&secret, TokenPurpose::Executor { id: id(name) }, None, 1).unwrap();
         secret
     }
 
@@ -100,7 +101,7 @@ impl Hub {
         format!("ws://{}", self.address)
     }
 
-    async fn standing(&self, name: &str, fits: impl Fn(&Standing) -> bool) {
+    async fn standing(&self, name: &str, fits: impl Fn(&EnvironmentState) -> bool) {
         let waiting = async {
             while !fits(&self.runtime.registry().standing(&id(name))) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -138,7 +139,7 @@ fn runtime(registry: Registry) -> Runtime {
     let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::new_v4().to_string());
     let memory = || Store::Memory(MemoryStore::new(clock.clone(), None));
     let offline = || "offline".to_owned();
-    Runtime::new(Parts {
+    Runtime::new(RuntimeParts {
         config: RuntimeConfig {
             model: offline(),
             model_provider: offline(),
@@ -149,7 +150,7 @@ fn runtime(registry: Registry) -> Runtime {
         ephemeral: memory(),
         registry,
         models: Models::new(built_in(), (offline(), offline()), Arc::new(|_| None), ids.clone()),
-        rules: Rules::default(),
+        rules: CommandRules::default(),
         clock: clock.clone(),
         ids,
         thread_ids: Arc::new(|| ThreadId::new(Uuid::now_v7())),
@@ -157,11 +158,11 @@ fn runtime(registry: Registry) -> Runtime {
 }
 
 /// Reads output until this is in it.
-async fn output(cursor: &mut outpost_runtime::feed::Cursor<Event>, seen: &mut String, wanted: &str) {
+async fn output(cursor: &mut outpost_runtime::feed::FeedReader<ThreadEvent>, seen: &mut String, wanted: &str) {
     let reading = async {
         while !seen.contains(wanted) {
             match cursor.next().await {
-                Read::Event(Event::Output { bytes, .. }) => seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Read::Event(ThreadEvent::Output { bytes, .. }) => seen.push_str(&String::from_utf8_lossy(&bytes)),
                 Read::End => panic!("the thread ended"),
                 _ => {}
             }
@@ -176,7 +177,7 @@ async fn a_command_survives_two_lost_connections_and_runs_once() {
     let cutter = Cutter::start(&hub.address, Vec::new()).await;
     let executor = joined_readable(&cutter.url(), "gpu", &hub.token("gpu"));
     assert!(!listens(executor.pid()), "it opens no port");
-    hub.standing("gpu", |standing| *standing == Standing::Ready).await;
+    hub.standing("gpu", |standing| *standing == EnvironmentState::Ready).await;
     let generation = hub.runtime.registry().status(&id("gpu")).unwrap().generation;
     let work = tempfile::tempdir().unwrap();
     let thread = hub.thread("gpu", &work).await;
@@ -189,17 +190,17 @@ async fn a_command_survives_two_lost_connections_and_runs_once() {
     for step in ["one", "two"] {
         output(&mut cursor, &mut seen, &format!("step {step}\n")).await;
         cutter.cut();
-        hub.standing("gpu", |standing| matches!(standing, Standing::Recovering { .. })).await;
+        hub.standing("gpu", |standing| matches!(standing, EnvironmentState::Recovering { .. })).await;
         // It goes on while nobody is connected.
         std::fs::write(work.path().join(step), "").unwrap();
         tokio::time::sleep(Duration::from_millis(300)).await;
         cutter.mend();
-        hub.standing("gpu", |standing| *standing == Standing::Ready).await;
+        hub.standing("gpu", |standing| *standing == EnvironmentState::Ready).await;
     }
     output(&mut cursor, &mut seen, "step three\n").await;
     std::fs::write(work.path().join("three"), "").unwrap();
     let status = tokio::time::timeout(Duration::from_secs(120), thread.settled()).await.unwrap();
-    assert_eq!(status, Status::Idle);
+    assert_eq!(status, ThreadActivity::Idle);
     let outputs = hub.outputs(thread.id()).await;
     assert_eq!(outputs.len(), 1);
     assert!(outputs[0].1.contains("step one\nstep two\nstep three\nover"), "{outputs:?}");
@@ -212,20 +213,20 @@ async fn a_command_survives_two_lost_connections_and_runs_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_executor_that_may_come_is_known_before_it_does() {
     let hub = Hub::start().await;
-    assert_eq!(hub.runtime.registry().standing(&id("gpu")), Standing::Missing);
+    assert_eq!(hub.runtime.registry().standing(&id("gpu")), EnvironmentState::Missing);
     let token = hub.token("gpu");
-    hub.standing("gpu", |standing| matches!(standing, Standing::Failed { .. })).await;
+    hub.standing("gpu", |standing| matches!(standing, EnvironmentState::Failed { .. })).await;
     let mut executor = joined(&hub.url(), "gpu", &token);
-    hub.standing("gpu", |standing| *standing == Standing::Ready).await;
+    hub.standing("gpu", |standing| *standing == EnvironmentState::Ready).await;
     // A restart is the same install, and a new session.
     let home = executor.kill_and_keep_home();
-    hub.standing("gpu", |standing| *standing != Standing::Ready).await;
+    hub.standing("gpu", |standing| *standing != EnvironmentState::Ready).await;
     let _executor = joined_in(&hub.url(), "gpu", &token, home);
-    hub.standing("gpu", |standing| *standing == Standing::Ready).await;
+    hub.standing("gpu", |standing| *standing == EnvironmentState::Ready).await;
     // Without a token there is no such environment any more.
     let digest = outpost_server::tokens::digest(&token);
     hub.tokens.revoke(&digest).unwrap();
-    hub.standing("gpu", |standing| *standing == Standing::Missing).await;
+    hub.standing("gpu", |standing| *standing == EnvironmentState::Missing).await;
     assert!(hub.executors.links().is_empty());
 }
 
@@ -247,11 +248,11 @@ async fn strangers_keep_nobody_out() {
     });
     let wrong: Vec<_> = wrong.collect();
     let executor = joined(&hub.url(), "gpu", &hub.token("gpu"));
-    hub.standing("gpu", |standing| *standing == Standing::Ready).await;
+    hub.standing("gpu", |standing| *standing == EnvironmentState::Ready).await;
     let work = tempfile::tempdir().unwrap();
     let thread = hub.thread("gpu", &work).await;
     thread.input(NewInput::text("$ echo hello > there")).await.unwrap();
-    assert_eq!(tokio::time::timeout(Duration::from_secs(120), thread.settled()).await.unwrap(), Status::Idle);
+    assert_eq!(tokio::time::timeout(Duration::from_secs(120), thread.settled()).await.unwrap(), ThreadActivity::Idle);
     assert_eq!(std::fs::read_to_string(work.path().join("there")).unwrap(), "hello\n");
     wrong.iter().for_each(tokio::task::JoinHandle::abort);
     drop((silent, executor));
@@ -260,15 +261,15 @@ async fn strangers_keep_nobody_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_configured_is_not_replaced() {
     let hub = Hub::start().await;
-    let snapshot = outpost_environment::Snapshot {
+    let snapshot = outpost_environment::ConfigurationSnapshot {
         include_local: false,
-        entries: vec![outpost_environment::Entry {
+        entries: vec![outpost_environment::ConfiguredEnvironment {
             id: id("gpu"),
             definition: Ok(outpost_environment::Definition::url("ws://127.0.0.1:9", outpost_environment::Token::None).unwrap()),
         }],
-        ..outpost_environment::Snapshot::default()
+        ..outpost_environment::ConfigurationSnapshot::default()
     };
-    hub.runtime.registry().configure(outpost_environment::Configuration::On(snapshot)).unwrap();
+    hub.runtime.registry().configure(outpost_environment::ActiveConfiguration::On(snapshot)).unwrap();
     let token = hub.token("gpu");
     let trying = crate::support::Trying::start(&["--join", &hub.url(), "--id", "gpu"], &token, tempfile::tempdir().unwrap());
     assert!(trying.says("trying again").contains("environments.toml"));

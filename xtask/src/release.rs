@@ -31,14 +31,16 @@ fn output(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
 
 /// The workspace's manifest with another version.
 fn with_version(manifest: &str, version: &str) -> anyhow::Result<String> {
-    let (before, rest) = manifest.split_once("[workspace.package]\nversion = \"").context("Cargo.toml: no version below [workspace.package]")?;
+    let (before, rest) =
+        manifest.split_once("[workspace.package]\nversion = \"").context("Cargo.toml: no version below [workspace.package]")?;
     let (old, after) = rest.split_once('"').context("Cargo.toml: the version does not end")?;
     ensure!(numbers(version)? > numbers(old)?, "{version} is not newer than {old}");
     Ok(format!("{before}[workspace.package]\nversion = \"{version}\"{after}"))
 }
 
 fn numbers(version: &str) -> anyhow::Result<[u32; 3]> {
-    let parts: Vec<u32> = version.split('.').map(str::parse).collect::<Result<_, _>>().with_context(|| format!("`{version}` is not X.Y.Z"))?;
+    let parts: Vec<u32> =
+        version.split('.').map(str::parse).collect::<Result<_, _>>().with_context(|| format!("`{version}` is not X.Y.Z"))?;
     parts.try_into().ok().with_context(|| format!("`{version}` is not X.Y.Z"))
 }
 

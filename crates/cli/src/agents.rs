@@ -16,13 +16,13 @@ use outpost_wire::PathUri;
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, Selection};
 
-use crate::Process;
+use crate::ProcessContext;
 use crate::agent_args::{AgentOptions, Which};
-use crate::assembly::{Assembly, Wish};
+use crate::assembly::{Assembly, RuntimeOptions};
 use crate::commands::thread::find;
 use crate::config::Config;
 use crate::environments::{token, unknown};
-use crate::follow::Follow;
+use crate::follow::ThreadFollower;
 use crate::home::Home;
 
 /// A runtime as the options want it, and what the configuration says about threads.
@@ -46,7 +46,7 @@ pub enum Audience {
 /// A thread that is open.
 pub struct Open {
     pub thread: LiveThread,
-    pub follow: Follow,
+    pub follow: ThreadFollower,
     /// How it stood before anything happened here.
     pub before: Thread,
     /// What of it cannot be read, in words.
@@ -55,7 +55,7 @@ pub struct Open {
 
 /// What a new thread is told about itself.
 #[derive(Default)]
-pub struct Birth {
+pub struct ThreadOrigin {
     pub source: &'static str,
     pub thread_source: Option<String>,
     pub originator: Option<String>,
@@ -73,7 +73,7 @@ struct Here {
 }
 
 impl Agents {
-    pub async fn new(options: &AgentOptions, audience: Audience, own: &Process) -> anyhow::Result<Self> {
+    pub async fn new(options: &AgentOptions, audience: Audience, own: &ProcessContext) -> anyhow::Result<Self> {
         let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
         let mut config = Config::load(Some(&home.config()), &own.settings)?;
         if let Some(mode) = options.sandbox() {
@@ -89,7 +89,7 @@ impl Agents {
         let provider = options.provider().or_else(|| config.model_provider.clone());
         let has_no_model =
             options.model.is_none() && config.model.is_none() && provider.is_some_and(|provider| !built_in().contains_key(&provider));
-        let wish = Wish {
+        let wish = RuntimeOptions {
             config,
             provider: options.provider(),
             model: options.model.clone(),
@@ -145,7 +145,7 @@ impl Agents {
         Ok(is_regular && last.is_some_and(|status| status != TurnStatus::Completed))
     }
 
-    pub async fn open(&self, which: &Which, birth: Birth) -> anyhow::Result<Open> {
+    pub async fn open(&self, which: &Which, birth: ThreadOrigin) -> anyhow::Result<Open> {
         let store = self.runtime().store();
         let id = match which {
             Which::New => return self.start(birth).await,
@@ -164,7 +164,7 @@ impl Agents {
         let missing = missing.iter().map(words).collect();
         let before = opened.thread;
         let thread = self.runtime().resume(id).await?;
-        let follow = Follow::catching_up(before.last, &thread, store);
+        let follow = ThreadFollower::catching_up(before.last, &thread, store);
         let mut changes: Vec<Fact> = Vec::new();
         if self.settings != Settings::default() {
             changes.push(SettingsChanged { settings: self.settings.clone() }.into());
@@ -186,7 +186,7 @@ impl Agents {
         Ok(Open { thread, follow, before, missing })
     }
 
-    async fn start(&self, birth: Birth) -> anyhow::Result<Open> {
+    async fn start(&self, birth: ThreadOrigin) -> anyhow::Result<Open> {
         // Better told before there is a thread that cannot do anything.
         let model = self.runtime().models().get(self.settings.model_provider.as_deref())?;
         // Another provider's name for a model would be sent as it is, and refused with words that explain nothing.
@@ -208,7 +208,7 @@ impl Agents {
         let thread = self.runtime().start(start).await?;
         let before = thread.snapshot().await?;
         // An ephemeral thread has a store of its own.
-        let follow = Follow::after(before.last, &thread, &self.runtime().store_of(thread.id()).await);
+        let follow = ThreadFollower::after(before.last, &thread, &self.runtime().store_of(thread.id()).await);
         Ok(Open { thread, follow, before, missing: vec![] })
     }
 
@@ -227,7 +227,7 @@ fn directory(selection: &Selection) -> Option<String> {
 }
 
 /// `NAME=URL`: an executor for this run only, in the place of one of that name that is written down.
-fn attach(registry: &Registry, attached: &str, own: &Process) -> anyhow::Result<()> {
+fn attach(registry: &Registry, attached: &str, own: &ProcessContext) -> anyhow::Result<()> {
     let (name, url) = attached.split_once('=').context("NAME=URL was expected")?;
     registry.add(EnvironmentId::parse_own(name)?, Definition::url(url, token(url, &own.variables)?)?)?;
     Ok(())

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::agent_args::{CHAT_HELP, ChatArguments, EXEC_HELP, ExecArguments};
+use crate::compat_flags::{Habits, feature};
 use crate::env_args::{ENV_HELP, EnvCommand};
 use crate::executor_args::{APP_SERVER_HELP, AppServerArguments, EXECUTOR_HELP, ExecutorArguments, KeeperArguments};
-use crate::habits::{Habits, feature};
 use crate::serve_args::{SERVE_HELP, ServeArguments, TOKEN_HELP, TokenCommand};
 use crate::thread_args::{THREAD_HELP, ThreadArguments};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -26,7 +26,7 @@ pub struct Arguments {
     #[command(flatten)]
     pub habits: Habits,
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Verb,
 }
 
 /// What has no key is wrong usage; whether the key is known is reported by the code that reads it.
@@ -91,7 +91,7 @@ Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unrea
 `shell` exit with the command's own code, or 125 for a failure of ours.";
 
 #[derive(Subcommand)]
-pub enum Command {
+pub enum Verb {
     /// See it work, on this machine alone: no key, no server, under half a minute
     #[command(after_help = DEMO_HELP)]
     Demo(DemoArguments),
@@ -235,7 +235,7 @@ pub struct DoctorArguments {
     pub json: bool,
 }
 
-impl Command {
+impl Verb {
     /// Whether it runs unattended, so that what it says on standard error is a log.
     pub fn is_server(&self) -> bool {
         matches!(self, Self::Executor(_) | Self::AppServer(_) | Self::Keeper(_) | Self::Serve(_))

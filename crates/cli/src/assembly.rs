@@ -11,11 +11,11 @@ use outpost_environment::{EnvironmentOptions, Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
 use outpost_runtime::mcp::McpConfig;
-use outpost_runtime::model::{Model, ModelError, Provider, built_in};
-use outpost_runtime::models::{Models, Variables as ModelVariables};
-use outpost_runtime::rules::{Rule, Rules};
-use outpost_runtime::skills::host::{HostRoot, SkillScope};
-use outpost_runtime::{Parts, Runtime};
+use outpost_runtime::model::{ModelError, ModelProvider, Provider, built_in};
+use outpost_runtime::models::{Models, VariableLookup as ModelVariables};
+use outpost_runtime::rules::{CommandRule, CommandRules};
+use outpost_runtime::skills::host::{HostRoot, HostSkillScope};
+use outpost_runtime::{Runtime, RuntimeParts};
 use outpost_sandbox::Limits;
 use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::ThreadId;
@@ -29,8 +29,8 @@ use crate::environments::{self, Known};
 use crate::home::Home;
 use crate::lock::Lock;
 use crate::reach::{Caller, local};
-use crate::variables::Variables;
-use crate::{Process, servers, store};
+use crate::variables::VisibleVariables;
+use crate::{ProcessContext, servers, store};
 
 /// Everything that runs in this process.
 pub struct Assembly {
@@ -44,7 +44,7 @@ pub struct Assembly {
 }
 
 /// What a verb decides about the runtime that it wants.
-pub struct Wish {
+pub struct RuntimeOptions {
     pub config: Config,
     pub provider: Option<String>,
     pub model: Option<String>,
@@ -57,8 +57,8 @@ pub struct Wish {
 }
 
 impl Assembly {
-    pub async fn new(home: &Home, wish: Wish, own: &Process) -> anyhow::Result<Self> {
-        let Wish { config, provider, model, questions, keeps_sessions, follows_environments } = wish;
+    pub async fn new(home: &Home, wish: RuntimeOptions, own: &ProcessContext) -> anyhow::Result<Self> {
+        let RuntimeOptions { config, provider, model, questions, keeps_sessions, follows_environments } = wish;
         let clock: Clock = Arc::new(store::now);
         home.usable()?;
         let (provider, note) = choose(provider.or_else(|| config.model_provider.clone()), &own.variables);
@@ -86,7 +86,7 @@ impl Assembly {
         if let Some(window) = config.model_context_window {
             windows.entry("default".into()).or_insert(window);
         }
-        let parts = Parts {
+        let parts = RuntimeParts {
             config: RuntimeConfig {
                 model: model.clone(),
                 model_provider: provider.clone(),
@@ -147,7 +147,7 @@ impl Assembly {
 }
 
 /// The provider that threads ask by default, and why it is not the one that a newcomer expects, if so.
-pub fn default_provider(config: &Config, own: &Variables) -> (String, Option<String>, Result<Model, ModelError>) {
+pub fn default_provider(config: &Config, own: &VisibleVariables) -> (String, Option<String>, Result<ModelProvider, ModelError>) {
     let (provider, note) = choose(config.model_provider.clone(), own);
     let known = own.clone();
     let variables: ModelVariables = Arc::new(move |name| known.get(name)?.to_str().map(str::to_owned));
@@ -156,7 +156,7 @@ pub fn default_provider(config: &Config, own: &Variables) -> (String, Option<Str
 }
 
 /// The table of providers: those that are built in, as the variables and the configuration have them, and the user's own.
-fn providers(config: &Config, own: &Variables) -> BTreeMap<String, Provider> {
+fn providers(config: &Config, own: &VisibleVariables) -> BTreeMap<String, Provider> {
     let mut providers = built_in();
     if let Some(openai) = providers.get_mut("openai") {
         let elsewhere = config.openai_base_url.clone().or_else(|| text(own, "OPENAI_BASE_URL"));
@@ -173,20 +173,20 @@ fn providers(config: &Config, own: &Variables) -> BTreeMap<String, Provider> {
 const CODEX_KEY: &str = "CODEX_API_KEY";
 
 /// A variable that says something.
-fn text(own: &Variables, name: &str) -> Option<String> {
+fn text(own: &VisibleVariables, name: &str) -> Option<String> {
     own.get(name).map(|value| value.to_string_lossy().trim().to_owned()).filter(|value| !value.is_empty())
 }
 
 /// Where this machine keeps skills: our home, the user's, and the administrator's.
-fn host_skills(home: &Home, own: &Variables) -> Vec<HostRoot> {
+fn host_skills(home: &Home, own: &VisibleVariables) -> Vec<HostRoot> {
     let user = own.get("HOME").map(|user| PathBuf::from(user).join(".agents/skills"));
-    let folders = [Some((SkillScope::User, home.path().join("skills"))), user.map(|path| (SkillScope::User, path))];
-    let folders = folders.into_iter().flatten().chain([(SkillScope::Admin, PathBuf::from("/etc/outpost/skills"))]);
+    let folders = [Some((HostSkillScope::User, home.path().join("skills"))), user.map(|path| (HostSkillScope::User, path))];
+    let folders = folders.into_iter().flatten().chain([(HostSkillScope::Admin, PathBuf::from("/etc/outpost/skills"))]);
     folders.filter_map(|(scope, path)| Some(HostRoot { scope, path: PathUri::from_native(&path).ok()? })).collect()
 }
 
 /// With neither a configuration nor a key there is the provider that needs none.
-fn choose(wanted: Option<String>, own: &Variables) -> (String, Option<String>) {
+fn choose(wanted: Option<String>, own: &VisibleVariables) -> (String, Option<String>) {
     if let Some(provider) = wanted {
         return (provider, None);
     }
@@ -209,11 +209,11 @@ fn default_model(provider: &str) -> &'static str {
 #[serde(deny_unknown_fields)]
 struct RuleFile {
     #[serde(default)]
-    rules: Vec<Rule>,
+    rules: Vec<CommandRule>,
 }
 
 /// Adds a rule to the user's file.
-fn keep_rule(file: &Path, rule: &Rule) -> std::io::Result<()> {
+fn keep_rule(file: &Path, rule: &CommandRule) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let mut file = std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
@@ -221,13 +221,13 @@ fn keep_rule(file: &Path, rule: &Rule) -> std::io::Result<()> {
 }
 
 /// The user's command rules. A file that cannot be read forbids nothing, so it is an error.
-pub fn rules(home: &Home) -> anyhow::Result<Rules> {
+pub fn rules(home: &Home) -> anyhow::Result<CommandRules> {
     let file = home.rules();
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Rules::default()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(CommandRules::default()),
         Err(error) => return Err(error).with_context(|| format!("{} cannot be read", file.display())),
     };
     let parsed: RuleFile = toml::from_str(&text).map_err(|error| wrong_line(&file, &text, &error))?;
-    Rules::new(parsed.rules).with_context(|| format!("{}", file.display()))
+    CommandRules::new(parsed.rules).with_context(|| format!("{}", file.display()))
 }

@@ -51,7 +51,7 @@ pub struct Config {
     #[serde(deserialize_with = "git")]
     pub git: GitMode,
     pub store: Option<String>,
-    pub durability: Option<Durability>,
+    pub durability: Option<DurabilitySetting>,
     pub budgets: Budgets,
     pub agents: AgentLimits,
     pub limits: LimitTable,
@@ -104,7 +104,7 @@ pub struct SkillTable {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Durability {
+pub enum DurabilitySetting {
     Effect,
     Turn,
     Stored,

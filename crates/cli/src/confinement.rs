@@ -11,20 +11,20 @@ use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Level, Limits};
 
 use crate::config::Config;
-use crate::config::limits::{Limit, LimitTable};
+use crate::config::limits::{LimitSetting, LimitTable};
 use crate::executor_args::{ConfinementArguments, ExecutorArguments, Profile};
 use crate::home::Home;
-use crate::local::Confinement;
+use crate::local::SandboxSettings;
 use crate::lock::Lock;
 
 impl ConfinementArguments {
-    pub fn read(&self, settings: &[String]) -> anyhow::Result<Confinement> {
+    pub fn read(&self, settings: &[String]) -> anyhow::Result<SandboxSettings> {
         let place = self.ceiling.as_ref().map_or_else(|| "the ceiling of --profile".to_owned(), |file| format!("in {}", file.display()));
         let ceiling = self.ceiling_text()?.map_or(Ok(Policy::Open), |text| ceiling::parse(&text)).context(place)?;
         let sandbox_user = self.sandbox_user.as_deref().map(user).transpose()?;
         let (minimum, minimum_from) = configured_minimum(settings)?;
         let (git, home) = (configured_git(settings)?, configured_home(settings)?);
-        Ok(Confinement { ceiling, sandbox_user, limits: self.limits(settings)?, minimum, minimum_from, git, home })
+        Ok(SandboxSettings { ceiling, sandbox_user, limits: self.limits(settings)?, minimum, minimum_from, git, home })
     }
 
     /// The ceiling as a file would say it: the one that is named, or that of the profile.
@@ -81,7 +81,7 @@ impl ConfinementArguments {
         if let Some(user) = &self.sandbox_user {
             arguments.extend(["--sandbox-user".into(), user.into()]);
         }
-        for (name, Limit(value)) in &self.limits {
+        for (name, LimitSetting(value)) in &self.limits {
             let value = value.map_or("none".into(), |value| value.to_string());
             arguments.extend(["--limit".into(), format!("{name}={value}").into()]);
         }

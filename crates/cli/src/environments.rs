@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
-use outpost_environment::config::FileWatch;
+use outpost_environment::config::ConfigWatch;
 use outpost_environment::{
-    Configuration, Connector, Definition, Environment, EnvironmentOptions, Registry, RegistryError, RegistryOptions, Snapshot, Token,
-    Variable, Way, config,
+    ActiveConfiguration, ConfigurationSnapshot, ConnectionWay, Connector, Definition, Environment, EnvironmentOptions, Registry,
+    RegistryError, RegistryOptions, Token, Variable, config,
 };
 use outpost_wire::EnvironmentId;
 use tokio_util::task::AbortOnDropHandle;
@@ -14,11 +14,11 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::home::Home;
 use crate::lock::Lock;
 use crate::tokens;
-use crate::variables::Variables;
+use crate::variables::VisibleVariables;
 
 /// What is configured, and where.
 pub struct Known {
-    pub configuration: Configuration,
+    pub configuration: ActiveConfiguration,
     /// Nothing if there is no home.
     pub file: Option<PathBuf>,
     /// Whether the file is what counts.
@@ -26,7 +26,7 @@ pub struct Known {
 }
 
 impl Known {
-    pub fn load(own: &Variables) -> anyhow::Result<Self> {
+    pub fn load(own: &VisibleVariables) -> anyhow::Result<Self> {
         let file = Home::from_environment().map(|home| home.environments());
         // Programs that start Codex set the second one. Ours counts before it, also where it switches everything off.
         let set = ["OUTPOST_EXEC_SERVER_URL", "CODEX_EXEC_SERVER_URL"].into_iter().find_map(|name| {
@@ -39,17 +39,17 @@ impl Known {
         let from_file = variable == Variable::Unset;
         // A file that does not count need not be right.
         let snapshot = match &file {
-            Some(file) if from_file => config::read(file)?.unwrap_or_else(Snapshot::local_only),
-            _ => Snapshot::local_only(),
+            Some(file) if from_file => config::read(file)?.unwrap_or_else(ConfigurationSnapshot::local_only),
+            _ => ConfigurationSnapshot::local_only(),
         };
-        Ok(Self { configuration: Configuration::new(variable, snapshot), file, from_file })
+        Ok(Self { configuration: ActiveConfiguration::new(variable, snapshot), file, from_file })
     }
 
     /// Refuses if environments are switched off.
-    pub fn snapshot(&self) -> anyhow::Result<&Snapshot> {
+    pub fn snapshot(&self) -> anyhow::Result<&ConfigurationSnapshot> {
         match &self.configuration {
-            Configuration::On(snapshot) => Ok(snapshot),
-            Configuration::Off => Err(RegistryError::Off.into()),
+            ActiveConfiguration::On(snapshot) => Ok(snapshot),
+            ActiveConfiguration::Off => Err(RegistryError::Off.into()),
         }
     }
 
@@ -72,7 +72,7 @@ impl Known {
     }
 
     /// Takes over every change of the file for as long as the task is kept, if it is the file that counts.
-    pub fn follow(&self, watch: Option<FileWatch>, registry: &Registry) -> Option<AbortOnDropHandle<()>> {
+    pub fn follow(&self, watch: Option<ConfigWatch>, registry: &Registry) -> Option<AbortOnDropHandle<()>> {
         let (file, watch) = (self.file.clone().filter(|_| self.from_file)?, watch?);
         let registry = registry.clone();
         Some(AbortOnDropHandle::new(tokio::spawn(async move { registry.follow(&file, watch).await })))
@@ -86,10 +86,10 @@ impl Known {
 }
 
 /// Hears changes of the file from now on. Begun before the file is read, so that no change between the two is missed.
-pub fn watch() -> Option<FileWatch> {
+pub fn watch() -> Option<ConfigWatch> {
     let home = Home::from_environment()?;
     home.make().ok()?;
-    FileWatch::new(&home.environments()).inspect_err(|error| tracing::warn!(%error, "its changes take effect at the next start")).ok()
+    ConfigWatch::new(&home.environments()).inspect_err(|error| tracing::warn!(%error, "its changes take effect at the next start")).ok()
 }
 
 /// An unknown name, reported with the known ones.
@@ -112,17 +112,17 @@ pub fn advice(name: &str, reason: &str) -> Option<String> {
     let definition = snapshot.entries.iter().find(|entry| entry.id.as_str() == name)?.definition.as_ref().ok()?;
     match &definition.way {
         // What is wrong with the file is told already.
-        Way::Listening { .. } if reason.contains("token file") => None,
-        Way::Listening { target, .. } => {
+        ConnectionWay::Listening { .. } if reason.contains("token file") => None,
+        ConnectionWay::Listening { target, .. } => {
             Some(format!("`{name}` is {target} in environments.toml; does an executor listen there, and does the network let you through?"))
         }
-        Way::Ssh(ssh) => Some(format!("`{name}` is behind ssh; does `ssh {} true` work without a password?", ssh.destination)),
-        Way::Inside(route) => Some(format!("`{name}` is {route}; does it run, and may you enter it?")),
-        Way::Program(line) => Some(format!("`{name}` is behind a command; does `{line}` start an executor?")),
+        ConnectionWay::Ssh(ssh) => Some(format!("`{name}` is behind ssh; does `ssh {} true` work without a password?", ssh.destination)),
+        ConnectionWay::Inside(route) => Some(format!("`{name}` is {route}; does it run, and may you enter it?")),
+        ConnectionWay::Program(line) => Some(format!("`{name}` is behind a command; does `{line}` start an executor?")),
     }
 }
 
 /// The token for an address that is given by hand.
-pub fn token(url: &str, own: &Variables) -> anyhow::Result<Token> {
+pub fn token(url: &str, own: &VisibleVariables) -> anyhow::Result<Token> {
     Ok(tokens::for_url(url, own)?.map_or(Token::None, Token::Bearer))
 }

@@ -8,7 +8,7 @@ pub struct Escapes {
 
 /// What came out of some keys.
 #[derive(Default)]
-pub struct Typed {
+pub struct KeyResult {
     /// To be passed on.
     pub bytes: Vec<u8>,
     pub leave: bool,
@@ -20,8 +20,8 @@ impl Escapes {
         Self { at_line_start: true, tilde: false }
     }
 
-    pub fn feed(&mut self, keys: &[u8]) -> Typed {
-        let mut typed = Typed::default();
+    pub fn feed(&mut self, keys: &[u8]) -> KeyResult {
+        let mut typed = KeyResult::default();
         for &key in keys {
             match (std::mem::take(&mut self.tilde), key) {
                 (true, b'.') => {

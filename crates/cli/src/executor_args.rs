@@ -5,13 +5,13 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use outpost_environment::Target;
+use outpost_environment::ExecutorAddress;
 use outpost_executor::HttpTarget;
-use outpost_rpc::door::{HostName, Origin};
+use outpost_rpc::access::{HostName, WebOrigin};
 use outpost_rpc::listen::ListenAddr;
 
 use crate::args::YEAR;
-use crate::config::limits::Limit;
+use crate::config::limits::LimitSetting;
 
 pub const EXECUTOR_HELP: &str = "\
 Examples:
@@ -37,7 +37,7 @@ pub struct ExecutorArguments {
     pub listen: Option<ListenAddr>,
     /// Dial in to an `outpost serve` instead of waiting for it to come (ws://HOST:PORT, wss://HOST); may be given several times
     #[arg(long, value_name = "URL", requires = "id")]
-    pub join: Vec<Target>,
+    pub join: Vec<ExecutorAddress>,
     /// With --join: the id under which this machine is known there
     #[arg(long, value_name = "ID", requires = "join")]
     pub id: Option<String>,
@@ -135,17 +135,17 @@ pub struct ConfinementArguments {
     /// Change what a session may use; may be given several times. NAME is processes, memory, open-files, file-size,
     /// free-space, home-layer or cpu-seconds; VALUE a number (with K, M, G or T for bytes) or `none`. Without it, `[limits]` of config.toml counts
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = limit)]
-    pub limits: Vec<(String, Limit)>,
+    pub limits: Vec<(String, LimitSetting)>,
 }
 
 const LIMITS: [&str; 7] = ["processes", "memory", "open-files", "file-size", "free-space", "home-layer", "cpu-seconds"];
 
-fn limit(text: &str) -> Result<(String, Limit), String> {
+fn limit(text: &str) -> Result<(String, LimitSetting), String> {
     let (name, value) = text.split_once('=').ok_or("NAME=VALUE was expected")?;
     if !LIMITS.contains(&name) {
         return Err(format!("`{name}` is no limit; there are {}", LIMITS.join(", ")));
     }
-    Ok((name.to_owned(), Limit::parse(value)?))
+    Ok((name.to_owned(), LimitSetting::parse(value)?))
 }
 
 /// What kind of machine an executor is on.
@@ -175,7 +175,7 @@ pub struct AuthArguments {
     pub no_auth: bool,
     /// Let pages of this origin (https://example.com) connect from a browser; may be given several times
     #[arg(long, value_name = "ORIGIN")]
-    pub allow_origin: Vec<Origin>,
+    pub allow_origin: Vec<WebOrigin>,
     /// Let the listener be called by this name (the Host header), besides loopback and its own address; may be given
     /// several times
     #[arg(long, value_name = "HOST")]

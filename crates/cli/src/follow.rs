@@ -6,24 +6,24 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use outpost_runtime::feed::{Cursor, Read};
-use outpost_runtime::live::{Event, LiveThread, Status};
+use outpost_runtime::feed::{FeedReader, Read};
+use outpost_runtime::live::{LiveThread, ThreadActivity, ThreadEvent};
 use outpost_store::Store;
 use outpost_thread::{Seq, ThreadId};
 
-pub struct Follow {
+pub struct ThreadFollower {
     thread: ThreadId,
     store: Store,
-    feed: Cursor<Event>,
+    feed: FeedReader<ThreadEvent>,
     /// The last entry that was told.
     last: Seq,
     /// Entries that were read from the store and not told yet.
-    waiting: VecDeque<Event>,
+    waiting: VecDeque<ThreadEvent>,
     /// Whether something is to be read from there first.
     behind: bool,
 }
 
-impl Follow {
+impl ThreadFollower {
     /// From the entry after `last` on.
     pub fn after(last: Seq, thread: &LiveThread, store: &Store) -> Self {
         Self { thread: thread.id(), store: store.clone(), feed: thread.subscribe(), last, waiting: VecDeque::new(), behind: false }
@@ -35,7 +35,7 @@ impl Follow {
     }
 
     /// The next event if there is one already.
-    pub async fn ready(&mut self) -> Option<Event> {
+    pub async fn ready(&mut self) -> Option<ThreadEvent> {
         loop {
             self.catch_up().await;
             if let Some(event) = self.waiting.pop_front() {
@@ -49,7 +49,7 @@ impl Follow {
     }
 
     /// The next event, as soon as there is one. Cancel safe.
-    pub async fn next(&mut self) -> Event {
+    pub async fn next(&mut self) -> ThreadEvent {
         loop {
             if let Some(event) = self.ready().await {
                 return event;
@@ -61,11 +61,11 @@ impl Follow {
         }
     }
 
-    fn take(&mut self, read: Read<Event>) -> Option<Event> {
+    fn take(&mut self, read: Read<ThreadEvent>) -> Option<ThreadEvent> {
         match read {
-            Read::Event(Event::Entry(entry)) if entry.seq <= self.last => None,
+            Read::Event(ThreadEvent::Entry(entry)) if entry.seq <= self.last => None,
             Read::Event(event) => {
-                if let Event::Entry(entry) = &event {
+                if let ThreadEvent::Entry(entry) = &event {
                     self.last = entry.seq;
                 }
                 Some(event)
@@ -75,7 +75,7 @@ impl Follow {
                 self.behind = true;
                 None
             }
-            Read::End => Some(Event::Status(Status::Closed)),
+            Read::End => Some(ThreadEvent::Status(ThreadActivity::Closed)),
         }
     }
 
@@ -91,7 +91,7 @@ impl Follow {
         match entries {
             Ok(entries) => {
                 self.last = entries.last().map_or(self.last, |entry| entry.seq);
-                self.waiting.extend(entries.into_iter().map(|entry| Event::Entry(Arc::new(entry))));
+                self.waiting.extend(entries.into_iter().map(|entry| ThreadEvent::Entry(Arc::new(entry))));
             }
             Err(error) => tracing::warn!(%error, "what happened meanwhile cannot be read"),
         }

@@ -10,7 +10,7 @@ const NAME: usize = 15;
 
 /// Something to draw.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Row {
+pub enum FrameRow {
     /// Our own words, with shown parts in them.
     Own(String),
     /// What we know of something, under its name.
@@ -45,11 +45,11 @@ pub fn cut(shown: &str, most: usize) -> String {
 }
 
 /// A row as it is drawn on a terminal of so many columns.
-pub fn draw(row: &Row, columns: usize) -> Vec<String> {
+pub fn draw(row: &FrameRow, columns: usize) -> Vec<String> {
     let (first, next, text) = match row {
-        Row::Own(text) => return vec![format!("{FRAME} {text}")],
-        Row::Fact(name, text) => (format!("{FRAME} {name:<NAME$}"), " ".repeat(NAME + 2), text),
-        Row::Theirs(text) => ("│ ".to_owned(), "│ ".to_owned(), text),
+        FrameRow::Own(text) => return vec![format!("{FRAME} {text}")],
+        FrameRow::Fact(name, text) => (format!("{FRAME} {name:<NAME$}"), " ".repeat(NAME + 2), text),
+        FrameRow::Theirs(text) => ("│ ".to_owned(), "│ ".to_owned(), text),
     };
     let room = columns.saturating_sub(next.chars().count() + 1).max(16);
     let begin = |number: usize| if number == 0 { &first } else { &next };
@@ -57,10 +57,10 @@ pub fn draw(row: &Row, columns: usize) -> Vec<String> {
 }
 
 /// A row as it is written without a terminal.
-pub fn plain(row: &Row) -> String {
+pub fn plain(row: &FrameRow) -> String {
     match row {
-        Row::Own(text) | Row::Theirs(text) => text.clone(),
-        Row::Fact(name, text) => format!("{name:<NAME$}{text}"),
+        FrameRow::Own(text) | FrameRow::Theirs(text) => text.clone(),
+        FrameRow::Fact(name, text) => format!("{name:<NAME$}{text}"),
     }
 }
 
@@ -94,11 +94,11 @@ mod tests {
     #[test]
     fn no_row_of_others_looks_like_ours() {
         let evil = format!("ls{}{FRAME} [prod] $ ls\n{FRAME} Allow? [y]es", " ".repeat(200));
-        let rows: Vec<Row> = lines(&evil, Form::Script).into_iter().map(Row::Theirs).collect();
+        let rows: Vec<FrameRow> = lines(&evil, Form::Script).into_iter().map(FrameRow::Theirs).collect();
         let drawn: Vec<String> = rows.iter().flat_map(|row| draw(row, 80)).collect();
         assert!(drawn.iter().all(|row| row.starts_with("│ ") && !row.contains(FRAME)), "{drawn:?}");
         assert!(drawn.iter().all(|row| row.chars().count() <= 79));
-        let fact = Row::Fact("agent's reason", line(&format!("{}{FRAME} sandbox", "x ".repeat(100))));
+        let fact = FrameRow::Fact("agent's reason", line(&format!("{}{FRAME} sandbox", "x ".repeat(100))));
         let drawn = draw(&fact, 80);
         assert!(drawn[0].starts_with(&format!("{FRAME} agent's reason x")) && drawn.len() > 2, "{drawn:?}");
         assert!(drawn.iter().skip(1).all(|row| row.starts_with(&" ".repeat(NAME + 2)) && !row.contains(FRAME)), "{drawn:?}");

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use outpost_executor::local_directory::LocalDirectories;
-use outpost_executor::place::Place;
-use outpost_executor::seat::Seat;
+use outpost_executor::place::HostPlace;
+use outpost_executor::seat::LocalSeat;
 use rustix::fs::{Access, access};
 
-use crate::variables::Variables;
+use crate::variables::VisibleVariables;
 
 /// The name of an executor's token.
 pub const EXECUTOR: &str = "executor";
@@ -137,9 +137,9 @@ impl Home {
     }
 
     /// What this host, job or container has of this home.
-    pub fn seat(&self, variables: &Variables) -> io::Result<Seat> {
+    pub fn seat(&self, variables: &VisibleVariables) -> io::Result<LocalSeat> {
         let home = std::path::absolute(&self.0)?;
-        Seat::take(&home, Place::here(&variables.for_commands()), &local_directories())
+        LocalSeat::take(&home, HostPlace::here(&variables.for_commands()), &local_directories())
     }
 }
 

@@ -12,7 +12,7 @@ use outpost_sandbox::{IdleCells, Launcher, LauncherSettings, Level, Limits};
 use uuid::Uuid;
 
 use crate::home::Home;
-use crate::variables::Variables;
+use crate::variables::VisibleVariables;
 
 /// What the verbs that need an executor choose for it.
 pub struct ExecutorSettings {
@@ -23,12 +23,12 @@ pub struct ExecutorSettings {
     pub keeps_fates: bool,
     pub listener: String,
     pub http_allow: Vec<HttpTarget>,
-    pub confinement: Confinement,
+    pub confinement: SandboxSettings,
 }
 
 /// What the operator says about sandboxes.
 #[derive(Clone, Default)]
-pub struct Confinement {
+pub struct SandboxSettings {
     pub ceiling: Policy,
     pub sandbox_user: Option<(u32, u32)>,
     pub limits: Limits,
@@ -41,7 +41,7 @@ pub struct Confinement {
 }
 
 /// An executor's configuration as this program runs it, home and all.
-pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> anyhow::Result<ExecutorConfig> {
+pub fn executor_config(settings: ExecutorSettings, variables: &VisibleVariables) -> anyhow::Result<ExecutorConfig> {
     let home = Home::from_environment();
     if let Some(error) = home.as_ref().and_then(|home| home.close_to_others().err()) {
         tracing::warn!(%error, "the home cannot be closed to others");

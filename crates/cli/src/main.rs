@@ -5,8 +5,10 @@ mod agents;
 mod args;
 mod assembly;
 mod commands;
+mod compat_flags;
 mod config;
 mod confinement;
+mod connection_notices;
 mod doctor;
 mod env_args;
 mod environments;
@@ -14,17 +16,15 @@ mod escape;
 mod executor_args;
 mod follow;
 mod frame;
-mod habits;
 mod home;
 mod local;
 mod lock;
 mod logging;
 mod out;
-mod outages;
 mod panics;
 mod progress;
 mod reach;
-mod screen;
+mod render;
 mod serve_args;
 mod servers;
 mod signals;
@@ -40,8 +40,8 @@ use std::process::ExitCode;
 use outpost_wire::secrets::Secrets;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-use crate::args::{Arguments, Command};
-use crate::variables::Variables;
+use crate::args::{Arguments, Verb};
+use crate::variables::VisibleVariables;
 
 const MIN_THREADS: usize = 4;
 
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     // Other processes of this user may not read our memory or our environment, and no dump is written when we crash.
     let undumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let arguments = Arguments::of_this_process();
-    let variables = Variables::of_this_process().with_keys(config::key_variables(&arguments.settings));
+    let variables = VisibleVariables::of_this_process().with_keys(config::key_variables(&arguments.settings));
     // A program that carries a connection inherits what this process has, so a key under an innocent name is hidden from all.
     let hides = arguments.command.serves_commands() || variables.have_unmarked_keys();
     let hidden = if hides { variables.hide() } else { Ok(()) };
@@ -76,28 +76,28 @@ fn main() -> ExitCode {
         Err(error) => return commands::complain(&error.into(), commands::FAILED),
     };
     let work = async {
-        let process = Process { variables, secrets, settings: arguments.settings };
+        let process = ProcessContext { variables, secrets, settings: arguments.settings };
         match arguments.command {
-            Command::Executor(arguments) => commands::executor::run(arguments, &process).await,
-            Command::AppServer(arguments) => commands::app_server::run(*arguments, &process).await,
-            Command::Keeper(arguments) => commands::keeper::run(arguments, &process).await,
-            Command::Kept => commands::keeper::is_running(&process).await,
-            Command::EndKeeper => commands::keeper::end(&process).await,
-            Command::Run(arguments) => commands::run::run(arguments, &process).await,
-            Command::Schema(arguments) => commands::schema::run(&arguments),
-            Command::Reference => commands::reference(),
-            Command::Doctor(arguments) => commands::doctor::run(&arguments, &process).await,
-            Command::Exec(arguments) => commands::exec::run(*arguments, &process).await,
-            Command::Chat(arguments) => commands::chat::run(*arguments, &process).await,
-            Command::Demo(arguments) => commands::demo::run(arguments, &process).await,
-            Command::Completions { shell } => commands::completions::run(shell),
-            Command::Shell(arguments) => commands::shell::run(arguments, &process).await,
-            Command::Env { command } => commands::env::run(command, &process).await,
-            Command::Cp(arguments) => commands::cp::run(arguments, &process).await,
-            Command::Thread(arguments) => commands::thread::run(arguments, &process).await,
-            Command::Serve(arguments) => commands::serve::run(arguments, &process).await,
-            Command::Token { command } => commands::token::run(command),
-            Command::Sandbox { command } => commands::sandbox::run(command),
+            Verb::Executor(arguments) => commands::executor::run(arguments, &process).await,
+            Verb::AppServer(arguments) => commands::app_server::run(*arguments, &process).await,
+            Verb::Keeper(arguments) => commands::keeper::run(arguments, &process).await,
+            Verb::Kept => commands::keeper::is_running(&process).await,
+            Verb::EndKeeper => commands::keeper::end(&process).await,
+            Verb::Run(arguments) => commands::run::run(arguments, &process).await,
+            Verb::Schema(arguments) => commands::schema::run(&arguments),
+            Verb::Reference => commands::reference(),
+            Verb::Doctor(arguments) => commands::doctor::run(&arguments, &process).await,
+            Verb::Exec(arguments) => commands::exec::run(*arguments, &process).await,
+            Verb::Chat(arguments) => commands::chat::run(*arguments, &process).await,
+            Verb::Demo(arguments) => commands::demo::run(arguments, &process).await,
+            Verb::Completions { shell } => commands::completions::run(shell),
+            Verb::Shell(arguments) => commands::shell::run(arguments, &process).await,
+            Verb::Env { command } => commands::env::run(command, &process).await,
+            Verb::Cp(arguments) => commands::cp::run(arguments, &process).await,
+            Verb::Thread(arguments) => commands::thread::run(arguments, &process).await,
+            Verb::Serve(arguments) => commands::serve::run(arguments, &process).await,
+            Verb::Token { command } => commands::token::run(command),
+            Verb::Sandbox { command } => commands::sandbox::run(command),
         }
     };
     let code = bugs.run(|| runtime.block_on(work));
@@ -107,8 +107,8 @@ fn main() -> ExitCode {
 }
 
 /// What every verb is given of this process.
-pub struct Process {
-    pub variables: Variables,
+pub struct ProcessContext {
+    pub variables: VisibleVariables,
     /// Secrets that must not be written down; code that learns of another one registers it.
     pub secrets: Secrets,
     /// `-c KEY=VALUE`, in order, to be put over config.toml.

@@ -92,13 +92,13 @@ fn write_all(text: &str) -> anyhow::Result<()> {
 }
 
 /// A stream of bytes of others on its way to people or to a program.
-pub struct Outlet<W> {
+pub struct UntrustedOutput<W> {
     to: W,
     /// How it goes on, if it goes to a terminal.
     showing: Option<Showing>,
 }
 
-impl<W: Write> Outlet<W> {
+impl<W: Write> UntrustedOutput<W> {
     pub fn new(to: W, is_terminal: bool) -> Self {
         Self { to, showing: is_terminal.then(|| Showing::new(Form::Text)) }
     }
@@ -114,7 +114,7 @@ impl<W: Write> Outlet<W> {
     }
 }
 
-impl<W: Write> Write for Outlet<W> {
+impl<W: Write> Write for UntrustedOutput<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.showing {
             None => self.to.write(bytes),

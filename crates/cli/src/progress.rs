@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outpost_environment::Progress;
+use outpost_environment::TransferProgress;
 use rustix::termios::tcgetwinsize;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -18,7 +18,7 @@ pub struct ProgressBar {
 
 impl ProgressBar {
     /// Nothing without a terminal.
-    pub fn start(progress: Arc<Progress>, label: String) -> Option<Self> {
+    pub fn start(progress: Arc<TransferProgress>, label: String) -> Option<Self> {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         if !std::io::stderr().is_terminal() || dumb {
             return None;
@@ -50,7 +50,7 @@ impl Drop for ProgressBar {
     }
 }
 
-fn draw(progress: &Progress, label: &str, elapsed: Duration) {
+fn draw(progress: &TransferProgress, label: &str, elapsed: Duration) {
     let (done, total) = progress.bytes();
     let columns = tcgetwinsize(std::io::stderr()).map_or(80, |size| usize::from(size.ws_col).max(20));
     let line = line(done, total, elapsed, label, columns - 1);

@@ -11,13 +11,13 @@ use outpost_sandbox::Limits;
 use outpost_wire::EnvironmentId;
 use outpost_wire::exec::environment::EnvironmentInfo;
 
-use crate::Process;
+use crate::ProcessContext;
 use crate::args::PlaceArguments;
 use crate::commands::env;
 use crate::confinement::{configured_git, configured_home, configured_limits, configured_minimum, http_allow};
 use crate::environments::{Known, token};
 use crate::home::local_directories;
-use crate::local::{Confinement, ExecutorSettings, executor_config};
+use crate::local::{ExecutorSettings, SandboxSettings, executor_config};
 
 /// An environment that is used by a verb.
 pub struct Reached {
@@ -36,7 +36,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    pub fn options(self, own: &Process) -> EnvironmentOptions {
+    pub fn options(self, own: &ProcessContext) -> EnvironmentOptions {
         EnvironmentOptions {
             client_name: self.client.into(),
             patience: self.patience,
@@ -48,7 +48,7 @@ impl Caller {
 }
 
 /// What routes through ssh, jobs and containers may use of this machine.
-fn means(own: &Process) -> Means {
+fn means(own: &ProcessContext) -> Means {
     Means { masters: local_directories().find(), carrier: Some(Carrier::new(env::carry)), open_files: own.variables.open_files() }
 }
 
@@ -72,7 +72,7 @@ impl Reached {
 }
 
 /// Nothing is connected yet.
-pub fn reach(place: &PlaceArguments, client: &'static str, own: &Process) -> anyhow::Result<Reached> {
+pub fn reach(place: &PlaceArguments, client: &'static str, own: &ProcessContext) -> anyhow::Result<Reached> {
     let caller = Caller { client, patience: Duration::from_secs(place.patience) };
     match (&place.via, &place.environment) {
         (Some(command), _) => via(command, caller, own),
@@ -82,7 +82,7 @@ pub fn reach(place: &PlaceArguments, client: &'static str, own: &Process) -> any
 }
 
 /// An environment by its name or its address.
-pub fn named(name: &str, caller: Caller, own: &Process) -> anyhow::Result<Reached> {
+pub fn named(name: &str, caller: Caller, own: &ProcessContext) -> anyhow::Result<Reached> {
     if name == EnvironmentId::local().as_str() {
         return here(caller, own);
     }
@@ -97,24 +97,24 @@ pub fn named(name: &str, caller: Caller, own: &Process) -> anyhow::Result<Reache
 }
 
 /// An environment behind a command.
-pub fn via(command: &str, caller: Caller, own: &Process) -> anyhow::Result<Reached> {
+pub fn via(command: &str, caller: Caller, own: &ProcessContext) -> anyhow::Result<Reached> {
     Known::load(&own.variables)?.snapshot()?;
     let line = CommandLine { open_files: own.variables.open_files(), ..CommandLine::shell(command) };
     Ok(there(Connector::program(line), caller, own))
 }
 
-fn there(connector: Connector, caller: Caller, own: &Process) -> Reached {
+fn there(connector: Connector, caller: Caller, own: &ProcessContext) -> Reached {
     Reached { environment: Environment::new(connector, caller.options(own)), executor: None }
 }
 
 /// This machine.
-pub fn here(caller: Caller, own: &Process) -> anyhow::Result<Reached> {
+pub fn here(caller: Caller, own: &ProcessContext) -> anyhow::Result<Reached> {
     let (connector, executor) = local(configured_limits(&own.settings)?, own)?;
     Ok(Reached { environment: Environment::new(connector, caller.options(own)), executor: Some(executor) })
 }
 
 /// An executor of this very process, and the way to it.
-pub fn local(limits: Limits, own: &Process) -> anyhow::Result<(Connector, Executor)> {
+pub fn local(limits: Limits, own: &ProcessContext) -> anyhow::Result<(Connector, Executor)> {
     let http_allow = http_allow(Vec::new(), &own.settings)?;
     let (minimum, minimum_from) = configured_minimum(&own.settings)?;
     let settings = ExecutorSettings {
@@ -124,13 +124,13 @@ pub fn local(limits: Limits, own: &Process) -> anyhow::Result<(Connector, Execut
         keeps_fates: false,
         listener: "this process".into(),
         http_allow,
-        confinement: Confinement {
+        confinement: SandboxSettings {
             limits,
             minimum,
             minimum_from,
             git: configured_git(&own.settings)?,
             home: configured_home(&own.settings)?,
-            ..Confinement::default()
+            ..SandboxSettings::default()
         },
     };
     let executor = Executor::new(executor_config(settings, &own.variables)?);

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use outpost_environment::config::FileWatch;
-use outpost_runtime::mcp::{Configured, Layer, Requirements, Source};
+use outpost_environment::config::ConfigWatch;
+use outpost_runtime::mcp::{Configured, LayerSource, Requirements, ServerLayer};
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -12,15 +12,15 @@ use crate::home::Home;
 use crate::lock::FILE as REQUIREMENTS;
 
 /// Where the runtime has its servers from.
-pub fn source(home: &Home, config: &Config) -> Source {
+pub fn source(home: &Home, config: &Config) -> LayerSource {
     let (config, required) = (config.clone(), [PathBuf::from(REQUIREMENTS), home.requirements()]);
     let files: Vec<PathBuf> = [home.config()].into_iter().chain(required.clone()).collect();
     let servers = move || {
         let now = config.read_again().map_err(|error| format!("{error:#}"))?;
-        Layer::of(now.mcp_servers.as_ref()).map_err(|error| format!("config.toml: {error}"))
+        ServerLayer::of(now.mcp_servers.as_ref()).map_err(|error| format!("config.toml: {error}"))
     };
     let read = move |_: Option<&str>| Configured { servers: servers(), requirements: requirements(&required) };
-    Source::new(read).with_changes(move || follow(files.clone()))
+    LayerSource::new(read).with_changes(move || follow(files.clone()))
 }
 
 /// What is required of every server of this home.
@@ -55,7 +55,7 @@ fn read(file: &Path) -> Result<serde_json::Value, String> {
 /// Counts the changes of these files for as long as there is a listener.
 fn follow(files: Vec<PathBuf>) -> Option<watch::Receiver<u64>> {
     let unheard = |error: &outpost_environment::config::WatchError| tracing::warn!(%error, "changes are noticed only by the next request");
-    let mut watch = FileWatch::of_all(files).inspect_err(unheard).ok()?;
+    let mut watch = ConfigWatch::of_all(files).inspect_err(unheard).ok()?;
     let (sender, receiver) = watch::channel(0);
     tokio::spawn(async move {
         loop {

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{Environment, RemoteProcess, State};
+use outpost_environment::{ConnectionState, Environment, RemoteProcess};
 use outpost_wire::exec::environment::Capabilities;
 use outpost_wire::exec::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
@@ -65,7 +65,7 @@ fn is_ignored(number: i32) -> bool {
 }
 
 /// Signals that are no longer ours from here on. Made before the command is started: whatever comes meanwhile is for it.
-pub struct Signals {
+pub struct ForwardedSignals {
     interrupt: Watched,
     terminate: Watched,
     quit: Watched,
@@ -73,7 +73,7 @@ pub struct Signals {
     window: Watched,
 }
 
-impl Signals {
+impl ForwardedSignals {
     pub fn listen() -> io::Result<Self> {
         Ok(Self {
             interrupt: Watched::new(SignalKind::interrupt())?,
@@ -91,25 +91,25 @@ impl Signals {
 
     async fn next_stop(&mut self) -> Signal {
         loop {
-            if let Asked::Stop(signal) = self.next().await {
+            if let SignalRequest::Stop(signal) = self.next().await {
                 return signal;
             }
         }
     }
 
-    pub async fn next(&mut self) -> Asked {
+    pub async fn next(&mut self) -> SignalRequest {
         tokio::select! {
-            () = self.interrupt.recv() => Asked::Stop(Signal::Interrupt),
-            () = self.terminate.recv() => Asked::Stop(Signal::Terminate),
-            () = self.hangup.recv() => Asked::Stop(Signal::Hangup),
-            () = self.quit.recv() => Asked::Stop(Signal::Quit),
-            () = self.window.recv() => Asked::Resize,
+            () = self.interrupt.recv() => SignalRequest::Stop(Signal::Interrupt),
+            () = self.terminate.recv() => SignalRequest::Stop(Signal::Terminate),
+            () = self.hangup.recv() => SignalRequest::Stop(Signal::Hangup),
+            () = self.quit.recv() => SignalRequest::Stop(Signal::Quit),
+            () = self.window.recv() => SignalRequest::Resize,
         }
     }
 }
 
 /// What a signal wants.
-pub enum Asked {
+pub enum SignalRequest {
     Stop(Signal),
     Resize,
 }
@@ -119,7 +119,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Waits for the start of a command. A signal that comes meanwhile is for the command; a second one, or an executor that does not
 /// answer after the first, gives up with the exit code for that signal.
-pub async fn unless_stopped<T>(starting: impl Future<Output = T>, signals: &mut Signals) -> Result<(T, Option<Signal>), u8> {
+pub async fn unless_stopped<T>(starting: impl Future<Output = T>, signals: &mut ForwardedSignals) -> Result<(T, Option<Signal>), u8> {
     let mut starting = std::pin::pin!(starting);
     let first = tokio::select! {
         biased;
@@ -136,22 +136,22 @@ pub async fn unless_stopped<T>(starting: impl Future<Output = T>, signals: &mut 
 }
 
 /// Forwards signals until one asks to give up; then tells the exit code.
-pub async fn forward(to: Forwarding, mut signals: Signals, tty: bool) -> u8 {
+pub async fn forward(to: Forwarding, mut signals: ForwardedSignals, tty: bool) -> u8 {
     if tty {
         to.resize().await;
     }
     let mut told = false;
     loop {
         let signal = match signals.next().await {
-            Asked::Stop(signal) => signal,
-            Asked::Resize => {
+            SignalRequest::Stop(signal) => signal,
+            SignalRequest::Resize => {
                 if tty {
                     to.resize().await;
                 }
                 continue;
             }
         };
-        let connected = matches!(*to.environment.watch().borrow(), State::Ready(_));
+        let connected = matches!(*to.environment.watch().borrow(), ConnectionState::Ready(_));
         if connected {
             to.send(signal).await;
         } else if told {

@@ -72,9 +72,9 @@ impl Redactor for Redact {
 
 fn durability(config: &Config) -> Durability {
     match config.durability {
-        Some(config::Durability::Stored) => Durability::Stored,
-        Some(config::Durability::Turn) => Durability::Turn,
-        Some(config::Durability::Effect) | None => Durability::Effect,
+        Some(config::DurabilitySetting::Stored) => Durability::Stored,
+        Some(config::DurabilitySetting::Turn) => Durability::Turn,
+        Some(config::DurabilitySetting::Effect) | None => Durability::Effect,
     }
 }
 

@@ -36,9 +36,9 @@ pub enum ThreadCommand {
     /// Make a new thread that shares the past of another; nothing is copied
     Fork(ForkArguments),
     /// Hide threads from the list
-    Archive(Names),
+    Archive(NameArguments),
     /// Show archived threads in the list again
-    Unarchive(Names),
+    Unarchive(NameArguments),
     /// Remove threads for good; forks of them first get their own copy of what they share
     Rm(RemoveArguments),
     /// Read every byte of threads (all of them, if none is named) and name what is wrong
@@ -52,7 +52,7 @@ pub enum ThreadCommand {
     /// Say why each capability root of a thread is in its next step, or why not
     Why(Name),
     /// Take a thread from the program that writes it; that program's next write fails
-    Takeover(Names),
+    Takeover(NameArguments),
 }
 
 #[derive(Args)]
@@ -143,7 +143,7 @@ pub struct Name {
 }
 
 #[derive(Args)]
-pub struct Names {
+pub struct NameArguments {
     /// Ids, unique parts of ids, or names
     #[arg(required = true)]
     pub threads: Vec<String>,

@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use outpost_executor::seat::write_once;
 
 use crate::home::{EXECUTOR, Home};
-use crate::variables::Variables;
+use crate::variables::VisibleVariables;
 
 /// 256 bits.
 const RANDOM: usize = 32;
@@ -59,7 +59,7 @@ pub fn read(path: &Path) -> anyhow::Result<Option<String>> {
 
 /// What to show to the websocket at `url`: what the environment says, or for a listener on this machine the token of
 /// this home.
-pub fn for_url(url: &str, variables: &Variables) -> anyhow::Result<Option<String>> {
+pub fn for_url(url: &str, variables: &VisibleVariables) -> anyhow::Result<Option<String>> {
     if let Some(token) = variables.get("OUTPOST_TOKEN").filter(|token| !token.is_empty()) {
         return Ok(Some(token.to_str().context("OUTPOST_TOKEN is not UTF-8")?.to_owned()));
     }

@@ -33,7 +33,7 @@ const SHORTEST_KEY: usize = 8;
 
 /// All variables, seen or hidden.
 #[derive(Clone)]
-pub struct Variables {
+pub struct VisibleVariables {
     all: BTreeMap<OsString, OsString>,
     /// Names of those that hold keys to providers of models, as the configuration says, and of copies of them.
     keys: BTreeSet<OsString>,
@@ -43,7 +43,7 @@ pub struct Variables {
     open_files: Option<u64>,
 }
 
-impl Variables {
+impl VisibleVariables {
     /// Those of this process. Must be called before anything reads standard input.
     pub fn of_this_process() -> Self {
         let mut all: BTreeMap<_, _> = std::env::vars_os().collect();

@@ -1,6 +1,6 @@
 //! What the administrator of this machine lets be an environment.
 
-use crate::definition::{Definition, Way};
+use crate::definition::{ConnectionWay, Definition};
 use crate::route::Container;
 
 /// Every way to an environment that can be allowed or not. `join` is an executor that dials in.
@@ -38,10 +38,10 @@ impl Admission {
     pub fn definition(&self, definition: &Definition) -> Result<(), String> {
         let mut steps = Vec::new();
         match &definition.way {
-            Way::Listening { .. } => steps.push("url"),
-            Way::Program(_) => steps.push("program"),
-            Way::Ssh(_) => steps.push("ssh"),
-            Way::Inside(route) => {
+            ConnectionWay::Listening { .. } => steps.push("url"),
+            ConnectionWay::Program(_) => steps.push("program"),
+            ConnectionWay::Ssh(_) => steps.push("ssh"),
+            ConnectionWay::Inside(route) => {
                 steps.extend(route.ssh.as_ref().map(|_| "ssh"));
                 steps.extend(route.slurm.as_ref().map(|_| "slurm"));
                 steps.extend(route.container.as_ref().map(|container| match container {

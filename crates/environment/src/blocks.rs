@@ -41,13 +41,13 @@ pub struct BlockFile<'a> {
 }
 
 /// What went wrong with a file that is read.
-pub enum ReadError {
+pub enum BlockReadError {
     Environment(EnvironmentError),
     /// After a lost connection another file was found in its place.
     Changed,
 }
 
-impl From<EnvironmentError> for ReadError {
+impl From<EnvironmentError> for BlockReadError {
     fn from(error: EnvironmentError) -> Self {
         Self::Environment(error)
     }
@@ -55,14 +55,16 @@ impl From<EnvironmentError> for ReadError {
 
 impl BlockFile<'_> {
     /// Sends the whole file, in order. Ends early, without an error, if the receiver is gone.
-    pub async fn read(&self, known: &Attributes, room: &Arc<Semaphore>, out: mpsc::Sender<Block>) -> Result<(), ReadError> {
+    pub async fn read(&self, known: &Attributes, room: &Arc<Semaphore>, out: mpsc::Sender<Block>) -> Result<(), BlockReadError> {
         let mut offset = 0;
         loop {
             let connected = self.environment.shared().ready().await?;
             let read = self.read_on(&connected, known, &mut offset, room, &out).await;
             match read {
-                Err(ReadError::Environment(EnvironmentError::Unknown { .. })) => continue,
-                Err(ReadError::Environment(EnvironmentError::Fault(_)) | ReadError::Changed) | Ok(()) => self.close(&connected).await,
+                Err(BlockReadError::Environment(EnvironmentError::Unknown { .. })) => continue,
+                Err(BlockReadError::Environment(EnvironmentError::Fault(_)) | BlockReadError::Changed) | Ok(()) => {
+                    self.close(&connected).await
+                }
                 Err(_) => {}
             }
             return read;
@@ -76,12 +78,12 @@ impl BlockFile<'_> {
         offset: &mut u64,
         room: &Arc<Semaphore>,
         out: &mpsc::Sender<Block>,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), BlockReadError> {
         self.open(connected, OpenMode::Read).await?;
         if *offset > 0 {
             let now = self.environment.files().attributes(self.path.clone()).await?;
             if (now.inode, now.size, now.modified_at_ms) != (known.inode, known.size, known.modified_at_ms) {
-                return Err(ReadError::Changed);
+                return Err(BlockReadError::Changed);
             }
         }
         let mut asked = *offset;

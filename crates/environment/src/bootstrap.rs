@@ -79,16 +79,16 @@ pub struct Installed {
 
 /// A place that scripts can be run in, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Transport {
+pub struct ScriptTransport {
     pub route: Route,
     pub manner: Manner,
 }
 
 impl SshHost {
     /// The same as a place; the user may be asked for a password.
-    pub fn transport(&self) -> Transport {
+    pub fn transport(&self) -> ScriptTransport {
         let ssh = Ssh { destination: self.destination.clone(), args: self.args.clone() };
-        Transport { route: ssh.into(), manner: Manner { attended: true, ..Manner::default() } }
+        ScriptTransport { route: ssh.into(), manner: Manner { attended: true, ..Manner::default() } }
     }
 
     /// Asks what is there.
@@ -102,7 +102,7 @@ impl SshHost {
     }
 }
 
-impl Transport {
+impl ScriptTransport {
     /// What people call the place.
     pub fn name(&self) -> String {
         match &self.route {

@@ -10,11 +10,11 @@ use crate::view::{Captured, StepView};
 #[derive(Debug, Clone)]
 pub struct ResolvedRoot {
     pub root: CapabilityRoot,
-    pub access: Access,
+    pub access: CapabilityAccess,
 }
 
 #[derive(Debug, Clone)]
-pub enum Access {
+pub enum CapabilityAccess {
     /// Exactly the handle that the step captured.
     Available(Environment),
     Unavailable {
@@ -25,8 +25,8 @@ pub enum Access {
 impl ResolvedRoot {
     pub fn handle(&self) -> Option<&Environment> {
         match &self.access {
-            Access::Available(handle) => Some(handle),
-            Access::Unavailable { .. } => None,
+            CapabilityAccess::Available(handle) => Some(handle),
+            CapabilityAccess::Unavailable { .. } => None,
         }
     }
 }
@@ -35,9 +35,11 @@ impl ResolvedRoot {
 pub fn resolve_selected_capability_roots(roots: &[CapabilityRoot], view: &StepView) -> Vec<ResolvedRoot> {
     let resolve = |root: &CapabilityRoot| {
         let access = match view.captured(root.environment_id()) {
-            Some(Captured::Ready(handle)) => Access::Available(handle.clone()),
-            Some(captured) => Access::Unavailable { why: format!("environment `{}` is {}", root.environment_id(), captured.describe()) },
-            None => Access::Unavailable { why: format!("environment `{}` is not part of this step", root.environment_id()) },
+            Some(Captured::Ready(handle)) => CapabilityAccess::Available(handle.clone()),
+            Some(captured) => {
+                CapabilityAccess::Unavailable { why: format!("environment `{}` is {}", root.environment_id(), captured.describe()) }
+            }
+            None => CapabilityAccess::Unavailable { why: format!("environment `{}` is not part of this step", root.environment_id()) },
         };
         ResolvedRoot { root: root.clone(), access }
     };

@@ -15,16 +15,16 @@ use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
 use crate::definition::Definition;
-use crate::provider::{DefaultChoice, Entry, Nameless, Snapshot};
+use crate::provider::{ConfigurationSnapshot, ConfiguredEnvironment, DefaultChoice, Nameless};
 
 pub use entry::span;
-pub use watch::{FileWatch, WatchError};
+pub use watch::{ConfigWatch, WatchError};
 
 use text::{Text, Value};
 
 /// Why the whole file cannot be used.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
-pub enum ConfigError {
+pub enum EnvironmentsFileError {
     #[error("{} cannot be read: {reason}", path.display())]
     Unreadable { path: PathBuf, reason: String },
     #[error("{}:{line}: {what}", path.display())]
@@ -32,19 +32,19 @@ pub enum ConfigError {
 }
 
 /// Reads the file. That there is none is no error.
-pub fn read(path: &Path) -> Result<Option<Snapshot>, ConfigError> {
+pub fn read(path: &Path) -> Result<Option<ConfigurationSnapshot>, EnvironmentsFileError> {
     match std::fs::read_to_string(path) {
         Ok(text) => parse(&text, path).map(Some),
         Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => Ok(None),
-        Err(error) => Err(ConfigError::Unreadable { path: path.to_owned(), reason: error.to_string() }),
+        Err(error) => Err(EnvironmentsFileError::Unreadable { path: path.to_owned(), reason: error.to_string() }),
     }
 }
 
 /// What the text of such a file means. Relative paths in it begin where the file is.
-pub fn parse(text: &str, path: &Path) -> Result<Snapshot, ConfigError> {
+pub fn parse(text: &str, path: &Path) -> Result<ConfigurationSnapshot, EnvironmentsFileError> {
     let text = Text { text, path };
     let table = DeTable::parse(text.text).map_err(|error| text.fatal(error.span().unwrap_or_default(), error.message()))?;
-    let mut snapshot = Snapshot { include_local: true, ..Snapshot::default() };
+    let mut snapshot = ConfigurationSnapshot { include_local: true, ..ConfigurationSnapshot::default() };
     let mut default = None;
     let mut found: Vec<Found> = Vec::new();
     for (key, value) in table.get_ref() {
@@ -82,7 +82,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Snapshot, ConfigError> {
             Some(later) => Err(text.at(found[index].line, &format!("duplicate environment id `{id}`, again in line {}", later.line))),
             None => found[index].definition.clone(),
         };
-        snapshot.entries.push(Entry { id: id.clone(), definition });
+        snapshot.entries.push(ConfiguredEnvironment { id: id.clone(), definition });
     }
     if let Some((chosen, span)) = default {
         snapshot.default = choose(&chosen).map_err(|what| text.fatal(span.clone(), &what))?;

@@ -19,10 +19,10 @@ use outpost_rpc::{Link, LinkError};
 
 pub(crate) use command::withhold_secrets;
 pub use command::{CommandLine, Complaints, NoExecutor, TAKEN_OVER_EXIT};
-pub use joined::{Door, Refusal};
+pub use joined::{JoinedLinks, LinkRefused};
 pub(crate) use journey::marker;
 pub use journey::{Carrier, Journey, Means};
-pub use target::{Target, TargetError, Token};
+pub use target::{ExecutorAddress, TargetError, Token};
 
 use crate::pending::Provision;
 
@@ -43,19 +43,19 @@ enum Nature {
     /// The same, through places that may have to be started, prepared and logged in to.
     Journey(Arc<Journey>),
     /// Links come from outside, whenever they come.
-    Joined(Arc<joined::Slot>),
+    Joined(Arc<joined::LinkQueue>),
     /// It cannot be connected to before it is provided.
     Pending(Arc<Provision>),
 }
 
 /// A link, and how to tell whether anything comes in on it.
-pub(crate) struct Line {
+pub(crate) struct MonitoredLink {
     pub link: Link,
     /// Where the end of the other side does not show by itself.
     pub pulse: Option<Pulse>,
 }
 
-impl From<Link> for Line {
+impl From<Link> for MonitoredLink {
     fn from(link: Link) -> Self {
         Self { link, pulse: None }
     }
@@ -74,7 +74,7 @@ impl Pulse {
     }
 }
 
-type Connecting = Pin<Box<dyn Future<Output = Result<Line, LinkError>> + Send>>;
+type Connecting = Pin<Box<dyn Future<Output = Result<MonitoredLink, LinkError>> + Send>>;
 
 impl Connector {
     /// Any other way; the closure is called for every attempt.
@@ -92,18 +92,18 @@ impl Connector {
     fn with_nature<F, Fut>(name: String, nature: Nature, make: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Line, LinkError>> + Send + 'static,
+        Fut: Future<Output = Result<MonitoredLink, LinkError>> + Send + 'static,
     {
         Self { name, make: Arc::new(move || Box::pin(make())), nature }
     }
 
     /// An executor that listens. The token is only ever sent to websockets.
-    pub fn target(target: Target, token: Token) -> Self {
+    pub fn target(target: ExecutorAddress, token: Token) -> Self {
         Self::dialling(target.to_string(), token, move || target.clone())
     }
 
     /// The same, where the address says something else every time.
-    pub fn dialling(name: impl Into<String>, token: Token, address: impl Fn() -> Target + Send + Sync + 'static) -> Self {
+    pub fn dialling(name: impl Into<String>, token: Token, address: impl Fn() -> ExecutorAddress + Send + Sync + 'static) -> Self {
         let tls = Arc::new(tls::Tls::default());
         Self::new(name, move || {
             let (target, token, tls) = (address(), token.clone(), tls.clone());
@@ -135,9 +135,9 @@ impl Connector {
     }
 
     /// Links that executors bring: they come through the door.
-    pub fn joined(name: impl Into<String>) -> (Self, Door) {
-        let slot = Arc::new(joined::Slot::default());
-        let door = Door::new(&slot);
+    pub fn joined(name: impl Into<String>) -> (Self, JoinedLinks) {
+        let slot = Arc::new(joined::LinkQueue::default());
+        let door = JoinedLinks::new(&slot);
         let taken = slot.clone();
         let connector = Self::with_nature(name.into(), Nature::Joined(slot), move || {
             let taken = taken.clone();
@@ -169,7 +169,7 @@ impl Connector {
         Ok(self.connect().await?.link)
     }
 
-    pub(crate) async fn connect(&self) -> Result<Line, LinkError> {
+    pub(crate) async fn connect(&self) -> Result<MonitoredLink, LinkError> {
         (self.make)().await
     }
 

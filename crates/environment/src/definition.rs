@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::connector::{CommandLine, Connector, Journey, Means, Target, TargetError, Token};
+use crate::connector::{CommandLine, Connector, ExecutorAddress, Journey, Means, TargetError, Token};
 use crate::environment::ConnectPolicy;
 use crate::narrowing::Narrowing;
 use crate::route::{Manner, Route};
@@ -16,7 +16,7 @@ use crate::route::{Manner, Route};
 /// How an environment is reached, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Definition {
-    pub way: Way,
+    pub way: ConnectionWay,
     pub connect: ConnectPolicy,
     pub connect_timeout: Duration,
     pub initialize_timeout: Duration,
@@ -45,9 +45,9 @@ impl Default for Setup {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Way {
+pub enum ConnectionWay {
     Listening {
-        target: Target,
+        target: ExecutorAddress,
         token: Token,
     },
     Program(CommandLine),
@@ -110,8 +110,8 @@ pub(crate) const NO_PROGRAM: &str = "outpost-has-no-program-here";
 pub(crate) const NO_SETUP: &str = "outpost-was-not-set-up-here";
 
 impl Definition {
-    fn new(way: Way) -> Self {
-        let connect_timeout = if matches!(way, Way::Inside(_)) { LONG_PATIENCE } else { PATIENCE };
+    fn new(way: ConnectionWay) -> Self {
+        let connect_timeout = if matches!(way, ConnectionWay::Inside(_)) { LONG_PATIENCE } else { PATIENCE };
         Self {
             way,
             connect: ConnectPolicy::Lazy,
@@ -128,15 +128,15 @@ impl Definition {
     /// A container or a job, here or behind ssh.
     pub fn inside(route: Route) -> Result<Self, DefinitionError> {
         route.check()?;
-        Ok(Self::new(Way::Inside(route)))
+        Ok(Self::new(ConnectionWay::Inside(route)))
     }
 
     /// The way as a route, where a program can be carried along it.
     pub fn route(&self) -> Option<Route> {
         match &self.way {
-            Way::Ssh(ssh) => Some(ssh.clone().into()),
-            Way::Inside(route) => Some(route.clone()),
-            Way::Listening { .. } | Way::Program(_) => None,
+            ConnectionWay::Ssh(ssh) => Some(ssh.clone().into()),
+            ConnectionWay::Inside(route) => Some(route.clone()),
+            ConnectionWay::Listening { .. } | ConnectionWay::Program(_) => None,
         }
     }
 
@@ -150,7 +150,7 @@ impl Definition {
 
     pub fn stopping_after(self, idle: Duration) -> Result<Self, DefinitionError> {
         match &self.way {
-            Way::Inside(route) if route.is_stoppable() => Ok(Self { idle_stop: Some(idle), ..self }),
+            ConnectionWay::Inside(route) if route.is_stoppable() => Ok(Self { idle_stop: Some(idle), ..self }),
             _ => Err(DefinitionError::IdleStop),
         }
     }
@@ -165,9 +165,9 @@ impl Definition {
             Token::Bearer(text) if !text.chars().all(|c| c.is_ascii_graphic()) => return Err(DefinitionError::TokenCharacters),
             _ => {}
         }
-        let target: Target = url.parse()?;
+        let target: ExecutorAddress = url.parse()?;
         target.check_token(&token)?;
-        Ok(Self::new(Way::Listening { target, token }))
+        Ok(Self::new(ConnectionWay::Listening { target, token }))
     }
 
     /// A program whose standard input and output are an executor.
@@ -176,7 +176,7 @@ impl Definition {
         if program.is_empty() {
             return Err(DefinitionError::Program);
         }
-        Ok(Self::new(Way::Program(CommandLine { program, ..line })))
+        Ok(Self::new(ConnectionWay::Program(CommandLine { program, ..line })))
     }
 
     pub fn ssh(destination: &str, args: Vec<String>) -> Result<Self, DefinitionError> {
@@ -187,7 +187,7 @@ impl Definition {
         if !is_fine {
             return Err(DefinitionError::Destination(destination.to_owned()));
         }
-        Ok(Self::new(Way::Ssh(Ssh { destination: destination.to_owned(), args })))
+        Ok(Self::new(ConnectionWay::Ssh(Ssh { destination: destination.to_owned(), args })))
     }
 
     pub fn connecting(self, connect: ConnectPolicy) -> Self {
@@ -197,16 +197,16 @@ impl Definition {
     pub fn with_ceiling(self, ceiling: &str) -> Result<Self, DefinitionError> {
         match ceiling.trim() {
             "" => Err(DefinitionError::Ceiling),
-            _ if !matches!(self.way, Way::Ssh(_) | Way::Inside(_)) => Err(DefinitionError::CeilingElsewhere),
+            _ if !matches!(self.way, ConnectionWay::Ssh(_) | ConnectionWay::Inside(_)) => Err(DefinitionError::CeilingElsewhere),
             ceiling => Ok(Self { ceiling: Some(ceiling.to_owned()), ..self }),
         }
     }
 
     pub fn connector(&self, means: &Means) -> Connector {
         match &self.way {
-            Way::Listening { target, token } => Connector::target(target.clone(), token.clone()),
-            Way::Program(line) => Connector::program(CommandLine { open_files: means.open_files, ..line.clone() }),
-            Way::Ssh(_) | Way::Inside(_) => match self.route() {
+            ConnectionWay::Listening { target, token } => Connector::target(target.clone(), token.clone()),
+            ConnectionWay::Program(line) => Connector::program(CommandLine { open_files: means.open_files, ..line.clone() }),
+            ConnectionWay::Ssh(_) | ConnectionWay::Inside(_) => match self.route() {
                 Some(route) => {
                     Connector::route(Journey { route, ceiling: self.ceiling.clone(), setup: self.setup.clone(), means: means.clone() })
                 }
@@ -238,10 +238,10 @@ impl fmt::Display for Definition {
     /// The address, for people; never a token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.way {
-            Way::Listening { target, .. } => target.fmt(f),
-            Way::Program(line) => line.fmt(f),
-            Way::Ssh(ssh) => write!(f, "ssh {}", ssh.destination),
-            Way::Inside(route) => route.fmt(f),
+            ConnectionWay::Listening { target, .. } => target.fmt(f),
+            ConnectionWay::Program(line) => line.fmt(f),
+            ConnectionWay::Ssh(ssh) => write!(f, "ssh {}", ssh.destination),
+            ConnectionWay::Inside(route) => route.fmt(f),
         }
     }
 }

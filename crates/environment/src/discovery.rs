@@ -20,7 +20,7 @@ use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout};
 
 use crate::environment::{Environment, EnvironmentError, Repeat};
-use crate::state::State;
+use crate::state::ConnectionState;
 
 /// The most folders of one request.
 const AT_ONCE: usize = 128;
@@ -33,7 +33,7 @@ const CHANGES: usize = 256;
 
 /// A folder whose content is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedFolder {
     pub path: PathUri,
     pub sandbox: Option<SandboxContext>,
 }
@@ -140,15 +140,15 @@ impl Discoveries {
     pub async fn look(
         &self,
         handle: &Environment,
-        wanted: &[Wanted],
+        wanted: &[WantedFolder],
         patience: Duration,
     ) -> Result<Vec<Arc<DiscoveredRoot>>, DiscoveryError> {
         let name = || handle.name().to_owned();
-        let State::Ready(connected) = handle.state() else {
+        let ConnectionState::Ready(connected) = handle.state() else {
             return Err(DiscoveryError::Lost { name: name(), reason: "the connection is gone".into() });
         };
         let capabilities = &connected.info.capabilities;
-        let wanted: Vec<Wanted> = wanted.iter().map(Wanted::as_asked).collect();
+        let wanted: Vec<WantedFolder> = wanted.iter().map(WantedFolder::as_asked).collect();
         if !capabilities.capability_discovery_sandbox && wanted.iter().any(|wanted| wanted.sandbox.is_some()) {
             return Err(DiscoveryError::Unconfined { name: name() });
         }
@@ -187,10 +187,10 @@ impl Discoveries {
     pub async fn installed(
         &self,
         handle: &Environment,
-        place: &Wanted,
+        place: &WantedFolder,
         patience: Duration,
     ) -> Result<Option<Arc<InstalledResponse>>, DiscoveryError> {
-        let State::Ready(connected) = handle.state() else { return Ok(None) };
+        let ConnectionState::Ready(connected) = handle.state() else { return Ok(None) };
         let capabilities = &connected.info.capabilities;
         let place = place.as_asked();
         if !capabilities.capability_discovery_v2 || (place.sandbox.is_some() && !capabilities.capability_discovery_sandbox) {
@@ -246,7 +246,7 @@ fn is_same(one: &DiscoveredRoot, other: &DiscoveredRoot) -> bool {
         == (&other.plugin, &other.skills, &other.namespace_manifests, &other.warnings, &other.error)
 }
 
-impl Wanted {
+impl WantedFolder {
     /// A sandbox that leaves files alone is none.
     fn as_asked(&self) -> Self {
         let sandbox = self.sandbox.clone().filter(|sandbox| !sandbox.leaves_files_open());
@@ -255,7 +255,7 @@ impl Wanted {
 }
 
 impl Key {
-    fn of(handle: &Environment, wanted: &Wanted) -> Self {
+    fn of(handle: &Environment, wanted: &WantedFolder) -> Self {
         let executor = match handle.identity().and_then(|identity| identity.executor_id) {
             Some(install) => Executor::Install(install),
             None => Executor::Handle(handle.generation()),

@@ -21,13 +21,13 @@ use crate::backoff::Waits;
 use crate::connector::{Connector, Means};
 use crate::files::Files;
 use crate::http::Bodies;
-use crate::memory::SessionMemory;
 use crate::narrowing::Narrowing;
-use crate::session::Processes;
-use crate::state::{Connected, Failure, FailureKind, Identity, State};
+use crate::session::SessionProcesses;
+use crate::session_store::SessionMemory;
+use crate::state::{Connected, ConnectionState, ExecutorIdentity, Failure, FailureKind};
 use crate::supervisor::Supervisor;
-use crate::usage::Use;
-use crate::watching::Watches;
+use crate::usage::CallCounter;
+use crate::watching::HandleWatches;
 
 /// The longest wait for a session to close.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -103,11 +103,11 @@ impl Default for EnvironmentOptions {
 }
 
 /// Hears every change of a handle's state, in order.
-pub(crate) type Observer = Arc<dyn Fn(&State) + Send + Sync>;
+pub(crate) type Observer = Arc<dyn Fn(&ConnectionState) + Send + Sync>;
 
 /// Which handle this is.
 #[derive(Debug, Clone)]
-pub(crate) struct Label {
+pub(crate) struct HandleLabel {
     /// What people call it: its id where it has one.
     pub name: String,
     pub id: Option<EnvironmentId>,
@@ -152,24 +152,24 @@ const LOSSES: usize = 64;
 
 /// Cheap to clone; all clones are one handle and share one connection, which ends with the last of them.
 #[derive(Clone)]
-pub struct Environment(Arc<Shared>);
+pub struct Environment(Arc<EnvironmentShared>);
 
-pub(crate) struct Shared {
-    label: Label,
+pub(crate) struct EnvironmentShared {
+    label: HandleLabel,
     narrowing: Narrowing,
     policy: ConnectPolicy,
     /// The connection is a program that was started for it.
     is_program: bool,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<ConnectionState>,
     wanted: Arc<Notify>,
     /// Until the first use there is no task.
     idle: Mutex<Option<Supervisor>>,
-    identity: Arc<Mutex<Option<Identity>>>,
-    pub processes: Arc<Processes>,
+    identity: Arc<Mutex<Option<ExecutorIdentity>>>,
+    pub processes: Arc<SessionProcesses>,
     pub bodies: Arc<Bodies>,
-    pub watches: Arc<Watches>,
+    pub watches: Arc<HandleWatches>,
     losses: broadcast::Sender<SandboxLossParams>,
-    use_count: Arc<Use>,
+    use_count: Arc<CallCounter>,
     /// What stops it, and when, if this program has ended.
     leave: Option<(Connector, Duration)>,
     stop: CancellationToken,
@@ -179,18 +179,18 @@ pub(crate) struct Shared {
 impl Environment {
     /// Nothing is connected until something is asked for.
     pub fn new(connector: Connector, options: EnvironmentOptions) -> Self {
-        let label = Label { name: connector.name().to_owned(), id: None, generation: 0 };
+        let label = HandleLabel { name: connector.name().to_owned(), id: None, generation: 0 };
         Self::observed(label, connector, options, Arc::new(|_| {}))
     }
 
-    pub(crate) fn observed(label: Label, connector: Connector, options: EnvironmentOptions, observer: Observer) -> Self {
-        let (sender, state) = watch::channel(State::Idle);
+    pub(crate) fn observed(label: HandleLabel, connector: Connector, options: EnvironmentOptions, observer: Observer) -> Self {
+        let (sender, state) = watch::channel(ConnectionState::Idle);
         let (wanted, stop) = (Arc::new(Notify::new()), CancellationToken::new());
-        let (processes, identity) = (Arc::new(Processes::default()), Arc::new(Mutex::new(None)));
-        let (bodies, watches) = (Arc::new(Bodies::default()), Arc::new(Watches::default()));
+        let (processes, identity) = (Arc::new(SessionProcesses::default()), Arc::new(Mutex::new(None)));
+        let (bodies, watches) = (Arc::new(Bodies::default()), Arc::new(HandleWatches::default()));
         let losses = broadcast::Sender::new(LOSSES);
         let (policy, is_program) = (options.connect, connector.needs_keeper());
-        let use_count = Arc::new(Use::default());
+        let use_count = Arc::new(CallCounter::default());
         let leave = options.idle_stop.map(|idle| (connector.clone(), idle));
         let narrowing = options.narrowing.clone();
         let supervisor = Supervisor {
@@ -210,7 +210,7 @@ impl Environment {
             use_count: use_count.clone(),
         };
         let idle = Mutex::new(Some(supervisor));
-        Self(Arc::new(Shared {
+        Self(Arc::new(EnvironmentShared {
             label,
             narrowing,
             policy,
@@ -256,7 +256,7 @@ impl Environment {
     }
 
     /// The executor that this handle is bound to, as it last answered; nothing before it first did.
-    pub fn identity(&self) -> Option<Identity> {
+    pub fn identity(&self) -> Option<ExecutorIdentity> {
         self.0.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -266,16 +266,16 @@ impl Environment {
     }
 
     /// The state now and every change of it.
-    pub fn watch(&self) -> watch::Receiver<State> {
+    pub fn watch(&self) -> watch::Receiver<ConnectionState> {
         self.0.state.clone()
     }
 
     /// The state now.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ConnectionState {
         self.0.state.borrow().clone()
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<EnvironmentShared> {
         &self.0
     }
 
@@ -283,9 +283,9 @@ impl Environment {
     /// disturbed by this.
     pub fn want(&self) {
         let allowed = match &*self.0.state.borrow() {
-            State::Idle => self.0.policy != ConnectPolicy::Manual,
-            State::Failed(failure) => failure.may_retry(Instant::now()) && self.0.policy != ConnectPolicy::Manual,
-            State::Connecting | State::Ready(_) | State::Recovering { .. } => false,
+            ConnectionState::Idle => self.0.policy != ConnectPolicy::Manual,
+            ConnectionState::Failed(failure) => failure.may_retry(Instant::now()) && self.0.policy != ConnectPolicy::Manual,
+            ConnectionState::Connecting | ConnectionState::Ready(_) | ConnectionState::Recovering { .. } => false,
         };
         if allowed {
             self.0.wake();
@@ -295,10 +295,10 @@ impl Environment {
     /// Connects on request: at once, whatever the policy and the last failure are.
     pub async fn connect(&self) -> Result<EnvironmentInfo, EnvironmentError> {
         let seen = match &*self.0.state.borrow() {
-            State::Failed(failure) if failure.is_final() => return Err(self.0.failed(failure)),
-            State::Failed(failure) => Some(failure.attempt),
-            State::Idle => Some(0),
-            State::Connecting | State::Ready(_) | State::Recovering { .. } => None,
+            ConnectionState::Failed(failure) if failure.is_final() => return Err(self.0.failed(failure)),
+            ConnectionState::Failed(failure) => Some(failure.attempt),
+            ConnectionState::Idle => Some(0),
+            ConnectionState::Connecting | ConnectionState::Ready(_) | ConnectionState::Recovering { .. } => None,
         };
         if seen.is_some() {
             self.0.wake();
@@ -326,7 +326,7 @@ impl Environment {
     /// Ends the session there, and everything in it, if the executor can do that.
     pub async fn end(&self) -> Result<(), EnvironmentError> {
         // A connection is not made only to close a session; the session's grace ends it then.
-        let State::Ready(connected) = self.state() else { return Ok(()) };
+        let ConnectionState::Ready(connected) = self.state() else { return Ok(()) };
         if connected.info.capabilities.session_end {
             let ended = timeout(GOODBYE, connected.peer.0.call::<SessionEnd>(&Some(Empty {}))).await;
             self.0.leave.iter().for_each(|(connector, idle)| connector.stop_later(*idle));
@@ -339,7 +339,7 @@ impl Environment {
 
     /// The same, unless something still runs there that the next start of a program may ask for.
     pub async fn end_if_idle(&self) -> Result<(), EnvironmentError> {
-        let State::Ready(connected) = self.state() else { return Ok(()) };
+        let ConnectionState::Ready(connected) = self.state() else { return Ok(()) };
         if !connected.info.capabilities.process_list {
             return Ok(());
         }
@@ -352,7 +352,8 @@ impl Environment {
 
     /// Ends a start that has not come to its end. A connection that works is left to those who hold the handle.
     pub(crate) fn retire(&self) {
-        let unfinished = matches!(&*self.0.state.borrow(), State::Idle | State::Connecting | State::Failed(_));
+        let unfinished =
+            matches!(&*self.0.state.borrow(), ConnectionState::Idle | ConnectionState::Connecting | ConnectionState::Failed(_));
         if !unfinished {
             return;
         }
@@ -367,7 +368,7 @@ impl Environment {
     /// Ends the handle because its environment was removed. A program that was started for it is ended, whatever it did before and
     /// all holders of the handle: nothing else could be asked to end it. Any other connection is left to those who hold it.
     pub(crate) fn dismiss(&self) {
-        if !self.0.is_program || !matches!(&*self.0.state.borrow(), State::Ready(_) | State::Recovering { .. }) {
+        if !self.0.is_program || !matches!(&*self.0.state.borrow(), ConnectionState::Ready(_) | ConnectionState::Recovering { .. }) {
             return self.retire();
         }
         let stop = self.0.stop.clone();
@@ -403,7 +404,7 @@ impl std::fmt::Debug for Environment {
     }
 }
 
-impl Shared {
+impl EnvironmentShared {
     fn wake(&self) {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(supervisor) = idle {
@@ -418,16 +419,16 @@ impl Shared {
     /// callers fail at once until it is time for the next attempt.
     pub async fn ready(&self) -> Result<Arc<Connected>, EnvironmentError> {
         let seen = match &*self.state.borrow() {
-            State::Ready(connected) => return Ok(connected.clone()),
-            State::Idle if self.policy == ConnectPolicy::Manual => {
+            ConnectionState::Ready(connected) => return Ok(connected.clone()),
+            ConnectionState::Idle if self.policy == ConnectPolicy::Manual => {
                 return Err(EnvironmentError::NotAsked { name: self.label.name.clone() });
             }
-            State::Failed(failure) if !failure.may_retry(Instant::now()) || self.policy == ConnectPolicy::Manual => {
+            ConnectionState::Failed(failure) if !failure.may_retry(Instant::now()) || self.policy == ConnectPolicy::Manual => {
                 return Err(self.failed(failure));
             }
-            State::Failed(failure) => Some(failure.attempt),
-            State::Idle => Some(0),
-            State::Connecting | State::Recovering { .. } => None,
+            ConnectionState::Failed(failure) => Some(failure.attempt),
+            ConnectionState::Idle => Some(0),
+            ConnectionState::Connecting | ConnectionState::Recovering { .. } => None,
         };
         if seen.is_some() {
             self.wake();
@@ -447,14 +448,14 @@ impl Shared {
     /// Waits for the outcome of an attempt after the one that was seen.
     async fn settled(&self, seen: u64) -> Result<Arc<Connected>, EnvironmentError> {
         let mut state = self.state.clone();
-        let is_settled = |state: &State| match state {
-            State::Ready(_) => true,
-            State::Failed(failure) => failure.attempt > seen || failure.is_final(),
+        let is_settled = |state: &ConnectionState| match state {
+            ConnectionState::Ready(_) => true,
+            ConnectionState::Failed(failure) => failure.attempt > seen || failure.is_final(),
             _ => false,
         };
         match state.wait_for(is_settled).await.as_deref() {
-            Ok(State::Ready(connected)) => Ok(connected.clone()),
-            Ok(State::Failed(failure)) => Err(self.failed(failure)),
+            Ok(ConnectionState::Ready(connected)) => Ok(connected.clone()),
+            Ok(ConnectionState::Failed(failure)) => Err(self.failed(failure)),
             _ => Err(EnvironmentError::Gone { name: self.label.name.clone(), reason: "it was dropped".into() }),
         }
     }
@@ -487,6 +488,6 @@ impl Shared {
     /// Waits until the state is no longer that of a connection that is known to be dead.
     async fn moved_on(&self, dead: &Arc<Connected>) {
         let mut state = self.state.clone();
-        let _ = state.wait_for(|state| !matches!(state, State::Ready(current) if Arc::ptr_eq(current, dead))).await;
+        let _ = state.wait_for(|state| !matches!(state, ConnectionState::Ready(current) if Arc::ptr_eq(current, dead))).await;
     }
 }

@@ -5,9 +5,9 @@ use outpost_wire::exec::attributes::{
     Attributes, AttributesParams, CreateLink, CreateLinkParams, GetAttributes, ListAttributes, NamedAttributes, SetMode, SetModeParams,
 };
 use outpost_wire::exec::files::{
-    Canonicalize, CanonicalizeParams, Copy, CopyParams, CreateDirectory, CreateDirectoryParams, DirectoryEntry, GetMetadata,
-    GetMetadataParams, Metadata, ReadDirectory, ReadDirectoryParams, ReadFile, ReadFileParams, Remove, RemoveParams, Rename, RenameParams,
-    WriteFile, WriteFileParams,
+    Canonicalize, CanonicalizeParams, Copy, CopyParams, CreateDirectory, CreateDirectoryParams, DirectoryEntry, FileMetadata, GetMetadata,
+    GetMetadataParams, ReadDirectory, ReadDirectoryParams, ReadFile, ReadFileParams, Remove, RemoveParams, Rename, RenameParams, WriteFile,
+    WriteFileParams,
 };
 use outpost_wire::{Escaped, PathUri};
 
@@ -33,7 +33,7 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    pub async fn metadata(&self, path: PathUri) -> Result<Metadata, EnvironmentError> {
+    pub async fn metadata(&self, path: PathUri) -> Result<FileMetadata, EnvironmentError> {
         self.0.call_again::<GetMetadata>(&GetMetadataParams { path, follow_symlinks: None, sandbox: None }).await
     }
 

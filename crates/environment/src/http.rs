@@ -13,7 +13,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use crate::environment::{Environment, EnvironmentError};
-use crate::session::Processes;
+use crate::session::SessionProcesses;
 
 /// A request to be made there.
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ pub struct BodyError(pub String);
 pub struct HttpBody {
     id: String,
     bodies: Arc<Bodies>,
-    processes: Arc<Processes>,
+    processes: Arc<SessionProcesses>,
     pieces: mpsc::UnboundedReceiver<Result<Bytes, BodyError>>,
 }
 

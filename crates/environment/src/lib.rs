@@ -15,16 +15,16 @@ mod discovery;
 mod environment;
 mod files;
 mod http;
-mod inbox;
-mod memory;
 mod narrowing;
 mod pending;
 mod process;
+mod process_event_buffer;
 pub mod provider;
 mod registry;
 pub mod route;
 pub mod selection;
 mod session;
+mod session_store;
 mod state;
 mod supervisor;
 mod transfer;
@@ -35,23 +35,27 @@ mod watching;
 
 pub use admission::{Admission, SOURCES};
 pub use backoff::{Backoff, Waits};
-pub use capability::{Access, ResolvedRoot, gather_roots, resolve_selected_capability_roots};
+pub use capability::{CapabilityAccess, ResolvedRoot, gather_roots, resolve_selected_capability_roots};
 pub use connector::{
-    Carrier, CommandLine, Complaints, Connector, Door, Journey, Means, NoExecutor, Refusal, TAKEN_OVER_EXIT, Target, TargetError, Token,
+    Carrier, CommandLine, Complaints, Connector, ExecutorAddress, JoinedLinks, Journey, LinkRefused, Means, NoExecutor, TAKEN_OVER_EXIT,
+    TargetError, Token,
 };
-pub use definition::{Definition, DefinitionError, Setup, Ssh, Way};
-pub use discovery::{ChangedFolder, Discoveries, DiscoveryError, Wanted};
+pub use definition::{ConnectionWay, Definition, DefinitionError, Setup, Ssh};
+pub use discovery::{ChangedFolder, Discoveries, DiscoveryError, WantedFolder};
 pub use environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, Heartbeat, Repeat};
 pub use files::Files;
 pub use http::{BodyError, HttpBody, HttpCall, HttpHead};
-pub use inbox::ProcessEvent;
-pub use memory::SessionMemory;
 pub use narrowing::{Asking, Fence, Narrowing};
 pub use pending::{Provided, ReportError};
 pub use process::{ProcessStart, RemoteProcess};
-pub use provider::{Configuration, DefaultChoice, Entry, Nameless, Snapshot, Variable};
-pub use registry::{Cause, Change, Event, InfoError, News, Origin, Registry, RegistryError, RegistryOptions, Standing, Status, Watcher};
-pub use state::{Connected, Failure, FailureKind, Identity, State};
-pub use transfer::{Location, Progress, Summary, Transfer, TransferError, TransferOptions};
-pub use view::{Captured, Member, StepView, ViewError, Workplace};
+pub use process_event_buffer::ProcessEvent;
+pub use provider::{ActiveConfiguration, ConfigurationSnapshot, ConfiguredEnvironment, DefaultChoice, Nameless, Variable};
+pub use registry::{
+    EnvironmentOrigin, EnvironmentRow, EnvironmentState, FailureCause, InfoError, Registry, RegistryChange, RegistryError, RegistryEvent,
+    RegistryNews, RegistryOptions, Watcher,
+};
+pub use session_store::SessionMemory;
+pub use state::{Connected, ConnectionState, ExecutorIdentity, Failure, FailureKind};
+pub use transfer::{Location, Transfer, TransferError, TransferOptions, TransferProgress, TransferSummary};
+pub use view::{Captured, StepView, ViewError, ViewMember, Workplace};
 pub use watching::{FileChanges, FileWatch};

@@ -15,7 +15,7 @@ use outpost_wire::exec::process::{
 use outpost_wire::{Method, PathUri};
 
 use crate::environment::{Environment, EnvironmentError};
-use crate::inbox::{Inbox, ProcessEvent};
+use crate::process_event_buffer::{ProcessEvent, ProcessEventBuffer};
 use crate::state::Connected;
 
 /// How long to wait for a process that is not quite there, at first.
@@ -55,7 +55,7 @@ impl ProcessStart {
 pub struct RemoteProcess {
     environment: Environment,
     id: String,
-    inbox: Arc<Inbox>,
+    inbox: Arc<ProcessEventBuffer>,
     writes: AtomicU64,
     /// The session that it was started in. It is in no other.
     session: u64,
@@ -113,7 +113,7 @@ impl Environment {
             terminal_size,
         };
         let session = connected.session;
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(ProcessEventBuffer::default());
         // Its first output may overtake the answer to its start.
         if !self.shared().processes.add(&start.id, inbox.clone()) {
             return Err(EnvironmentError::IdInUse { id: start.id });
@@ -128,7 +128,7 @@ impl Environment {
     /// Takes up any process of this session: all of its output that is still kept, and what comes.
     pub async fn adopt(&self, id: &str) -> Result<RemoteProcess, EnvironmentError> {
         let connected = self.shared().ready().await?;
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(ProcessEventBuffer::default());
         if !self.shared().processes.add(id, inbox.clone()) {
             return Err(EnvironmentError::IdInUse { id: id.to_owned() });
         }

@@ -12,10 +12,10 @@ use crate::environment::ConnectPolicy;
 
 /// Everything that is configured, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct ConfigurationSnapshot {
     /// Whether this machine is one of the environments.
     pub include_local: bool,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ConfiguredEnvironment>,
     pub default: DefaultChoice,
     /// Entries that are wrong and have not even a name to be listed under.
     pub nameless: Vec<Nameless>,
@@ -39,7 +39,7 @@ impl Nameless {
 
 /// One configured environment. A wrong one stays visible and is never connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct ConfiguredEnvironment {
     pub id: EnvironmentId,
     /// The text says what is wrong, and where.
     pub definition: Result<Definition, String>,
@@ -67,7 +67,7 @@ pub enum SnapshotError {
     NoLocal,
 }
 
-impl Snapshot {
+impl ConfigurationSnapshot {
     /// This machine and nothing else.
     pub fn local_only() -> Self {
         Self { include_local: true, ..Self::default() }
@@ -81,7 +81,8 @@ impl Snapshot {
 
     /// Those that are connected only when named.
     pub fn asleep(&self) -> Vec<EnvironmentId> {
-        let is_manual = |entry: &&Entry| entry.definition.as_ref().is_ok_and(|definition| definition.connect == ConnectPolicy::Manual);
+        let is_manual =
+            |entry: &&ConfiguredEnvironment| entry.definition.as_ref().is_ok_and(|definition| definition.connect == ConnectPolicy::Manual);
         self.entries.iter().filter(is_manual).map(|entry| entry.id.clone()).collect()
     }
 
@@ -141,23 +142,23 @@ impl Variable {
 
 /// What is in force: the kill switch, or a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Configuration {
+pub enum ActiveConfiguration {
     /// Nothing is connected, and nothing can be added.
     Off,
-    On(Snapshot),
+    On(ConfigurationSnapshot),
 }
 
-impl Configuration {
+impl ActiveConfiguration {
     /// The variable beats whatever else there is.
-    pub fn new(variable: Variable, otherwise: Snapshot) -> Self {
+    pub fn new(variable: Variable, otherwise: ConfigurationSnapshot) -> Self {
         match variable {
             Variable::Off => Self::Off,
             Variable::Unset => Self::On(otherwise),
             Variable::Url(definition) => {
                 // The name is one of ours and keeps the rules.
                 let Ok(id) = EnvironmentId::parse_own("remote") else { return Self::Off };
-                let entries = vec![Entry { id: id.clone(), definition: Ok(*definition) }];
-                Self::On(Snapshot { include_local: false, entries, default: DefaultChoice::Id(id), nameless: Vec::new() })
+                let entries = vec![ConfiguredEnvironment { id: id.clone(), definition: Ok(*definition) }];
+                Self::On(ConfigurationSnapshot { include_local: false, entries, default: DefaultChoice::Id(id), nameless: Vec::new() })
             }
         }
     }
@@ -170,8 +171,11 @@ mod tests {
     fn id(text: &str) -> EnvironmentId {
         text.parse().unwrap()
     }
-    fn entry(name: &str) -> Entry {
-        Entry { id: id(name), definition: Definition::url("ws://127.0.0.1:1", Token::None).map_err(|error| error.to_string()) }
+    fn entry(name: &str) -> ConfiguredEnvironment {
+        ConfiguredEnvironment {
+            id: id(name),
+            definition: Definition::url("ws://127.0.0.1:1", Token::None).map_err(|error| error.to_string()),
+        }
     }
 
     #[test]
@@ -187,25 +191,29 @@ mod tests {
     #[test]
     fn a_url_makes_remote_the_default_and_leaves_this_machine_out() {
         let variable = Variable::parse(Some("ws://127.0.0.1:9"), Token::None).unwrap();
-        let Configuration::On(snapshot) = Configuration::new(variable, Snapshot::local_only()) else { panic!() };
+        let ActiveConfiguration::On(snapshot) = ActiveConfiguration::new(variable, ConfigurationSnapshot::local_only()) else { panic!() };
         assert_eq!((snapshot.ids(), snapshot.default_id()), (vec![id("remote")], Some(id("remote"))));
         assert!(snapshot.default_is_remote());
-        assert_eq!(Configuration::new(Variable::Off, Snapshot::local_only()), Configuration::Off);
+        assert_eq!(ActiveConfiguration::new(Variable::Off, ConfigurationSnapshot::local_only()), ActiveConfiguration::Off);
     }
 
     #[test]
     fn snapshots_are_checked_as_a_whole() {
-        let fine =
-            Snapshot { include_local: true, entries: vec![entry("a"), entry("b")], default: DefaultChoice::Id(id("b")), nameless: vec![] };
+        let fine = ConfigurationSnapshot {
+            include_local: true,
+            entries: vec![entry("a"), entry("b")],
+            default: DefaultChoice::Id(id("b")),
+            nameless: vec![],
+        };
         assert_eq!(fine.check(), Ok(()));
         assert_eq!(fine.ids(), [id("local"), id("a"), id("b")]);
-        let twice = Snapshot { entries: vec![entry("a"), entry("a")], ..fine.clone() };
+        let twice = ConfigurationSnapshot { entries: vec![entry("a"), entry("a")], ..fine.clone() };
         assert_eq!(twice.check(), Err(SnapshotError::Duplicate(id("a"))));
-        let local = Snapshot { entries: vec![entry("local")], ..fine.clone() };
+        let local = ConfigurationSnapshot { entries: vec![entry("local")], ..fine.clone() };
         assert_eq!(local.check(), Err(SnapshotError::Local));
-        let unknown = Snapshot { default: DefaultChoice::Id(id("x")), ..fine.clone() };
+        let unknown = ConfigurationSnapshot { default: DefaultChoice::Id(id("x")), ..fine.clone() };
         assert_eq!(unknown.check(), Err(SnapshotError::UnknownDefault(id("x"))));
-        let without = Snapshot { include_local: false, default: DefaultChoice::Id(id("local")), ..fine };
+        let without = ConfigurationSnapshot { include_local: false, default: DefaultChoice::Id(id("local")), ..fine };
         assert_eq!(without.check(), Err(SnapshotError::UnknownDefault(id("local"))));
     }
 }

@@ -22,17 +22,17 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::admission::Admission;
-use crate::connector::{Connector, Door};
+use crate::connector::{Connector, JoinedLinks};
 use crate::definition::Definition;
-use crate::environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, Label};
+use crate::environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, HandleLabel};
 use crate::pending::ReportError;
 use crate::provider::{Nameless, SnapshotError};
 use crate::selection::Catalogue;
-use crate::state::{Identity, State};
+use crate::state::{ConnectionState, ExecutorIdentity};
 use crate::view::{Captured, StepView};
 
-pub use entry::{Cause, Origin, Standing, Status};
-pub use feed::{Change, Event, News, Watcher};
+pub use entry::{EnvironmentOrigin, EnvironmentRow, EnvironmentState, FailureCause};
+pub use feed::{RegistryChange, RegistryEvent, RegistryNews, Watcher};
 
 use entry::{Entries, Entry, Kind, Live, Recipe};
 use feed::Feed;
@@ -71,7 +71,7 @@ struct Inside {
     is_off: bool,
     generation: u64,
     /// Who last answered behind an id. Outlives handles, so that a replacement can be told apart.
-    known: HashMap<EnvironmentId, Identity>,
+    known: HashMap<EnvironmentId, ExecutorIdentity>,
     feed: Feed,
 }
 
@@ -119,7 +119,7 @@ impl Registry {
     }
 
     /// Adds an environment, or gives one that there is a new handle. The default is never touched.
-    pub fn add(&self, id: EnvironmentId, definition: Definition) -> Result<Event, RegistryError> {
+    pub fn add(&self, id: EnvironmentId, definition: Definition) -> Result<RegistryEvent, RegistryError> {
         self.0.options.admission.definition(&definition).map_err(RegistryError::Forbidden)?;
         let recipe = self.recipe(&definition);
         self.put(id, Kind::Defined(Box::new(definition)), recipe)
@@ -134,7 +134,7 @@ impl Registry {
     }
 
     /// Adds an environment whose executors dial in; their links are handed in through the door.
-    pub fn join(&self, id: EnvironmentId) -> Result<Door, RegistryError> {
+    pub fn join(&self, id: EnvironmentId) -> Result<JoinedLinks, RegistryError> {
         if let Some(Kind::Joined(door)) = self.lock().entries.get(&id).map(|entry| &entry.kind) {
             return Ok(door.clone());
         }
@@ -146,23 +146,24 @@ impl Registry {
     }
 
     /// Adds an environment that is reached in a way of the caller's own.
-    pub fn attach(&self, id: EnvironmentId, connector: Connector, connect: ConnectPolicy) -> Result<Event, RegistryError> {
+    pub fn attach(&self, id: EnvironmentId, connector: Connector, connect: ConnectPolicy) -> Result<RegistryEvent, RegistryError> {
         let options = EnvironmentOptions { connect, ..self.0.options.environment.clone() };
         self.put(id, Kind::Attached, Recipe { connector, options })
     }
 
-    fn put(&self, id: EnvironmentId, kind: Kind, mut recipe: Recipe) -> Result<Event, RegistryError> {
+    fn put(&self, id: EnvironmentId, kind: Kind, mut recipe: Recipe) -> Result<RegistryEvent, RegistryError> {
         let mut inside = self.lock();
         inside.check_open(&id)?;
         // Who replaces what is configured does not widen what may be done there.
-        if let Some(live) = inside.entries.get(&id).filter(|entry| entry.origin == Origin::Configured).and_then(|entry| entry.live.as_ref())
+        if let Some(live) =
+            inside.entries.get(&id).filter(|entry| entry.origin == EnvironmentOrigin::Configured).and_then(|entry| entry.live.as_ref())
         {
             recipe.options.narrowing = live.recipe.options.narrowing.clone();
         }
         let origin = match inside.entries.get(&id) {
             Some(Entry { kind: Kind::Pending(_), .. }) => return Err(RegistryError::IsPending(id)),
             Some(entry) => entry.origin,
-            None => Origin::Added,
+            None => EnvironmentOrigin::Added,
         };
         let entry = self.entry(&mut inside, id, kind, recipe);
         let mut after = After::default();
@@ -178,7 +179,7 @@ impl Registry {
         let mut inside = self.lock();
         inside.check_open(id)?;
         let entry = inside.entries.remove(id).ok_or_else(|| RegistryError::Unknown(id.clone()))?;
-        inside.tell(id, entry.generation, Standing::Missing, Event::Removed);
+        inside.tell(id, entry.generation, EnvironmentState::Missing, RegistryEvent::Removed);
         drop(inside);
         entry.handle().into_iter().for_each(Environment::dismiss);
         Ok(())
@@ -201,13 +202,13 @@ impl Registry {
         inside.generation += 1;
         let generation = inside.generation;
         let observer = observe::observer(&self.0, id.clone(), generation);
-        let label = Label { name: id.to_string(), id: Some(id.clone()), generation };
+        let label = HandleLabel { name: id.to_string(), id: Some(id.clone()), generation };
         let mut options = recipe.options.clone();
         // Environments that fail together must not come back in step.
         options.jitter_seed ^= generation.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let handle = Environment::observed(label, recipe.connector.clone(), options, observer);
         let live = Some(Live { handle, recipe });
-        Entry { id, generation, standing: Standing::Idle, origin: Origin::Added, kind, live, is_recognised: false }
+        Entry { id, generation, standing: EnvironmentState::Idle, origin: EnvironmentOrigin::Added, kind, live, is_recognised: false }
     }
 
     /// Changes whenever something about an environment does: for those who wait until one stands otherwise.
@@ -227,12 +228,12 @@ impl Registry {
     }
 
     /// All environments, in order.
-    pub fn list(&self) -> Vec<Status> {
+    pub fn list(&self) -> Vec<EnvironmentRow> {
         self.lock().entries.iter().map(Entry::status).collect()
     }
 
     /// One of them.
-    pub fn status(&self, id: &EnvironmentId) -> Option<Status> {
+    pub fn status(&self, id: &EnvironmentId) -> Option<EnvironmentRow> {
         self.lock().entries.get(id).map(Entry::status)
     }
 
@@ -242,17 +243,17 @@ impl Registry {
     }
 
     /// How an environment stands. Nothing is started, and no executor is asked.
-    pub fn standing(&self, id: &EnvironmentId) -> Standing {
+    pub fn standing(&self, id: &EnvironmentId) -> EnvironmentState {
         let inside = self.lock();
         match inside.entries.get(id) {
             Some(entry) => entry.standing.clone(),
-            None if inside.is_off => Standing::Disabled,
-            None => Standing::Missing,
+            None if inside.is_off => EnvironmentState::Disabled,
+            None => EnvironmentState::Missing,
         }
     }
 
     /// Waits for as long as an environment is being connected or got back, and tells how it stands then. Nothing is started.
-    pub async fn settled(&self, id: &EnvironmentId) -> Standing {
+    pub async fn settled(&self, id: &EnvironmentId) -> EnvironmentState {
         let mut watcher = self.watch();
         loop {
             let standing = self.standing(id);
@@ -264,16 +265,16 @@ impl Registry {
     }
 
     /// How an environment stands, but a connection that is there is asked whether it still works. Nothing is started or recovered.
-    pub async fn probe(&self, id: &EnvironmentId) -> Standing {
-        let Some(State::Ready(connected)) = self.get(id).map(|handle| handle.state()) else { return self.standing(id) };
+    pub async fn probe(&self, id: &EnvironmentId) -> EnvironmentState {
+        let Some(ConnectionState::Ready(connected)) = self.get(id).map(|handle| handle.state()) else { return self.standing(id) };
         // Any answer shows that an executor is there.
         let reason = match timeout(PROBE, connected.peer.0.call::<StatusMethod>(&Unit)).await {
             Ok(Err(CallError::Lost)) => "the connection was lost".to_owned(),
             Err(_) => format!("no answer within {PROBE:?}"),
-            Ok(_) => return Standing::Ready,
+            Ok(_) => return EnvironmentState::Ready,
         };
         match self.standing(id) {
-            Standing::Ready => Standing::Failed { cause: Cause::Connection, reason, retry_at: None },
+            EnvironmentState::Ready => EnvironmentState::Failed { cause: FailureCause::Connection, reason, retry_at: None },
             moved_on => moved_on,
         }
     }
@@ -282,8 +283,8 @@ impl Registry {
     pub async fn info(&self, id: &EnvironmentId) -> Result<EnvironmentInfo, InfoError> {
         let Some(handle) = self.get(id) else {
             return Err(match self.standing(id) {
-                Standing::Disabled => RegistryError::Off.into(),
-                Standing::Failed { reason, .. } => InfoError::Unusable { id: id.clone(), reason },
+                EnvironmentState::Disabled => RegistryError::Off.into(),
+                EnvironmentState::Failed { reason, .. } => InfoError::Unusable { id: id.clone(), reason },
                 _ => RegistryError::Unknown(id.clone()).into(),
             });
         };
@@ -304,12 +305,14 @@ impl Registry {
     }
 
     /// What came after that number, or how everything stands.
-    fn news(&self, read: Option<u64>) -> (u64, VecDeque<Change>) {
+    fn news(&self, read: Option<u64>) -> (u64, VecDeque<RegistryChange>) {
         let inside = self.lock();
         let last = inside.feed.last();
         let changes = match read.and_then(|read| inside.feed.after(read)) {
             Some(changes) => changes.cloned().collect(),
-            None => inside.entries.iter().map(|entry| Change { sequence: last, news: entry.news(Event::Replayed) }).collect(),
+            None => {
+                inside.entries.iter().map(|entry| RegistryChange { sequence: last, news: entry.news(RegistryEvent::Replayed) }).collect()
+            }
         };
         (last, changes)
     }
@@ -375,13 +378,13 @@ impl Inside {
         if id.is_local() { Err(RegistryError::Local) } else { Ok(()) }
     }
 
-    fn tell(&mut self, id: &EnvironmentId, generation: u64, standing: Standing, event: Event) {
-        self.feed.tell(News::Environment { id: id.clone(), generation, standing, event });
+    fn tell(&mut self, id: &EnvironmentId, generation: u64, standing: EnvironmentState, event: RegistryEvent) {
+        self.feed.tell(RegistryNews::Environment { id: id.clone(), generation, standing, event });
     }
 
-    fn insert(&mut self, entry: Entry, after: &mut After) -> Event {
+    fn insert(&mut self, entry: Entry, after: &mut After) -> RegistryEvent {
         after.eager.extend(entry.eager());
-        let event = if self.entries.get(&entry.id).is_some() { Event::Replaced } else { Event::Added };
+        let event = if self.entries.get(&entry.id).is_some() { RegistryEvent::Replaced } else { RegistryEvent::Added };
         self.feed.tell(entry.news(event));
         if let Some(old) = self.entries.insert(entry) {
             after.retired.extend(old.live.map(|live| live.handle));

@@ -27,7 +27,7 @@ impl Catalogue {
 
 /// One environment as a client asks for it, not yet checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish {
+pub struct EnvironmentRequest {
     pub environment_id: String,
     /// As the far machine spells it; no URI.
     pub cwd: String,
@@ -61,7 +61,7 @@ impl From<SelectionError> for Fault {
 }
 
 /// Checks what a client asks for. This is the only way from a client's words to a selection.
-pub fn select(wishes: &[Wish], catalogue: &Catalogue) -> Result<Selection, SelectionError> {
+pub fn select(wishes: &[EnvironmentRequest], catalogue: &Catalogue) -> Result<Selection, SelectionError> {
     let mut attachments: Vec<Attachment> = Vec::with_capacity(wishes.len());
     for wish in wishes {
         // An id that breaks the rules cannot be known either.
@@ -107,7 +107,7 @@ fn shortened(text: &str) -> String {
 
 /// How long environments that come with a turn count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Scope {
+pub enum TurnScope {
     /// For this turn; then the thread's own come back.
     #[default]
     Turn,
@@ -117,9 +117,9 @@ pub enum Scope {
 
 /// What a turn, or a change of settings, says about where to work. Nothing said changes nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct SelectionRequest {
     pub environments: Option<Selection>,
-    pub scope: Scope,
+    pub scope: TurnScope,
     /// Another working directory in the primary environment, and nothing more.
     pub cwd: Option<PathUri>,
     pub workspace_roots: Option<Vec<PathUri>>,
@@ -127,7 +127,7 @@ pub struct Request {
 
 /// What follows from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct SelectionOutcome {
     /// What counts for this turn.
     pub turn: Selection,
     /// What the thread keeps.
@@ -141,13 +141,13 @@ pub fn begin(asked: Option<Selection>, defaults: impl FnOnce() -> Selection) -> 
 }
 
 /// The decision for one turn of a thread.
-pub fn decide(thread: &Selection, request: Request) -> Outcome {
+pub fn decide(thread: &Selection, request: SelectionRequest) -> SelectionOutcome {
     let mut kept = thread.clone();
     if let Some(chosen) = request.environments {
         // They bring their own directories.
         return match request.scope {
-            Scope::Turn => Outcome { turn: chosen, thread: kept },
-            Scope::Thread => Outcome { turn: chosen.clone(), thread: chosen },
+            TurnScope::Turn => SelectionOutcome { turn: chosen, thread: kept },
+            TurnScope::Thread => SelectionOutcome { turn: chosen.clone(), thread: chosen },
         };
     }
     if let Some(cwd) = request.cwd {
@@ -156,7 +156,7 @@ pub fn decide(thread: &Selection, request: Request) -> Outcome {
     if let Some(roots) = request.workspace_roots {
         kept = kept.with_primary_roots(roots);
     }
-    Outcome { turn: kept.clone(), thread: kept }
+    SelectionOutcome { turn: kept.clone(), thread: kept }
 }
 
 /// The directory that a client means: absolute, or below the one where it is.
@@ -181,10 +181,10 @@ mod tests {
     fn catalogue() -> Catalogue {
         Catalogue::new(["local", "a", "b"].map(id))
     }
-    fn wish(environment_id: &str, cwd: &str) -> Wish {
-        Wish { environment_id: environment_id.into(), cwd: cwd.into(), workspace_roots: None }
+    fn wish(environment_id: &str, cwd: &str) -> EnvironmentRequest {
+        EnvironmentRequest { environment_id: environment_id.into(), cwd: cwd.into(), workspace_roots: None }
     }
-    fn why(wishes: &[Wish]) -> String {
+    fn why(wishes: &[EnvironmentRequest]) -> String {
         select(wishes, &catalogue()).unwrap_err().to_string()
     }
 
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(why(&[wish("local", "rel/path")]), relative);
         assert!(why(&[wish("a", "file:///w")]).contains("path `file:///w` does not use absolute"));
         assert!(why(&[wish("a", &format!("/{}", "x".repeat(MAX_CWD)))]).contains("working directory exceeds the maximum size"));
-        let root = Wish { workspace_roots: Some(vec!["/fine".into(), "rel".into()]), ..wish("a", "/w") };
+        let root = EnvironmentRequest { workspace_roots: Some(vec!["/fine".into(), "rel".into()]), ..wish("a", "/w") };
         assert!(why(&[root]).starts_with("invalid workspace root for environment `a`: path `rel`"));
         assert_eq!(Fault::from(SelectionError::Unknown("x".into())).code, -32600);
     }
@@ -205,7 +205,10 @@ mod tests {
     #[test]
     fn s44_roots_that_are_left_out_are_the_directory_and_none_are_none() {
         let roots = |roots: Option<Vec<&str>>| {
-            let wish = Wish { workspace_roots: roots.map(|roots| roots.into_iter().map(str::to_owned).collect()), ..wish("a", "/w") };
+            let wish = EnvironmentRequest {
+                workspace_roots: roots.map(|roots| roots.into_iter().map(str::to_owned).collect()),
+                ..wish("a", "/w")
+            };
             select(&[wish], &catalogue()).unwrap().primary().unwrap().workspace_roots.clone()
         };
         assert_eq!(roots(None), [uri("/w")]);
@@ -242,16 +245,17 @@ mod tests {
             (Some(&s), Some(&t), t.clone()),
         ] {
             let sticky = begin(thread.cloned(), defaults);
-            let outcome = decide(&sticky, Request { environments: turn.cloned(), ..Request::default() });
+            let outcome = decide(&sticky, SelectionRequest { environments: turn.cloned(), ..SelectionRequest::default() });
             assert_eq!((&outcome.turn, &outcome.thread), (&effective, &sticky), "{thread:?} {turn:?}");
-            let outcome = decide(&sticky, Request { environments: turn.cloned(), scope: Scope::Thread, ..Request::default() });
+            let outcome =
+                decide(&sticky, SelectionRequest { environments: turn.cloned(), scope: TurnScope::Thread, ..SelectionRequest::default() });
             assert_eq!((&outcome.turn, &outcome.thread), (&effective, &effective), "{thread:?} {turn:?}");
         }
     }
 
     #[test]
     fn s36_s46_a_directory_alone_moves_the_primary_and_widens_nothing() {
-        let request = |cwd: &str| Request { cwd: Some(uri(cwd)), ..Request::default() };
+        let request = |cwd: &str| SelectionRequest { cwd: Some(uri(cwd)), ..SelectionRequest::default() };
         assert!(decide(&Selection::empty(), request("/new")).turn.is_empty());
         let before = selection(&["b", "a"]);
         let after = decide(&before, request("/new"));
@@ -259,7 +263,7 @@ mod tests {
         assert_eq!(after.turn.attachments()[0], Attachment::new(id("b"), uri("/new")));
         assert_eq!(after.turn.attachments()[1], before.attachments()[1]);
         // Environments that are named bring their own directories.
-        let named = Request { environments: Some(selection(&["a"])), ..request("/new") };
+        let named = SelectionRequest { environments: Some(selection(&["a"])), ..request("/new") };
         assert_eq!(decide(&before, named).turn.primary().unwrap().cwd, uri("/w"));
         assert_eq!(resolve_cwd(&uri("/w"), "sub/../other"), uri("/w/other"));
         assert_eq!(resolve_cwd(&uri("/w"), "/abs"), uri("/abs"));
@@ -279,16 +283,12 @@ mod tests {
         })
     }
 
-    fn any_request() -> impl Strategy<Value = Request> {
-        let scope = prop_oneof![Just(Scope::Turn), Just(Scope::Thread)];
+    fn any_request() -> impl Strategy<Value = SelectionRequest> {
+        let scope = prop_oneof![Just(TurnScope::Turn), Just(TurnScope::Thread)];
         let cwd = proptest::option::of((0..4u8).prop_map(|n| uri(&format!("/d{n}"))));
         let roots = proptest::option::of(proptest::collection::vec((0..4u8).prop_map(|n| uri(&format!("/r{n}"))), 0..4));
-        (proptest::option::of(any_selection()), scope, cwd, roots).prop_map(|(environments, scope, cwd, workspace_roots)| Request {
-            environments,
-            scope,
-            cwd,
-            workspace_roots,
-        })
+        (proptest::option::of(any_selection()), scope, cwd, roots)
+            .prop_map(|(environments, scope, cwd, workspace_roots)| SelectionRequest { environments, scope, cwd, workspace_roots })
     }
 
     proptest! {
@@ -300,7 +300,7 @@ mod tests {
                 match &request.environments {
                     Some(named) => {
                         prop_assert_eq!(&outcome.turn, named);
-                        if request.scope == Scope::Turn {
+                        if request.scope == TurnScope::Turn {
                             prop_assert_eq!(&outcome.thread, &thread);
                         }
                     }
@@ -330,7 +330,7 @@ mod tests {
 
         #[test]
         fn any_words_are_either_granted_whole_or_refused(wishes in proptest::collection::vec((".{0,12}", ".{0,12}"), 0..4)) {
-            let wishes: Vec<Wish> = wishes.iter().map(|(environment, cwd)| wish(environment, cwd)).collect();
+            let wishes: Vec<EnvironmentRequest> = wishes.iter().map(|(environment, cwd)| wish(environment, cwd)).collect();
             if let Ok(selection) = select(&wishes, &catalogue()) {
                 prop_assert_eq!(selection.attachments().len(), wishes.len());
                 prop_assert!(selection.ids().all(|id| catalogue().knows(id)));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outpost_rpc::peer::{Answer, Request};
+use outpost_rpc::peer::{PeerRequest, ResponseFuture};
 use outpost_rpc::{CallError, Lane, Peer, Service, Violation, frame};
 use outpost_wire::exec::environment::{EnvironmentInfo, Info, Unit};
 use outpost_wire::exec::http::BodyDelta;
@@ -17,16 +17,16 @@ use outpost_wire::{Fault, Notification, envelope, fault};
 use tokio::sync::{Notify, broadcast};
 
 use crate::http::Bodies;
-use crate::inbox::{Inbox, Pushed};
-use crate::watching::Watches;
+use crate::process_event_buffer::{ProcessEventBuffer, Pushed};
+use crate::watching::HandleWatches;
 
 /// How much output may wait for its readers before the link is no longer read.
 const UNREAD: isize = 4 << 20;
 
 /// The processes of one session, across its connections.
 #[derive(Default)]
-pub struct Processes {
-    inboxes: Mutex<HashMap<String, Arc<Inbox>>>,
+pub struct SessionProcesses {
+    inboxes: Mutex<HashMap<String, Arc<ProcessEventBuffer>>>,
     /// Signed, because what is read may be counted before what came is.
     unread: AtomicIsize,
     read: Notify,
@@ -35,13 +35,13 @@ pub struct Processes {
     fell_behind: Notify,
 }
 
-impl Processes {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Inbox>>> {
+impl SessionProcesses {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<ProcessEventBuffer>>> {
         self.inboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// False if the id is taken.
-    pub fn add(&self, id: &str, inbox: Arc<Inbox>) -> bool {
+    pub fn add(&self, id: &str, inbox: Arc<ProcessEventBuffer>) -> bool {
         let mut inboxes = self.lock();
         if inboxes.contains_key(id) {
             return false;
@@ -51,14 +51,14 @@ impl Processes {
     }
 
     /// Only that very process: another session may have one of the same name.
-    pub fn remove(&self, id: &str, inbox: &Arc<Inbox>) {
+    pub fn remove(&self, id: &str, inbox: &Arc<ProcessEventBuffer>) {
         let mut inboxes = self.lock();
         if inboxes.get(id).is_some_and(|known| Arc::ptr_eq(known, inbox)) {
             inboxes.remove(id);
         }
     }
 
-    pub fn get(&self, id: &str) -> Option<Arc<Inbox>> {
+    pub fn get(&self, id: &str) -> Option<Arc<ProcessEventBuffer>> {
         self.lock().get(id).cloned()
     }
 
@@ -129,16 +129,16 @@ impl Processes {
 }
 
 /// What an executor may tell us without being asked.
-pub struct Listener {
-    pub processes: Arc<Processes>,
+pub struct SessionListener {
+    pub processes: Arc<SessionProcesses>,
     pub bodies: Arc<Bodies>,
-    pub watches: Arc<Watches>,
+    pub watches: Arc<HandleWatches>,
     /// What programs outside took away from sandboxes of the session.
     pub losses: broadcast::Sender<SandboxLossParams>,
 }
 
-impl Service for Listener {
-    fn request(self: Arc<Self>, request: Request) -> Answer {
+impl Service for SessionListener {
+    fn request(self: Arc<Self>, request: PeerRequest) -> ResponseFuture {
         let fault = Fault::new(fault::METHOD_NOT_FOUND, format!("this client does not answer `{}`", request.method));
         Box::pin(std::future::ready(envelope::error(&request.id, &fault).into()))
     }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 /// What a connection is up to.
 #[derive(Debug, Clone)]
-pub enum State {
+pub enum ConnectionState {
     /// Not asked for yet.
     Idle,
     Connecting,
@@ -88,12 +88,12 @@ impl std::fmt::Debug for PeerHandle {
 
 /// Which executor is at the other end: an install, and one start of it. Executors of others tell neither.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub struct ExecutorIdentity {
     pub executor_id: Option<String>,
     pub instance_id: Option<String>,
 }
 
-impl Identity {
+impl ExecutorIdentity {
     pub fn of(info: &EnvironmentInfo) -> Self {
         Self { executor_id: info.executor_id.clone(), instance_id: info.instance_id.clone() }
     }

@@ -22,31 +22,31 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::backoff::Backoff;
-use crate::connector::{Connector, Line, NoExecutor, Pulse};
+use crate::connector::{Connector, MonitoredLink, NoExecutor, Pulse};
 use crate::environment::{ConnectPolicy, EnvironmentOptions, Observer};
 use crate::http::Bodies;
-use crate::session::{Greeting, Listener, Processes, greet};
-use crate::state::{Connected, Failure, FailureKind, Identity, PeerHandle, State};
-use crate::usage::Use;
+use crate::session::{Greeting, SessionListener, SessionProcesses, greet};
+use crate::state::{Connected, ConnectionState, ExecutorIdentity, Failure, FailureKind, PeerHandle};
+use crate::usage::CallCounter;
 use crate::version;
-use crate::watching::Watches;
+use crate::watching::HandleWatches;
 
 pub struct Supervisor {
     pub name: String,
     pub connector: Connector,
     pub options: EnvironmentOptions,
-    pub state: watch::Sender<State>,
+    pub state: watch::Sender<ConnectionState>,
     pub observer: Observer,
-    pub processes: Arc<Processes>,
+    pub processes: Arc<SessionProcesses>,
     pub bodies: Arc<Bodies>,
-    pub watches: Arc<Watches>,
+    pub watches: Arc<HandleWatches>,
     pub losses: broadcast::Sender<SandboxLossParams>,
-    pub identity: Arc<Mutex<Option<Identity>>>,
+    pub identity: Arc<Mutex<Option<ExecutorIdentity>>>,
     pub wanted: Arc<Notify>,
     pub stop: CancellationToken,
     /// The session of an earlier start of this program, as long as it may still be there.
     pub left: Mutex<Option<String>>,
-    pub use_count: Arc<Use>,
+    pub use_count: Arc<CallCounter>,
 }
 
 /// A connection that lasted so long was a good one; the next attempt need not wait.
@@ -116,7 +116,7 @@ struct Conversation {
 impl Supervisor {
     /// The first attempt is about to be made.
     pub fn begins(&self) {
-        self.publish(State::Connecting);
+        self.publish(ConnectionState::Connecting);
     }
 
     pub async fn run(self) {
@@ -131,7 +131,7 @@ impl Supervisor {
         self.fail(Loss { kind: FailureKind::Retired, reason }, None, u64::MAX);
     }
 
-    fn publish(&self, state: State) {
+    fn publish(&self, state: ConnectionState) {
         self.state.send_replace(state.clone());
         (self.observer)(&state);
     }
@@ -141,7 +141,7 @@ impl Supervisor {
         self.bodies.fail_all(&reason);
         let lost = self.processes.lose_all(&reason).into();
         tracing::debug!(environment = self.name, reason, ?lost, "no connection");
-        self.publish(State::Failed(Failure { kind, reason, retry_at, lost, attempt }));
+        self.publish(ConnectionState::Failed(Failure { kind, reason, retry_at, lost, attempt }));
     }
 
     /// One session after the other, each only when it is asked for.
@@ -149,7 +149,7 @@ impl Supervisor {
         let mut retry = Backoff::new(self.options.retry, self.options.jitter_seed);
         for attempt in 1.. {
             if attempt > 1 {
-                self.publish(State::Connecting);
+                self.publish(ConnectionState::Connecting);
             }
             let mut was_there = false;
             let over = self.keep(attempt, &mut was_there).await;
@@ -240,7 +240,7 @@ impl Supervisor {
                 return Loss { kind: FailureKind::SessionLost, reason }.into();
             }
             tracing::debug!(environment = self.name, reason, "connection lost");
-            self.publish(State::Recovering { reason: reason.clone(), retry_at: None, needs_login: false });
+            self.publish(ConnectionState::Recovering { reason: reason.clone(), retry_at: None, needs_login: false });
             if started.elapsed() > STEADY {
                 backoff.reset();
             } else if session_was_short(&end) {
@@ -280,8 +280,8 @@ impl Supervisor {
 
     async fn pause(&self, backoff: &mut Backoff, reason: String) {
         let wait = backoff.wait();
-        if matches!(&*self.state.borrow(), State::Recovering { .. }) {
-            self.publish(State::Recovering { reason, retry_at: Some(Instant::now() + wait), needs_login: false });
+        if matches!(&*self.state.borrow(), ConnectionState::Recovering { .. }) {
+            self.publish(ConnectionState::Recovering { reason, retry_at: Some(Instant::now() + wait), needs_login: false });
         }
         sleep(wait).await;
     }
@@ -310,7 +310,7 @@ impl Supervisor {
                 Err(Refused::Login(reason)) => {
                     // The session is kept there for a while.
                     tracing::debug!(environment = self.name, reason, "the user has to log in");
-                    self.publish(State::Recovering { reason, retry_at: None, needs_login: true });
+                    self.publish(ConnectionState::Recovering { reason, retry_at: None, needs_login: true });
                     let _ = timeout_at(deadline, self.logged_in()).await;
                     continue;
                 }
@@ -339,7 +339,7 @@ impl Supervisor {
             let reached = AssertUnwindSafe(async { self.connector.connect().await }).catch_unwind().await;
             reached.unwrap_or_else(|panic| Err(LinkError::Protocol(format!("the connector panicked: {}", said_by(&*panic)))))
         };
-        let Line { link, pulse } = match timeout(self.options.connect_timeout, reached).await {
+        let MonitoredLink { link, pulse } = match timeout(self.options.connect_timeout, reached).await {
             Ok(Ok(line)) => line,
             // A proxy in front of an executor that is being restarted refuses, too.
             Ok(Err(error @ LinkError::Protocol(_))) if session.is_none() => return Err(Refused::ForGood(error.to_string())),
@@ -349,7 +349,7 @@ impl Supervisor {
             Err(_) => return Err(Refused::Absent(format!("no connection within {:?}", self.options.connect_timeout))),
         };
         let (peer, driver) = Peer::new(link, PeerOptions::default(), |_| {
-            Arc::new(Listener {
+            Arc::new(SessionListener {
                 processes: self.processes.clone(),
                 bodies: self.bodies.clone(),
                 watches: self.watches.clone(),
@@ -393,7 +393,7 @@ impl Supervisor {
     /// A handle is bound to the first executor that answers. One that cannot prove to be the same is another executor, unless
     /// it knows our session.
     async fn recognise(&self, peer: &Peer, greeting: &Greeting, is_resumed: bool) -> Result<(), Refused> {
-        let identity = Identity::of(&greeting.info);
+        let identity = ExecutorIdentity::of(&greeting.info);
         let bound = self.identity.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let is_known = bound.as_ref().is_none_or(|bound| {
             bound.is_same_executor(&identity) || (is_resumed && bound.executor_id.is_none() && identity.executor_id.is_none())
@@ -417,7 +417,7 @@ impl Supervisor {
         let is_ours = greeting.info.capabilities.session_takeover;
         let idle_stop = self.options.idle_stop.filter(|_| is_ours);
         let connected = Connected { peer: PeerHandle(peer.clone()), session: number, info: greeting.info };
-        self.publish(State::Ready(Arc::new(connected)));
+        self.publish(ConnectionState::Ready(Arc::new(connected)));
         let reading = async {
             for id in self.processes.ids() {
                 self.read_up(&peer, &id).await;
@@ -443,7 +443,7 @@ impl Supervisor {
             () = unused => {
                 // Callers wait from now on until it has been started again.
                 let _ = self.wanted.notified().now_or_never();
-                self.publish(State::Idle);
+                self.publish(ConnectionState::Idle);
                 let _ = timeout(Duration::from_secs(2), peer.call::<SessionEnd>(&Some(Empty {}))).await;
                 Stayed::Unused
             }

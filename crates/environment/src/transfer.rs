@@ -17,9 +17,9 @@ use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
-use crate::blocks::{BlockFile, ReadError, WINDOW};
+use crate::blocks::{BlockFile, BlockReadError, WINDOW};
 use crate::environment::{Environment, EnvironmentError};
-use crate::state::State;
+use crate::state::ConnectionState;
 
 /// Blocks in memory at once, over all files of a transfer.
 const ROOM: usize = 2 * WINDOW;
@@ -35,12 +35,12 @@ pub struct Location {
 
 /// How far a transfer is; read while it runs.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct TransferProgress {
     total: AtomicU64,
     done: AtomicU64,
 }
 
-impl Progress {
+impl TransferProgress {
     /// Of something of which the size is known.
     pub fn of(total: u64) -> Self {
         Self { total: AtomicU64::new(total), done: AtomicU64::new(0) }
@@ -58,7 +58,7 @@ impl Progress {
 
 /// What was copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Summary {
+pub struct TransferSummary {
     pub files: u64,
     pub bytes: u64,
     /// Where it is now.
@@ -109,7 +109,7 @@ pub struct Transfer {
     tag: String,
     names: AtomicU64,
     room: Arc<Semaphore>,
-    progress: Arc<Progress>,
+    progress: Arc<TransferProgress>,
     /// Unfinished things at the destination.
     parts: Mutex<BTreeSet<PathUri>>,
 }
@@ -137,12 +137,12 @@ impl Transfer {
         }
     }
 
-    pub fn progress(&self) -> Arc<Progress> {
+    pub fn progress(&self) -> Arc<TransferProgress> {
         self.progress.clone()
     }
 
     /// Copies. A caller that cancels it, or gets an error, calls [`Self::clean_up`].
-    pub async fn run(&self) -> Result<Summary, TransferError> {
+    pub async fn run(&self) -> Result<TransferSummary, TransferError> {
         let source = self.source.environment.info().await.map_err(|error| self.unread(&self.source.path, error))?;
         let destination = self.destination.environment.info().await.map_err(|error| self.unwritten(&self.destination.path, error))?;
         for (info, location) in [(source, &self.source), (destination, &self.destination)] {
@@ -152,7 +152,7 @@ impl Transfer {
         }
         let (root, attributes) = self.find_source().await?;
         let target = self.find_target(attributes.kind).await?;
-        let mut summary = Summary { files: 0, bytes: 0, path: target.clone(), skipped: Vec::new() };
+        let mut summary = TransferSummary { files: 0, bytes: 0, path: target.clone(), skipped: Vec::new() };
         match attributes.kind {
             FileKind::Directory if !self.options.recursive => {
                 return Err(self.source.refuse(|name, path| TransferError::Directory { name, path }));
@@ -175,7 +175,7 @@ impl Transfer {
         let mut left = Vec::new();
         for part in parts {
             // A connection is not made only to clean up.
-            let connected = matches!(*self.destination.environment.watch().borrow(), State::Ready(_));
+            let connected = matches!(*self.destination.environment.watch().borrow(), ConnectionState::Ready(_));
             let removed =
                 connected && matches!(timeout(CLEANING, self.destination.environment.files().remove(part.clone())).await, Ok(Ok(())));
             if !removed {
@@ -277,8 +277,8 @@ impl Transfer {
         };
         let (read, written) = tokio::join!(source.read(attributes, &self.room, sender), destination.write(blocks, count));
         match read {
-            Err(ReadError::Environment(error)) => return Err(self.unread(from, error)),
-            Err(ReadError::Changed) => {
+            Err(BlockReadError::Environment(error)) => return Err(self.unread(from, error)),
+            Err(BlockReadError::Changed) => {
                 return Err(TransferError::Changed { name: self.source.environment.name().to_owned(), path: show(from) });
             }
             Ok(()) => {}

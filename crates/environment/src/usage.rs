@@ -8,15 +8,15 @@ use tokio::time::{Instant, sleep_until};
 
 /// Counts calls: how many there were, and how many are under way.
 #[derive(Debug, Default)]
-pub struct Use {
+pub struct CallCounter {
     begun: AtomicU64,
     under_way: AtomicUsize,
 }
 
 /// A call; it is over when this is dropped.
-pub struct Used(Arc<Use>);
+pub struct Used(Arc<CallCounter>);
 
-impl Use {
+impl CallCounter {
     pub fn begin(self: &Arc<Self>) -> Used {
         self.begun.fetch_add(1, Ordering::AcqRel);
         self.under_way.fetch_add(1, Ordering::AcqRel);
@@ -50,7 +50,7 @@ mod tests {
 
     #[tokio::test]
     async fn calls_keep_it_from_being_idle() {
-        let used = Arc::new(Use::default());
+        let used = Arc::new(CallCounter::default());
         let short = Duration::from_millis(40);
         let call = used.begin();
         let waited = tokio::time::timeout(short * 5, used.idle_for(short, || false)).await;

@@ -22,7 +22,7 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use crate::environment::Environment;
-use crate::registry::Standing;
+use crate::registry::EnvironmentState;
 
 /// How an environment stood when the step began.
 #[derive(Debug, Clone)]
@@ -44,16 +44,16 @@ pub enum Captured {
     Disabled,
 }
 
-impl From<&Standing> for Captured {
-    fn from(standing: &Standing) -> Self {
+impl From<&EnvironmentState> for Captured {
+    fn from(standing: &EnvironmentState) -> Self {
         match standing {
             // Ready without a handle is not ready.
-            Standing::Idle | Standing::Connecting | Standing::Ready => Self::Starting,
-            Standing::Recovering { reason, .. } => Self::Recovering { reason: reason.clone() },
-            Standing::Failed { reason, retry_at, .. } => Self::Failed { reason: reason.clone(), retry_at: *retry_at },
-            Standing::NeedsLogin { reason } => Self::Failed { reason: format!("it needs a login: {reason}"), retry_at: None },
-            Standing::Missing => Self::Missing,
-            Standing::Disabled => Self::Disabled,
+            EnvironmentState::Idle | EnvironmentState::Connecting | EnvironmentState::Ready => Self::Starting,
+            EnvironmentState::Recovering { reason, .. } => Self::Recovering { reason: reason.clone() },
+            EnvironmentState::Failed { reason, retry_at, .. } => Self::Failed { reason: reason.clone(), retry_at: *retry_at },
+            EnvironmentState::NeedsLogin { reason } => Self::Failed { reason: format!("it needs a login: {reason}"), retry_at: None },
+            EnvironmentState::Missing => Self::Missing,
+            EnvironmentState::Disabled => Self::Disabled,
         }
     }
 }
@@ -82,7 +82,7 @@ impl Captured {
 
 /// One environment of a step.
 #[derive(Debug, Clone)]
-pub struct Member {
+pub struct ViewMember {
     pub id: EnvironmentId,
     /// Where to work in it. Nothing if it is here only because a capability root or a server is in it: then no tool is
     /// offered for it.
@@ -94,7 +94,7 @@ pub struct Member {
 
 /// Cheap to clone; all clones are the same frozen view.
 #[derive(Debug, Clone)]
-pub struct StepView(Arc<[Member]>);
+pub struct StepView(Arc<[ViewMember]>);
 
 /// An environment that can be worked in.
 #[derive(Debug, Clone, Copy)]
@@ -121,10 +121,10 @@ impl StepView {
         others: &[EnvironmentId],
         mut capture: impl FnMut(&EnvironmentId) -> (Captured, Vec<CapabilityRoot>),
     ) -> Self {
-        let mut members: Vec<Member> = Vec::with_capacity(selection.attachments().len());
-        let mut add = |members: &mut Vec<Member>, id: &EnvironmentId, attachment: Option<Attachment>| {
+        let mut members: Vec<ViewMember> = Vec::with_capacity(selection.attachments().len());
+        let mut add = |members: &mut Vec<ViewMember>, id: &EnvironmentId, attachment: Option<Attachment>| {
             let (captured, offered) = capture(id);
-            members.push(Member { id: id.clone(), attachment, captured, offered });
+            members.push(ViewMember { id: id.clone(), attachment, captured, offered });
         };
         for attachment in selection.attachments() {
             add(&mut members, &attachment.environment_id, Some(attachment.clone()));
@@ -138,12 +138,12 @@ impl StepView {
     }
 
     /// All of them: the selected ones in their order, then those that are here for their roots.
-    pub fn members(&self) -> &[Member] {
+    pub fn members(&self) -> &[ViewMember] {
         &self.0
     }
 
     /// Those that were selected, in their order.
-    pub fn selected(&self) -> impl Iterator<Item = &Member> {
+    pub fn selected(&self) -> impl Iterator<Item = &ViewMember> {
         self.0.iter().filter(|member| member.attachment.is_some())
     }
 
@@ -171,7 +171,7 @@ impl StepView {
     }
 }
 
-impl Member {
+impl ViewMember {
     fn workplace(&self) -> Result<Workplace<'_>, ViewError> {
         match (&self.attachment, &self.captured) {
             (Some(attachment), Captured::Ready(handle)) => Ok(Workplace { attachment, handle }),

@@ -10,7 +10,7 @@ use outpost_wire::{Fault, PathUri};
 use tokio::sync::Notify;
 
 use crate::environment::{Environment, EnvironmentError};
-use crate::state::{Connected, State};
+use crate::state::{Connected, ConnectionState};
 
 /// How many paths are kept for a reader; beyond, it only learns that there were more.
 const REMEMBERED: usize = 4096;
@@ -31,7 +31,7 @@ impl FileChanges {
 
 /// All watches of one handle.
 #[derive(Default)]
-pub struct Watches {
+pub struct HandleWatches {
     logs: Mutex<HashMap<String, Arc<Log>>>,
     last: AtomicU64,
 }
@@ -67,7 +67,7 @@ impl Log {
     }
 }
 
-impl Watches {
+impl HandleWatches {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Log>>> {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,7 +118,7 @@ impl FileWatch {
         loop {
             let state = states.borrow_and_update().clone();
             match state {
-                State::Ready(connected) if !self.is_armed_on(&connected) => match self.arm(connected).await {
+                ConnectionState::Ready(connected) if !self.is_armed_on(&connected) => match self.arm(connected).await {
                     Ok(()) => {
                         let known = self.log.take().unwrap_or_default();
                         return Some(FileChanges { overflow: true, ..known });
@@ -129,7 +129,7 @@ impl FileWatch {
                         return None;
                     }
                 },
-                State::Failed(failure) if failure.is_final() => return None,
+                ConnectionState::Failed(failure) if failure.is_final() => return None,
                 _ => {}
             }
             if let Some(changes) = self.log.take() {
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn changes_are_told_once_and_never_without_bound() {
-        let watches = Watches::default();
+        let watches = HandleWatches::default();
         let log = Arc::new(Log::default());
         let id = watches.add(&log);
         let path = |number: usize| PathUri::parse(&format!("file:///{number}")).unwrap();

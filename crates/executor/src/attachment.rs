@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::output::Event;
+use crate::output::OutputEvent;
 use crate::process::Process;
 
 /// Nothing is pushed while more than this waits to be sent: the rest is in the logs, where it costs no memory.
@@ -35,7 +35,7 @@ impl Extensions {
     }
 }
 
-pub struct Attachment {
+pub struct SessionAttachment {
     peer: Peer,
     understands: Extensions,
     /// Processes that have more to tell than there was room for.
@@ -45,7 +45,7 @@ pub struct Attachment {
     revoked: CancellationToken,
 }
 
-impl Attachment {
+impl SessionAttachment {
     pub fn new(peer: Peer, understands: Extensions) -> Arc<Self> {
         let attachment =
             Arc::new(Self { peer, understands, lagging: Mutex::default(), lagged: Notify::new(), revoked: CancellationToken::new() });
@@ -64,16 +64,16 @@ impl Attachment {
             return;
         }
         let held = match loss.held {
-            sandbox::Held::Denied => Held::Denied,
-            sandbox::Held::ReadOnly => Held::ReadOnly,
-            sandbox::Held::Directory => Held::Directory,
-            sandbox::Held::Link => Held::Link,
-            sandbox::Held::Root => Held::Root,
+            sandbox::HoldMechanism::Denied => Held::Denied,
+            sandbox::HoldMechanism::ReadOnly => Held::ReadOnly,
+            sandbox::HoldMechanism::Directory => Held::Directory,
+            sandbox::HoldMechanism::Link => Held::Link,
+            sandbox::HoldMechanism::Root => Held::Root,
         };
         let outcome = match loss.outcome {
-            sandbox::Outcome::Restored => LossOutcome::Restored,
-            sandbox::Outcome::Missing => LossOutcome::Missing,
-            sandbox::Outcome::Open => LossOutcome::Open,
+            sandbox::OrderOutcome::Restored => LossOutcome::Restored,
+            sandbox::OrderOutcome::Missing => LossOutcome::Missing,
+            sandbox::OrderOutcome::Open => LossOutcome::Open,
         };
         self.peer.notify::<SandboxLoss>(&SandboxLossParams { path, held, outcome });
     }
@@ -114,20 +114,20 @@ impl Attachment {
         self.lagged.notify_one();
     }
 
-    pub fn tell(&self, process_id: &str, event: Event) {
+    pub fn tell(&self, process_id: &str, event: OutputEvent) {
         let process_id = process_id.to_owned();
         match event {
-            Event::Output { seq, stream, bytes } => {
+            OutputEvent::Output { seq, stream, bytes } => {
                 let piece = OutputPiece::Chunk { seq, stream, chunk: bytes.into() };
                 self.peer.notify::<Output>(&OutputParams { process_id, piece });
             }
-            Event::Gap { seq, bytes } if self.understands.gaps => {
+            OutputEvent::Gap { seq, bytes } if self.understands.gaps => {
                 let piece = OutputPiece::Gap { seq, gap_bytes: bytes };
                 self.peer.notify::<Output>(&OutputParams { process_id, piece });
             }
             // Other clients find out by the numbers.
-            Event::Gap { .. } => {}
-            Event::Exited { seq, code, note } => {
+            OutputEvent::Gap { .. } => {}
+            OutputEvent::Exited { seq, code, note } => {
                 self.peer.notify::<Exited>(&ExitedParams {
                     process_id,
                     seq,
@@ -137,7 +137,7 @@ impl Attachment {
                     notices: note.notices,
                 });
             }
-            Event::Closed { seq } => {
+            OutputEvent::Closed { seq } => {
                 self.peer.notify::<Closed>(&ClosedParams { process_id, seq });
             }
         }

@@ -11,7 +11,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outpost_sandbox::policy::{Access, Network, Origin, Policy, Rule, Rules};
+use outpost_sandbox::policy::{NetworkRule, PathAccess, PathRule, PathRules, Policy, RuleOrigin};
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -58,11 +58,11 @@ pub fn parse(text: &str) -> Result<Policy, CeilingError> {
     let mut rules = Vec::new();
     let mut globs = Vec::new();
     let mut links = Vec::new();
-    for (paths, access) in [(&file.read, Access::Read), (&file.write, Access::Write), (&file.deny, Access::Deny)] {
+    for (paths, access) in [(&file.read, PathAccess::Read), (&file.write, PathAccess::Write), (&file.deny, PathAccess::Deny)] {
         for path in paths {
             check(path)?;
             let text = path.to_string_lossy();
-            if access == Access::Deny && text.contains(['*', '?', '[']) {
+            if access == PathAccess::Deny && text.contains(['*', '?', '[']) {
                 globs.extend(meant_by(Path::new("/"), &text, &mut |path| {
                     let led = follow(path)?;
                     links.push((led.links, access));
@@ -70,19 +70,19 @@ pub fn parse(text: &str) -> Result<Policy, CeilingError> {
                 })?);
             } else {
                 let led = follow(path)?;
-                rules.push(Rule { path: led.real, access, origin: Origin::Ceiling });
-                if access != Access::Write {
+                rules.push(PathRule { path: led.real, access, origin: RuleOrigin::Ceiling });
+                if access != PathAccess::Write {
                     links.push((led.links, access));
                 }
             }
         }
     }
     let network = match file.network {
-        FileNetwork::Restricted => Network::Restricted,
-        FileNetwork::Enabled => Network::Enabled,
+        FileNetwork::Restricted => NetworkRule::Restricted,
+        FileNetwork::Enabled => NetworkRule::Enabled,
     };
     let devices = devices::find(&file.devices).map_err(PolicyError::from)?;
-    let rules = Rules::new(rules, globs, network).with_devices(devices);
+    let rules = PathRules::new(rules, globs, network).with_devices(devices);
     let rules = links.into_iter().fold(rules, |rules, (links, access)| rules.led_by(links, access));
     Ok(Policy::Confined(Arc::new(rules)))
 }
@@ -101,10 +101,10 @@ mod tests {
     fn a_file_becomes_rules() {
         let policy = parse("read = ['/']\nwrite = ['/srv/none']\ndeny = ['/srv/none/secret', '/**/*.pem']").unwrap();
         let rules = policy.rules().unwrap();
-        assert_eq!(rules.access(Path::new("/srv/none/x")).access, Access::Write);
-        assert_eq!(rules.access(Path::new("/srv/none/secret/x")).access, Access::Deny);
-        assert_eq!(rules.access(Path::new("/etc/x.pem")).access, Access::Deny);
-        assert_eq!(rules.network, Network::Restricted);
+        assert_eq!(rules.access(Path::new("/srv/none/x")).access, PathAccess::Write);
+        assert_eq!(rules.access(Path::new("/srv/none/secret/x")).access, PathAccess::Deny);
+        assert_eq!(rules.access(Path::new("/etc/x.pem")).access, PathAccess::Deny);
+        assert_eq!(rules.network, NetworkRule::Restricted);
     }
 
     #[test]
@@ -118,9 +118,9 @@ mod tests {
         let text = format!("read = ['/']\ndeny = ['{0}/link/**/*.env', '{0}/link/later/secret', '{0}/[id]/*.key']", root.display());
         let policy = parse(&text).unwrap();
         let access = |path: PathBuf| policy.rules().unwrap().access(&path).access;
-        assert_eq!([access(real.join("a/b.env")), access(real.join("later/secret/x"))], [Access::Deny, Access::Deny]);
-        assert_eq!([access(odd.join("a.key")), access(root.join("i/a.key"))], [Access::Deny, Access::Deny]);
-        assert_eq!(access(real.join("later/x")), Access::Read);
+        assert_eq!([access(real.join("a/b.env")), access(real.join("later/secret/x"))], [PathAccess::Deny, PathAccess::Deny]);
+        assert_eq!([access(odd.join("a.key")), access(root.join("i/a.key"))], [PathAccess::Deny, PathAccess::Deny]);
+        assert_eq!(access(real.join("later/x")), PathAccess::Read);
         std::os::unix::fs::symlink("/nowhere/at/all", root.join("broken")).unwrap();
         assert!(parse(&format!("deny = ['{}/broken']", root.display())).unwrap_err().to_string().contains("broken"));
     }

@@ -2,22 +2,22 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outpost_rpc::peer::{Answer, Request};
+use outpost_rpc::peer::{PeerRequest, ResponseFuture};
 use outpost_rpc::{Lane, Peer, Service, Violation};
 use outpost_wire::Fault;
 use outpost_wire::exec::session::{INITIALIZED, InitializeParams, InitializeResponse};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::attachment::{Attachment, Extensions};
-use crate::executor::Shared;
+use crate::attachment::{Extensions, SessionAttachment};
+use crate::executor::ExecutorShared;
 use crate::fault;
 use crate::http::BodyStreams;
 use crate::session::Session;
 use crate::streams::Streams;
-use crate::watch::Watches;
+use crate::watch::SessionWatches;
 
-pub struct Connection {
-    executor: Arc<Shared>,
+pub struct ExecutorConnection {
+    executor: Arc<ExecutorShared>,
     peer: Peer,
     state: Mutex<State>,
     /// File calls of one connection take effect in the order in which they were sent.
@@ -28,7 +28,7 @@ pub struct Connection {
     bulk_calls: Semaphore,
     streams: Streams,
     bodies: BodyStreams,
-    watches: Watches,
+    watches: SessionWatches,
 }
 
 /// No bulk is fetched for a client that has so much to read already.
@@ -45,12 +45,12 @@ enum State {
 #[derive(Clone)]
 struct Attached {
     session: Arc<Session>,
-    attachment: Arc<Attachment>,
+    attachment: Arc<SessionAttachment>,
 }
 
-impl Connection {
-    pub fn new(executor: Arc<Shared>, peer: Peer) -> Self {
-        let watches = Watches::new(peer.clone());
+impl ExecutorConnection {
+    pub fn new(executor: Arc<ExecutorShared>, peer: Peer) -> Self {
+        let watches = SessionWatches::new(peer.clone());
         Self {
             executor,
             peer,
@@ -64,7 +64,7 @@ impl Connection {
         }
     }
 
-    pub fn executor(&self) -> &Arc<Shared> {
+    pub fn executor(&self) -> &Arc<ExecutorShared> {
         &self.executor
     }
 
@@ -81,7 +81,7 @@ impl Connection {
         &self.bodies
     }
 
-    pub fn watches(&self) -> &Watches {
+    pub fn watches(&self) -> &SessionWatches {
         &self.watches
     }
 
@@ -89,7 +89,7 @@ impl Connection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn attached(&self) -> Option<(Arc<Session>, Arc<Attachment>)> {
+    pub fn attached(&self) -> Option<(Arc<Session>, Arc<SessionAttachment>)> {
         match &*self.lock() {
             State::New => None,
             State::Greeted(attached) | State::Ready(attached) => Some((attached.session.clone(), attached.attachment.clone())),
@@ -133,7 +133,7 @@ impl Connection {
     }
 
     /// The session of an admitted connection.
-    pub fn session(&self) -> Result<(Arc<Session>, Arc<Attachment>), Fault> {
+    pub fn session(&self) -> Result<(Arc<Session>, Arc<SessionAttachment>), Fault> {
         self.attached().ok_or_else(|| fault::not_initialized("exec"))
     }
 
@@ -148,7 +148,7 @@ impl Connection {
             Some(_) if self.executor.is_closing() => return Err(fault::ending()),
             Some(id) => self.executor.session(id).ok_or_else(|| fault::unknown_session(id))?,
         };
-        let attachment = Attachment::new(self.peer.clone(), Extensions::of(params.extensions.as_deref()));
+        let attachment = SessionAttachment::new(self.peer.clone(), Extensions::of(params.extensions.as_deref()));
         if !session.attach(attachment.clone()) {
             return Err(fault::unknown_session(session.id()));
         }
@@ -163,8 +163,8 @@ impl Connection {
     }
 }
 
-impl Service for Connection {
-    fn request(self: Arc<Self>, request: Request) -> Answer {
+impl Service for ExecutorConnection {
+    fn request(self: Arc<Self>, request: PeerRequest) -> ResponseFuture {
         let executor = self.executor.clone();
         executor.router.answer(self, request, fault::unknown_method)
     }

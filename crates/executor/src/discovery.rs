@@ -13,7 +13,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::fault;
-use crate::files::{Follow, open_regular};
+use crate::files::{LinkPolicy, open_regular};
 use scan::Scan;
 
 /// The most roots of one request.
@@ -32,7 +32,7 @@ const OPEN_MANIFEST: &str = "plugin.json";
 const MAX_ABOVE: usize = 32;
 
 /// What a look needs to know.
-pub struct Look<'a> {
+pub struct DiscoveryQuery<'a> {
     /// Also what only our own clients ask for.
     pub extended: bool,
     /// Refuses a file that was opened but must not be read.
@@ -40,7 +40,7 @@ pub struct Look<'a> {
 }
 
 /// Looks at a root. What is wrong with it is part of the answer.
-pub fn discover(root: &Path, look: &Look<'_>) -> Result<DiscoveredRoot, Fault> {
+pub fn discover(root: &Path, look: &DiscoveryQuery<'_>) -> Result<DiscoveredRoot, Fault> {
     let uri = PathUri::from_native(root).map_err(fault::path)?;
     let failed = |error: String| Ok(DiscoveredRoot { error: Some(error), ..DiscoveredRoot::empty("", uri.clone()) });
     match std::fs::metadata(root) {
@@ -97,7 +97,7 @@ pub fn weight(root: &DiscoveredRoot) -> usize {
 /// Reads the files of one root.
 struct Finder<'a> {
     root: &'a Path,
-    look: &'a Look<'a>,
+    look: &'a DiscoveryQuery<'a>,
     /// How many bytes may still be read.
     left: u64,
     warnings: Vec<String>,
@@ -116,7 +116,7 @@ impl Finder<'_> {
     /// A file as it is; nothing if it is not there, or cannot be used, which is then told.
     fn file(&mut self, path: &Path) -> Option<CapabilityFile> {
         let uri = PathUri::from_native(path).ok()?;
-        let opened = open_regular(path, Follow::Links).and_then(|(file, size)| (self.look.may_read)(&file).map(|()| (file, size)));
+        let opened = open_regular(path, LinkPolicy::Links).and_then(|(file, size)| (self.look.may_read)(&file).map(|()| (file, size)));
         let (file, size) = match opened {
             Ok(opened) => opened,
             Err(fault) if fault.code == outpost_wire::fault::NOT_FOUND || fault.message.ends_with("(os error 20)") => return None,
@@ -252,7 +252,7 @@ mod tests {
     }
 
     fn look(root: &Path) -> DiscoveredRoot {
-        discover(root, &Look { extended: true, may_read: &|_| Ok(()) }).unwrap()
+        discover(root, &DiscoveryQuery { extended: true, may_read: &|_| Ok(()) }).unwrap()
     }
 
     fn names(root: &Path, found: &DiscoveredRoot) -> Vec<String> {

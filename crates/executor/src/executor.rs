@@ -12,12 +12,12 @@ use outpost_wire::exec::environment::EnvironmentInfo;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use crate::attachment::Attachment;
+use crate::attachment::SessionAttachment;
 use crate::config::ExecutorConfig;
-use crate::connection::Connection;
+use crate::connection::ExecutorConnection;
 use crate::files::redo::Redo;
 use crate::http::{HttpClients, HttpGuard};
-use crate::journal::{FateLog, Journal, Past};
+use crate::journal::{FateLog, Journal, PreviousSession};
 use crate::locks::Locks;
 use crate::mounts::SlowMounts;
 use crate::session::Session;
@@ -43,14 +43,14 @@ pub enum Lifetime {
 
 /// Cheap to clone; all clones are one executor.
 #[derive(Clone)]
-pub struct Executor(Arc<Shared>);
+pub struct Executor(Arc<ExecutorShared>);
 
-pub(crate) struct Shared {
+pub(crate) struct ExecutorShared {
     pub config: Arc<ExecutorConfig>,
     /// Found out when it is first asked for.
     info: OnceLock<EnvironmentInfo>,
     instance_id: String,
-    pub router: Router<Connection>,
+    pub router: Router<ExecutorConnection>,
     pub slow_mounts: SlowMounts,
     pub http: HttpClients,
     pub redo: Option<Redo>,
@@ -63,7 +63,7 @@ pub(crate) struct Shared {
 }
 
 /// The journal of this start, and the sessions that earlier starts left behind.
-fn open_journal(config: &ExecutorConfig, instance_id: &str) -> (FateLog, HashMap<String, Past>) {
+fn open_journal(config: &ExecutorConfig, instance_id: &str) -> (FateLog, HashMap<String, PreviousSession>) {
     let Some(directory) = &config.journal_directory else { return (FateLog::default(), HashMap::new()) };
     match Journal::open(directory, Locks::new(config.lock_directory.clone()), instance_id, &config.listener) {
         Ok(journal) => {
@@ -88,7 +88,7 @@ impl Executor {
             redo.finish();
         }
         config.git.clean_up();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ExecutorShared {
             config: Arc::new(config),
             info: OnceLock::new(),
             instance_id,
@@ -126,7 +126,7 @@ impl Executor {
         let name = link.name.clone();
         let mut connection = None;
         let (peer, driver) = Peer::new(link, self.0.config.peer.clone(), |peer| {
-            let service = Arc::new(Connection::new(self.0.clone(), peer.clone()));
+            let service = Arc::new(ExecutorConnection::new(self.0.clone(), peer.clone()));
             connection = Some(service.clone());
             service
         });
@@ -196,8 +196,8 @@ impl Executor {
 
 /// Lets go of the session of a link that has ended.
 struct Release<'a> {
-    executor: &'a Arc<Shared>,
-    connection: Option<Arc<Connection>>,
+    executor: &'a Arc<ExecutorShared>,
+    connection: Option<Arc<ExecutorConnection>>,
     lifetime: Lifetime,
 }
 
@@ -209,7 +209,7 @@ impl Drop for Release<'_> {
     }
 }
 
-impl Shared {
+impl ExecutorShared {
     pub fn info(&self) -> &EnvironmentInfo {
         self.info.get_or_init(|| info::gather(&self.config, self.instance_id.clone()))
     }
@@ -231,7 +231,7 @@ impl Shared {
 
     /// Nothing if the executor is about to end.
     pub fn create_session(&self) -> Option<Arc<Session>> {
-        let session = Session::new((self.config.ids)(), self.config.clone(), self.fates.clone(), Past::default());
+        let session = Session::new((self.config.ids)(), self.config.clone(), self.fates.clone(), PreviousSession::default());
         let mut sessions = self.sessions();
         if self.is_closing() {
             return None;
@@ -241,7 +241,7 @@ impl Shared {
     }
 
     /// A session of which only the fates of its processes are left, and what it must not forget.
-    fn revive(self: &Arc<Self>, id: String, past: Past) {
+    fn revive(self: &Arc<Self>, id: String, past: PreviousSession) {
         let session = Session::new(id, self.config.clone(), self.fates.clone(), past);
         self.sessions().insert(session.id().to_owned(), session.clone());
         self.expire_later(session, 0);
@@ -257,7 +257,7 @@ impl Shared {
         self.less_to_do.notify_waiters();
     }
 
-    fn release(self: &Arc<Self>, session: &Arc<Session>, attachment: &Arc<Attachment>, lifetime: Lifetime) {
+    fn release(self: &Arc<Self>, session: &Arc<Session>, attachment: &Arc<SessionAttachment>, lifetime: Lifetime) {
         let Some(epoch) = session.detach(attachment) else { return };
         match lifetime {
             Lifetime::Link => self.end_session(session),

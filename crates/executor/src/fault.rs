@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use outpost_sandbox::LaunchError;
-use outpost_sandbox::policy::{Access, Refusal};
+use outpost_sandbox::policy::{PathAccess, PathRefusal};
 use outpost_wire::{Fault, PathError};
 use rustix::io::Errno;
 
@@ -23,10 +23,10 @@ pub fn file(error: io::Error) -> Fault {
 
 /// What a policy does not allow: the system's own words first, as the wire has them, then the path and the rule.
 /// `allowed` is what it does allow there.
-pub fn refused(refusal: &Refusal, allowed: Access) -> Fault {
+pub fn refused(refusal: &PathRefusal, allowed: PathAccess) -> Fault {
     match allowed {
-        Access::Deny => Fault::invalid_request(format!("{}: {refusal}", io::Error::from(Errno::ACCESS))),
-        Access::Read | Access::Write => Fault::internal(format!("{}: {refusal}", io::Error::from(Errno::ROFS))),
+        PathAccess::Deny => Fault::invalid_request(format!("{}: {refusal}", io::Error::from(Errno::ACCESS))),
+        PathAccess::Read | PathAccess::Write => Fault::internal(format!("{}: {refusal}", io::Error::from(Errno::ROFS))),
     }
 }
 

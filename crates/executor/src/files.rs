@@ -14,12 +14,12 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use outpost_wire::Fault;
-use outpost_wire::exec::files::{DirectoryEntry, Metadata};
+use outpost_wire::exec::files::{DirectoryEntry, FileMetadata};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use self::atomic::Written;
+use self::atomic::WriteOutcome;
 use self::redo::Redo;
 use crate::fault;
 
@@ -29,14 +29,14 @@ const MAX_ENTRIES: usize = 50_000;
 
 /// What to do about symbolic links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Follow {
+pub enum LinkPolicy {
     Links,
     /// Refuse a link in any component.
     Nothing,
 }
 
 pub struct WriteOptions {
-    pub follow: Follow,
+    pub follow: LinkPolicy,
     /// Make it survive a power cut.
     pub sync: bool,
 }
@@ -44,7 +44,7 @@ pub struct WriteOptions {
 pub struct RemoveOptions {
     pub recursive: bool,
     pub force: bool,
-    pub follow: Follow,
+    pub follow: LinkPolicy,
 }
 
 /// A file that is about to be read as a whole.
@@ -54,18 +54,18 @@ pub struct OpenFile {
 }
 
 /// Opens a regular file for reading. Anything else is refused without waiting: a pipe nobody writes to would hang.
-pub fn open_regular(path: &Path, follow: Follow) -> Result<(File, u64), Fault> {
+pub fn open_regular(path: &Path, follow: LinkPolicy) -> Result<(File, u64), Fault> {
     refuse_links(path, follow).map_err(fault::file)?;
     open_without_waiting(path, follow, OpenOptions::new().read(true))
 }
 
 /// Opens a regular file for writing, empty; it is created if it is not there.
-pub fn open_replaced(path: &Path, follow: Follow) -> Result<File, Fault> {
+pub fn open_replaced(path: &Path, follow: LinkPolicy) -> Result<File, Fault> {
     open_replaced_if(path, follow, &|_| Ok(()))
 }
 
 /// The same, if what was opened may be written.
-pub fn open_replaced_if(path: &Path, follow: Follow, may_write: &dyn Fn(&File) -> io::Result<()>) -> Result<File, Fault> {
+pub fn open_replaced_if(path: &Path, follow: LinkPolicy, may_write: &dyn Fn(&File) -> io::Result<()>) -> Result<File, Fault> {
     let (file, _) = open_for_writing(path, follow)?;
     may_write(&file).and_then(|()| file.set_len(0)).map_err(fault::file)?;
     Ok(file)
@@ -74,16 +74,16 @@ pub fn open_replaced_if(path: &Path, follow: Follow, may_write: &dyn Fn(&File) -
 /// Opens a client's own file to go on writing it; made for its owner only.
 pub fn open_part(path: &Path) -> Result<File, Fault> {
     let mut options = OpenOptions::new();
-    Ok(open_without_waiting(path, Follow::Nothing, options.write(true).create(true).truncate(false).mode(0o600))?.0)
+    Ok(open_without_waiting(path, LinkPolicy::Nothing, options.write(true).create(true).truncate(false).mode(0o600))?.0)
 }
 
 /// Not truncated at once: what turns out to be no file must not be touched.
-fn open_for_writing(path: &Path, follow: Follow) -> Result<(File, u64), Fault> {
+fn open_for_writing(path: &Path, follow: LinkPolicy) -> Result<(File, u64), Fault> {
     refuse_links(path, follow).map_err(fault::file)?;
     open_without_waiting(path, follow, OpenOptions::new().write(true).create(true).truncate(false))
 }
 
-fn open_without_waiting(path: &Path, follow: Follow, options: &mut OpenOptions) -> Result<(File, u64), Fault> {
+fn open_without_waiting(path: &Path, follow: LinkPolicy, options: &mut OpenOptions) -> Result<(File, u64), Fault> {
     let file = match options.custom_flags(open_flags(follow) | flag(OFlags::NONBLOCK)).open(path) {
         // A socket, a pipe without a reader, or a directory.
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::ISDIR)) => return Err(not_a_file(path)),
@@ -118,10 +118,10 @@ fn not_a_file(path: &Path) -> Fault {
     Fault::invalid_request(format!("path `{}` is not a file", path.display()))
 }
 
-fn open_flags(follow: Follow) -> i32 {
+fn open_flags(follow: LinkPolicy) -> i32 {
     match follow {
-        Follow::Links => 0,
-        Follow::Nothing => flag(OFlags::NOFOLLOW),
+        LinkPolicy::Links => 0,
+        LinkPolicy::Nothing => flag(OFlags::NOFOLLOW),
     }
 }
 
@@ -130,8 +130,8 @@ fn flag(flags: OFlags) -> i32 {
 }
 
 /// Refuses a path of which any component is a link, as the system would with `O_NOFOLLOW` everywhere.
-fn refuse_links(path: &Path, follow: Follow) -> io::Result<()> {
-    if follow == Follow::Links {
+fn refuse_links(path: &Path, follow: LinkPolicy) -> io::Result<()> {
+    if follow == LinkPolicy::Links {
         return Ok(());
     }
     match first_link(path)? {
@@ -157,8 +157,8 @@ fn first_link(path: &Path) -> io::Result<Option<PathBuf>> {
 /// Replaces a file as a whole, or makes it: nobody ever finds half of it.
 pub fn write(path: &Path, data: &[u8], options: &WriteOptions, redo: Option<&Redo>) -> Result<(), Fault> {
     match atomic::write(path, data, options)? {
-        Written::Done => Ok(()),
-        Written::InPlace(identity) => redo::rewrite(redo, &identity, data, options.sync).map_err(fault::file),
+        WriteOutcome::Done => Ok(()),
+        WriteOutcome::InPlace(identity) => redo::rewrite(redo, &identity, data, options.sync).map_err(fault::file),
     }
 }
 
@@ -180,20 +180,20 @@ pub mod native_path {
     }
 }
 
-pub fn create_directory(path: &Path, recursive: bool, follow: Follow) -> Result<(), Fault> {
+pub fn create_directory(path: &Path, recursive: bool, follow: LinkPolicy) -> Result<(), Fault> {
     refuse_links(path, follow).map_err(fault::file)?;
     fs::DirBuilder::new().recursive(recursive).mode(0o777).create(path).map_err(fault::file)
 }
 
 /// Type and size of what a link leads to, but whether it is one from the link itself.
-pub fn metadata(path: &Path, follow: Follow) -> Result<Metadata, Fault> {
-    if follow == Follow::Nothing && first_link(path).map_err(fault::file)?.is_some() {
+pub fn metadata(path: &Path, follow: LinkPolicy) -> Result<FileMetadata, Fault> {
+    if follow == LinkPolicy::Nothing && first_link(path).map_err(fault::file)?.is_some() {
         return Err(Fault::invalid_request("path contains a symbolic link"));
     }
     let link = fs::symlink_metadata(path).map_err(fault::file)?;
     let is_symlink = link.is_symlink();
     let metadata = if is_symlink { fs::metadata(path).map_err(fault::file)? } else { link };
-    Ok(Metadata {
+    Ok(FileMetadata {
         is_directory: metadata.is_dir(),
         is_file: metadata.is_file(),
         is_symlink,
@@ -237,7 +237,7 @@ pub fn read_directory(path: &Path) -> Result<Vec<DirectoryEntry>, Fault> {
 
 /// Never follows a link at the end of the path.
 pub fn remove(path: &Path, options: &RemoveOptions) -> Result<(), Fault> {
-    if options.follow == Follow::Nothing {
+    if options.follow == LinkPolicy::Nothing {
         if options.recursive {
             return Err(Fault::internal("recursive no-follow removal is unsupported"));
         }

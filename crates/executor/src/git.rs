@@ -26,7 +26,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use outpost_sandbox::policy::{Access, Origin, Policy, Reason, Rule, Rules};
+use outpost_sandbox::policy::{DecisionReason, PathAccess, PathRule, PathRules, Policy, RuleOrigin};
 use sha2::{Digest, Sha256};
 
 use self::find::Found;
@@ -158,7 +158,7 @@ impl Git {
     pub fn layered(&self, policy: Policy, ceiling: &Policy) -> Policy {
         let Policy::Confined(rules) = &policy else { return policy };
         // A repository in a cache of the home is in that cache's layer anyway.
-        let is_written = |rule: &&Rule| rule.access == Access::Write && rule.origin != Origin::Home && is_workspace(&rule.path);
+        let is_written = |rule: &&PathRule| rule.access == PathAccess::Write && rule.origin != RuleOrigin::Home && is_workspace(&rule.path);
         let (mut gitdirs, mut pointers): (Vec<PathBuf>, Vec<PathBuf>) = Default::default();
         for root in rules.iter().filter(is_written) {
             let found = self.found(&root.path);
@@ -167,10 +167,10 @@ impl Git {
         }
         gitdirs.sort();
         gitdirs.dedup();
-        let is_allowed = |gitdir: &Path| ceiling.rules().is_none_or(|ceiling| ceiling.access(gitdir).access == Access::Write);
-        let mut layered = Rules::clone(rules);
+        let is_allowed = |gitdir: &Path| ceiling.rules().is_none_or(|ceiling| ceiling.access(gitdir).access == PathAccess::Write);
+        let mut layered = PathRules::clone(rules);
         if self.settings.mode != GitMode::Full {
-            layered = pointers.into_iter().fold(layered, Rules::protecting);
+            layered = pointers.into_iter().fold(layered, PathRules::protecting);
         }
         let is_meant =
             |gitdir: &Path| gitdir.exists() || gitdir.parent().is_some_and(|root| rules.workspaces().iter().any(|about| about == root));
@@ -181,9 +181,9 @@ impl Git {
             layered = match self.settings.mode {
                 GitMode::Commit if is_allowed(&gitdir) => match self.repository(&gitdir) {
                     Some(repository) => {
-                        let layered = repository.substitutes().into_iter().fold(layered, Rules::substituting);
+                        let layered = repository.substitutes().into_iter().fold(layered, PathRules::substituting);
                         // Git works only in a tree that belongs to the user who runs it.
-                        match gitdir.parent().filter(|tree| gitdir.ends_with(".git") && layered.access(tree).access == Access::Read) {
+                        match gitdir.parent().filter(|tree| gitdir.ends_with(".git") && layered.access(tree).access == PathAccess::Read) {
                             Some(tree) => layered.also_about(tree.to_owned()),
                             None => layered,
                         }
@@ -254,7 +254,7 @@ impl Git {
 
     fn layers_of(&self, policy: &Policy) -> Vec<Arc<Repository>> {
         let Policy::Confined(rules) = policy else { return Vec::new() };
-        let gitdirs = rules.substitutes().iter().filter(|substitute| substitute.access == Access::Write);
+        let gitdirs = rules.substitutes().iter().filter(|substitute| substitute.access == PathAccess::Write);
         gitdirs.filter_map(|substitute| self.repository(&substitute.path)).collect()
     }
 
@@ -373,15 +373,15 @@ fn is_workspace(path: &Path) -> bool {
 }
 
 /// Whether a layer may take the place of a gitdir: no rule of a request or of the operator speaks of it, or of anything in it.
-fn is_free(rules: &Rules, gitdir: &Path) -> bool {
+fn is_free(rules: &PathRules, gitdir: &Path) -> bool {
     let decision = rules.access(gitdir);
-    let is_asked = matches!(decision.reason, Reason::Rule(rule) if rule.path == gitdir && rule.origin != Origin::Protected);
-    decision.access != Access::Deny && !is_asked && rules.below(gitdir).all(|rule| rule.origin == Origin::Protected)
+    let is_asked = matches!(decision.reason, DecisionReason::Rule(rule) if rule.path == gitdir && rule.origin != RuleOrigin::Protected);
+    decision.access != PathAccess::Deny && !is_asked && rules.below(gitdir).all(|rule| rule.origin == RuleOrigin::Protected)
 }
 
 #[cfg(test)]
 mod tests {
-    use outpost_sandbox::policy::Network;
+    use outpost_sandbox::policy::NetworkRule;
 
     use super::*;
 
@@ -395,13 +395,14 @@ mod tests {
             }
             fs::write(place(name).join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
         }
-        let rule = |name: &str, origin| Rule { path: place(name), access: Access::Write, origin };
-        let rules = Rules::new([rule("work", Origin::Request), rule("cache", Origin::Home)], Vec::new(), Network::Restricted);
+        let rule = |name: &str, origin| PathRule { path: place(name), access: PathAccess::Write, origin };
+        let rules =
+            PathRules::new([rule("work", RuleOrigin::Request), rule("cache", RuleOrigin::Home)], Vec::new(), NetworkRule::Restricted);
         let settings = GitSettings { mode: GitMode::ReadOnly, ..GitSettings::default() };
         let git = Git::new("session", settings, &BTreeMap::new());
         let layered = git.layered(Policy::Confined(Arc::new(rules)), &Policy::Open);
         let access = |name: &str| layered.rules().unwrap().access(&place(name)).access;
-        assert_eq!((access("work/inner/.git"), access("cache/inner/.git")), (Access::Read, Access::Write));
+        assert_eq!((access("work/inner/.git"), access("cache/inner/.git")), (PathAccess::Read, PathAccess::Write));
         assert!(git.lock().roots.get(&place("cache")).is_none());
     }
 }

@@ -62,12 +62,12 @@ pub fn gather(config: &ExecutorConfig, instance_id: String) -> EnvironmentInfo {
     }
 }
 
-fn sandbox_row(row: outpost_sandbox::Row) -> SandboxRow {
+fn sandbox_row(row: outpost_sandbox::PromiseRow) -> SandboxRow {
     SandboxRow { promise: row.promise.into(), holds: row.holds, mechanism: row.mechanism, reason: row.reason }
 }
 
 /// A limit as it is told.
-pub fn limit(limit: outpost_sandbox::Limit) -> Limit {
+pub fn limit(limit: outpost_sandbox::EffectiveLimit) -> Limit {
     Limit { what: limit.what.into(), value: limit.value, mechanism: limit.mechanism.name().into() }
 }
 

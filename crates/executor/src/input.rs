@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use outpost_sandbox::Input;
+use outpost_sandbox::ChildInput;
 use outpost_wire::exec::process::WriteStatus;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -31,7 +31,7 @@ pub struct ProcessInput {
 }
 
 struct Writer {
-    input: Option<Input>,
+    input: Option<ChildInput>,
     /// Whether a client ended the input.
     is_closed: bool,
     known: KnownWrites,
@@ -87,7 +87,7 @@ impl InputRoom {
 }
 
 impl ProcessInput {
-    pub fn new(input: Option<Input>, is_terminal: bool, room: InputRoom) -> Self {
+    pub fn new(input: Option<ChildInput>, is_terminal: bool, room: InputRoom) -> Self {
         let exists = input.is_some();
         let writer = Writer { input, is_closed: false, known: KnownWrites::default() };
         Self { writer: Arc::new(Mutex::new(writer)), is_terminal, exists, over: CancellationToken::new(), room }

@@ -10,7 +10,7 @@ use outpost_wire::{Fault, PathUri};
 use serde::Deserialize;
 
 use crate::config::ExecutorConfig;
-use crate::files::gate::Gate;
+use crate::files::gate::FileGate;
 
 const FEW_PLUGINS: usize = 64;
 
@@ -29,7 +29,7 @@ struct Interface {
 }
 
 /// Looks at all places, through the gate of whoever asks; `extended` for clients of ours. It blocks.
-pub fn look(config: &ExecutorConfig, gate: &Gate, extended: bool) -> Result<InstalledResponse, Fault> {
+pub fn look(config: &ExecutorConfig, gate: &FileGate, extended: bool) -> Result<InstalledResponse, Fault> {
     let mut found = InstalledResponse::default();
     for (id, path) in skill_folders(config) {
         let Some(root) = discover(gate, &path, extended, &mut found.warnings)? else { continue };
@@ -71,7 +71,7 @@ fn plugin_folders(config: &ExecutorConfig) -> Vec<PathBuf> {
 }
 
 /// A place that is not there holds nothing; one that may not be looked at is told.
-fn discover(gate: &Gate, path: &Path, extended: bool, warnings: &mut Vec<String>) -> Result<Option<DiscoveredRoot>, Fault> {
+fn discover(gate: &FileGate, path: &Path, extended: bool, warnings: &mut Vec<String>) -> Result<Option<DiscoveredRoot>, Fault> {
     if !path.is_dir() {
         return Ok(None);
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::locks::{Held, Locks};
+use crate::locks::{FileLock, Locks};
 use crate::trails::Led;
 
 /// A journal is rewritten when it has grown to this size and most of it is about processes that nobody asks for any more.
@@ -68,13 +68,13 @@ enum Fact {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fate {
     pub fingerprint: String,
-    pub end: Option<End>,
+    pub end: Option<RecordedExit>,
     /// The number after the last event that is known of.
     pub next_seq: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum RecordedExit {
     Exited(i32),
     Lost,
 }
@@ -84,12 +84,12 @@ pub type Fates = BTreeMap<String, Fate>;
 
 /// What is known of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Past {
+pub struct PreviousSession {
     pub fates: Fates,
     pub led: Led,
 }
 
-impl Past {
+impl PreviousSession {
     fn is_empty(&self) -> bool {
         self.fates.is_empty() && self.led.is_empty()
     }
@@ -117,8 +117,8 @@ pub struct Journal {
     listener: String,
     locks: Locks,
     /// The file, and the lock on it.
-    file: Option<(File, Held)>,
-    known: HashMap<String, Past>,
+    file: Option<(File, FileLock)>,
+    known: HashMap<String, PreviousSession>,
     written: u64,
     length: u64,
     /// Told once, not for every fact.
@@ -140,7 +140,7 @@ impl Journal {
     }
 
     /// Makes the file, with the name of the listener in it.
-    fn create(&self) -> io::Result<(File, Held, u64)> {
+    fn create(&self) -> io::Result<(File, FileLock, u64)> {
         let own = self.path.parent().ok_or(io::ErrorKind::InvalidInput)?;
         DirBuilder::new().recursive(true).mode(0o700).create(own)?;
         // One at a time: what was just made must not be taken for an orphan before it is locked.
@@ -153,7 +153,7 @@ impl Journal {
     }
 
     /// Nobody else may have it: it is ours by its name.
-    fn hold(&self, file: &File) -> io::Result<Held> {
+    fn hold(&self, file: &File) -> io::Result<FileLock> {
         self.locks.try_lock(file, &name_of(&self.path))?.ok_or_else(|| io::ErrorKind::ResourceBusy.into())
     }
 
@@ -176,7 +176,7 @@ impl Journal {
     }
 
     /// The sessions that earlier starts left behind.
-    pub fn past(&self) -> HashMap<String, Past> {
+    pub fn past(&self) -> HashMap<String, PreviousSession> {
         self.known.clone()
     }
 
@@ -190,7 +190,7 @@ impl Journal {
         }
         for past in facts.values_mut() {
             for fate in past.fates.values_mut() {
-                fate.end.get_or_insert(End::Lost);
+                fate.end.get_or_insert(RecordedExit::Lost);
             }
         }
         for (session, past) in facts {
@@ -299,7 +299,7 @@ fn line(fact: &Fact) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-fn apply(known: &mut HashMap<String, Past>, fact: &Fact) {
+fn apply(known: &mut HashMap<String, PreviousSession>, fact: &Fact) {
     let mut change = |session: &String, process: &String, change: &dyn Fn(&mut Fate)| {
         if let Some(fate) = known.get_mut(session).and_then(|past| past.fates.get_mut(process)) {
             change(fate);
@@ -312,11 +312,11 @@ fn apply(known: &mut HashMap<String, Past>, fact: &Fact) {
             known.entry(session.clone()).or_default().fates.insert(process.clone(), fate);
         }
         Fact::Exited { session, process, code, next_seq } => change(session, process, &|fate| {
-            fate.end = Some(End::Exited(*code));
+            fate.end = Some(RecordedExit::Exited(*code));
             fate.next_seq = *next_seq;
         }),
         Fact::Closed { session, process, next_seq } => change(session, process, &|fate| fate.next_seq = *next_seq),
-        Fact::Lost { session, process } => change(session, process, &|fate| fate.end = Some(End::Lost)),
+        Fact::Lost { session, process } => change(session, process, &|fate| fate.end = Some(RecordedExit::Lost)),
         Fact::Forgotten { session, process } => {
             if let Some(past) = known.get_mut(session) {
                 past.fates.remove(process);
@@ -338,7 +338,7 @@ fn apply(known: &mut HashMap<String, Past>, fact: &Fact) {
 }
 
 /// The facts that lead to what is known of a session.
-fn retell_session(session: &str, past: &Past) -> Vec<Fact> {
+fn retell_session(session: &str, past: &PreviousSession) -> Vec<Fact> {
     let processes = past.fates.iter().flat_map(|(process, fate)| retell(session, process, fate));
     let led = past.led.iter().flat_map(|(path, targets)| targets.iter().map(move |target| (path, target)));
     let led = led.map(|(path, target)| Fact::Led { session: session.to_owned(), path: path.clone(), target: target.clone() });
@@ -350,8 +350,8 @@ fn retell(session: &str, process: &str, fate: &Fate) -> Vec<Fact> {
     let (session, process) = (session.to_owned(), process.to_owned());
     let mut facts = vec![Fact::Started { session: session.clone(), process: process.clone(), fingerprint: fate.fingerprint.clone() }];
     match fate.end {
-        Some(End::Exited(code)) => facts.push(Fact::Exited { session, process, code, next_seq: fate.next_seq }),
-        Some(End::Lost) => facts.push(Fact::Lost { session, process }),
+        Some(RecordedExit::Exited(code)) => facts.push(Fact::Exited { session, process, code, next_seq: fate.next_seq }),
+        Some(RecordedExit::Lost) => facts.push(Fact::Lost { session, process }),
         None => {}
     }
     facts
@@ -361,7 +361,7 @@ fn retell(session: &str, process: &str, fate: &Fate) -> Vec<Fact> {
 struct Orphan {
     path: PathBuf,
     file: File,
-    _held: Held,
+    _held: FileLock,
 }
 
 /// Held while somebody looks around, or makes a journal.
@@ -420,7 +420,7 @@ mod tests {
         fs::write(&path, kept).unwrap();
     }
 
-    fn fate(end: Option<End>, next_seq: u64) -> Fate {
+    fn fate(end: Option<RecordedExit>, next_seq: u64) -> Fate {
         Fate { fingerprint: "f".into(), end, next_seq }
     }
 
@@ -444,9 +444,9 @@ mod tests {
             let past = journal.past();
             assert_eq!(past.len(), 1);
             let expected = [
-                ("closed", fate(Some(End::Exited(0)), 5)),
-                ("exited", fate(Some(End::Exited(7)), 5)),
-                ("running", fate(Some(End::Lost), 1)),
+                ("closed", fate(Some(RecordedExit::Exited(0)), 5)),
+                ("exited", fate(Some(RecordedExit::Exited(7)), 5)),
+                ("running", fate(Some(RecordedExit::Lost), 1)),
             ];
             assert_eq!(past["s"].fates, expected.map(|(id, fate)| (id.to_owned(), fate)).into());
             assert_eq!(journals(directory.path()).len(), 1, "an older journal was left behind");
@@ -508,7 +508,7 @@ mod tests {
         fs::write(&path, text).unwrap();
         assert_eq!(
             Journal::open(directory.path(), Locks::default(), "two", "here").unwrap().past()["s"].fates["p"],
-            fate(Some(End::Lost), 1)
+            fate(Some(RecordedExit::Lost), 1)
         );
     }
 

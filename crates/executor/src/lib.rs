@@ -5,6 +5,7 @@
 
 mod attachment;
 mod attributes;
+mod blocking;
 pub mod ceiling;
 mod config;
 mod connection;
@@ -36,7 +37,6 @@ mod settings;
 mod snapshot;
 mod spool;
 mod streams;
-mod threads;
 mod trails;
 mod variables;
 mod walk;

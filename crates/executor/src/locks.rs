@@ -14,11 +14,11 @@ pub struct Locks(Option<PathBuf>);
 
 /// A lock that ends when this and the file are dropped.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct FileLock {
     beside: Option<File>,
 }
 
-impl Held {
+impl FileLock {
     /// Whether it is not on the file itself, and so outlives it.
     pub fn is_beside(&self) -> bool {
         self.beside.is_some()
@@ -31,16 +31,16 @@ impl Locks {
     }
 
     /// Locks a file that is known by `name`. Nothing if somebody else has it.
-    pub fn try_lock(&self, file: &File, name: &str) -> io::Result<Option<Held>> {
+    pub fn try_lock(&self, file: &File, name: &str) -> io::Result<Option<FileLock>> {
         match (flock(file, FlockOperation::NonBlockingLockExclusive), &self.0) {
-            (Ok(()), _) => Ok(Some(Held::default())),
+            (Ok(()), _) => Ok(Some(FileLock::default())),
             (Err(Errno::WOULDBLOCK), _) => Ok(None),
             (Err(error), None) => Err(error.into()),
             (Err(error), Some(directory)) => {
                 tracing::debug!(name, error = %io::Error::from(error), "locked beside the file");
                 let beside = open(directory, name)?;
                 match flock(&beside, FlockOperation::NonBlockingLockExclusive) {
-                    Ok(()) => Ok(Some(Held { beside: Some(beside) })),
+                    Ok(()) => Ok(Some(FileLock { beside: Some(beside) })),
                     Err(Errno::WOULDBLOCK) => Ok(None),
                     Err(error) => Err(error.into()),
                 }

@@ -38,14 +38,14 @@ pub struct ExitNote {
 
 /// What a reader finds after its cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum OutputEvent {
     Output { seq: u64, stream: Stream, bytes: Bytes },
     Gap { seq: u64, bytes: u64 },
     Exited { seq: u64, code: i32, note: ExitNote },
     Closed { seq: u64 },
 }
 
-impl Event {
+impl OutputEvent {
     pub fn seq(&self) -> u64 {
         match self {
             Self::Output { seq, .. } | Self::Gap { seq, .. } | Self::Exited { seq, .. } | Self::Closed { seq } => *seq,
@@ -249,7 +249,7 @@ impl OutputLog {
     }
 
     /// The next event after `seq`. Numbers beyond the end have none.
-    pub fn after(&mut self, seq: u64) -> Option<Event> {
+    pub fn after(&mut self, seq: u64) -> Option<OutputEvent> {
         let wanted = seq.checked_add(1)?;
         if wanted >= self.next_seq {
             return None;
@@ -259,27 +259,27 @@ impl OutputLog {
         Some(event)
     }
 
-    fn event_at(&mut self, wanted: u64) -> Event {
+    fn event_at(&mut self, wanted: u64) -> OutputEvent {
         if let Some((seq, code)) = self.exited
             && seq == wanted
         {
-            return Event::Exited { seq, code, note: self.note.clone() };
+            return OutputEvent::Exited { seq, code, note: self.note.clone() };
         }
         if self.closed == Some(wanted) {
-            return Event::Closed { seq: wanted };
+            return OutputEvent::Closed { seq: wanted };
         }
         if let Ok(index) = self.recent.binary_search_by_key(&wanted, |chunk| chunk.seq) {
             let chunk = &mut self.recent[index];
-            return Event::Output { seq: wanted, stream: chunk.stream, bytes: chunk.bytes.seal() };
+            return OutputEvent::Output { seq: wanted, stream: chunk.stream, bytes: chunk.bytes.seal() };
         }
         if let Some((stream, bytes)) = self.spooled.read(wanted) {
-            return Event::Output { seq: wanted, stream, bytes };
+            return OutputEvent::Output { seq: wanted, stream, bytes };
         }
         self.gap_from(wanted)
     }
 
     /// Everything from `wanted` to the next thing that is still here, the exit included.
-    fn gap_from(&mut self, wanted: u64) -> Event {
+    fn gap_from(&mut self, wanted: u64) -> OutputEvent {
         let mut last = self.first_kept().saturating_sub(1).max(wanted);
         if let Some((exit, _)) = self.exited
             && exit > wanted
@@ -291,7 +291,7 @@ impl OutputLog {
         {
             last = last.min(closed - 1);
         }
-        Event::Gap { seq: last, bytes: self.dropped.between(wanted, last) }
+        OutputEvent::Gap { seq: last, bytes: self.dropped.between(wanted, last) }
     }
 
     /// How many bytes of output come after `seq`, kept or not.
@@ -418,7 +418,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn all(log: &mut OutputLog, mut seq: u64) -> Vec<Event> {
+    fn all(log: &mut OutputLog, mut seq: u64) -> Vec<OutputEvent> {
         std::iter::from_fn(|| {
             let event = log.after(seq)?;
             seq = event.seq();
@@ -427,8 +427,8 @@ mod tests {
         .collect()
     }
 
-    fn output(seq: u64, stream: Stream, text: &str) -> Event {
-        Event::Output { seq, stream, bytes: Bytes::copy_from_slice(text.as_bytes()) }
+    fn output(seq: u64, stream: Stream, text: &str) -> OutputEvent {
+        OutputEvent::Output { seq, stream, bytes: Bytes::copy_from_slice(text.as_bytes()) }
     }
 
     const SMALL: OutputLimits = OutputLimits { memory: 10, spool: 20 };
@@ -451,10 +451,10 @@ mod tests {
         log.give_up();
         assert_eq!(log.held(), (0, 0));
         let expected = [
-            Event::Gap { seq: 2, bytes: 7 },
-            Event::Exited { seq: 3, code: 3, note: ExitNote::default() },
-            Event::Gap { seq: 4, bytes: 5 },
-            Event::Closed { seq: 5 },
+            OutputEvent::Gap { seq: 2, bytes: 7 },
+            OutputEvent::Exited { seq: 3, code: 3, note: ExitNote::default() },
+            OutputEvent::Gap { seq: 4, bytes: 5 },
+            OutputEvent::Closed { seq: 5 },
         ];
         assert_eq!(all(&mut log, 0), expected);
     }
@@ -470,9 +470,9 @@ mod tests {
         let expected = [
             output(1, Stream::Stdout, "one"),
             output(2, Stream::Stderr, "two"),
-            Event::Exited { seq: 3, code: 3, note: ExitNote::default() },
+            OutputEvent::Exited { seq: 3, code: 3, note: ExitNote::default() },
             output(4, Stream::Stdout, "late"),
-            Event::Closed { seq: 5 },
+            OutputEvent::Closed { seq: 5 },
         ];
         assert_eq!(all(&mut log, 0), expected);
         assert_eq!(all(&mut log, 3), expected[3..]);
@@ -523,14 +523,14 @@ mod tests {
         assert_eq!(
             all(&mut log, 0),
             [
-                Event::Gap { seq: 3, bytes: 24 },
-                Event::Exited { seq: 4, code: 0, note: ExitNote::default() },
-                Event::Gap { seq: 7, bytes: 24 },
+                OutputEvent::Gap { seq: 3, bytes: 24 },
+                OutputEvent::Exited { seq: 4, code: 0, note: ExitNote::default() },
+                OutputEvent::Gap { seq: 7, bytes: 24 },
                 output(8, Stream::Stdout, "12345678"),
-                Event::Closed { seq: 9 }
+                OutputEvent::Closed { seq: 9 }
             ]
         );
-        assert_eq!(all(&mut log, 1)[0], Event::Gap { seq: 3, bytes: 16 });
+        assert_eq!(all(&mut log, 1)[0], OutputEvent::Gap { seq: 3, bytes: 16 });
         assert_eq!(log.bytes_after(0), 56);
         assert_eq!(log.bytes_after(5), 24);
     }
@@ -558,7 +558,7 @@ mod tests {
                 if look {
                     for event in all(&mut log, cursors.last().unwrap().0) {
                         let (_, offset) = *cursors.last().unwrap();
-                        let bytes = match &event { Event::Output { bytes, .. } => bytes.len() as u64, Event::Gap { bytes, .. } => *bytes, _ => 0 };
+                        let bytes = match &event { OutputEvent::Output { bytes, .. } => bytes.len() as u64, OutputEvent::Gap { bytes, .. } => *bytes, _ => 0 };
                         cursors.push((event.seq(), offset + bytes));
                     }
                 }
@@ -571,13 +571,13 @@ mod tests {
                 for event in all(&mut log, seq) {
                     let last = event.seq();
                     match event {
-                        Event::Output { seq, bytes, .. } => {
+                        OutputEvent::Output { seq, bytes, .. } => {
                             prop_assert_eq!(seq, expected);
                             prop_assert_eq!(&bytes[..], &everything[offset..offset + bytes.len()]);
                             offset += bytes.len();
                         }
-                        Event::Gap { bytes, .. } => offset += bytes as usize,
-                        Event::Exited { seq, .. } | Event::Closed { seq } => prop_assert_eq!(seq, expected),
+                        OutputEvent::Gap { bytes, .. } => offset += bytes as usize,
+                        OutputEvent::Exited { seq, .. } | OutputEvent::Closed { seq } => prop_assert_eq!(seq, expected),
                     }
                     expected = last + 1;
                 }

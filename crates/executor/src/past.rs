@@ -2,23 +2,23 @@
 
 use outpost_wire::exec::process::{ProcessSummary, ReadResponse};
 
-use crate::journal::{End, Fate};
+use crate::journal::{Fate, RecordedExit};
 
 /// What the wire says when a status is lost.
 const LOST: i32 = -1;
 
 fn exit_code(fate: &Fate) -> i32 {
     match fate.end {
-        Some(End::Exited(code)) => code,
-        Some(End::Lost) | None => LOST,
+        Some(RecordedExit::Exited(code)) => code,
+        Some(RecordedExit::Lost) | None => LOST,
     }
 }
 
 /// The numbers go on as if the process had been closed; a client sees by them how much it has missed.
 pub fn read(fate: &Fate) -> ReadResponse {
     let failure = match fate.end {
-        Some(End::Exited(_)) => None,
-        Some(End::Lost) | None => Some("the executor was restarted while the process ran: it is lost".to_owned()),
+        Some(RecordedExit::Exited(_)) => None,
+        Some(RecordedExit::Lost) | None => Some("the executor was restarted while the process ran: it is lost".to_owned()),
     };
     ReadResponse {
         chunks: Vec::new(),

@@ -21,7 +21,7 @@ const JOBS: [(&str, &str); 5] =
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Place {
+pub struct HostPlace {
     /// The name of the host.
     pub host: String,
     /// What identifies the installed system; nodes that boot one image may share it.
@@ -52,7 +52,7 @@ pub struct ContainerSigns<'a> {
     pub image: Option<&'a str>,
 }
 
-impl Place {
+impl HostPlace {
     /// This very process, with these variables.
     pub fn here(variables: &BTreeMap<OsString, OsString>) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
@@ -156,8 +156,8 @@ fn pod_id(text: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn host(name: &str, boot: &str) -> Place {
-        Place { host: name.into(), machine: Some("m".into()), boot: Some(boot.into()), ..Place::default() }
+    fn host(name: &str, boot: &str) -> HostPlace {
+        HostPlace { host: name.into(), machine: Some("m".into()), boot: Some(boot.into()), ..HostPlace::default() }
     }
 
     #[test]
@@ -173,14 +173,14 @@ mod tests {
     #[test]
     fn jobs_and_containers_of_one_host_are_apart() {
         let first = host("a", "1");
-        let job = |id: &str| Place { job: Some(id.into()), ..first.clone() };
-        let container = |id: &str, boot: &str| Place { container: Some(id.into()), ..host("c", boot) };
+        let job = |id: &str| HostPlace { job: Some(id.into()), ..first.clone() };
+        let container = |id: &str, boot: &str| HostPlace { container: Some(id.into()), ..host("c", boot) };
         assert!(!first.is_still(&job("slurm:9")) && !job("slurm:9").is_still(&job("slurm:10")));
         assert!(job("slurm:9").is_still(&job("slurm:9")));
         assert!(!first.is_still(&container("x", "1")) && !container("x", "1").is_still(&container("y", "1")));
         assert!(container("x", "1").is_still(&container("x", "2")), "a container keeps its id when its host restarts");
         // One job may have several nodes.
-        let other_node = Place { host: "b".into(), ..job("slurm:9") };
+        let other_node = HostPlace { host: "b".into(), ..job("slurm:9") };
         let keys = [first.key(), job("slurm:9").key(), job("slurm:10").key(), other_node.key(), container("x", "1").key()];
         let different: std::collections::BTreeSet<_> = keys.iter().collect();
         assert_eq!(different.len(), keys.len());
@@ -192,8 +192,8 @@ mod tests {
     fn jobs_are_known_by_what_schedulers_set() {
         let variables: BTreeMap<OsString, OsString> =
             [("SLURM_JOB_ID".into(), "9".into()), ("PBS_JOBID".into(), "7".into())].into_iter().collect();
-        assert_eq!(Place::here(&variables).job.as_deref(), Some("slurm:9"));
-        assert_eq!(Place::here(&BTreeMap::new()).job, None);
+        assert_eq!(HostPlace::here(&variables).job.as_deref(), Some("slurm:9"));
+        assert_eq!(HostPlace::here(&BTreeMap::new()).job, None);
     }
 
     #[test]

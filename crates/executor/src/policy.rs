@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use outpost_sandbox::home::{Home, KnownHome, without_secrets};
-use outpost_sandbox::policy::{Access, Exceeds, Glob, GlobError, HomeView, Network, Origin, Policy, Rule, Rules, Trace, trace};
+use outpost_sandbox::policy::{
+    Exceeds, Glob, GlobError, HomeView, NetworkRule, PathAccess, PathRule, PathRules, Policy, RuleOrigin, Trace, trace,
+};
 use outpost_wire::exec::policy as wire;
 use outpost_wire::exec::policy::{Entry, EntryPath, FileSystem, Grant, MissingPath, Permissions, SandboxContext, SpecialRoot};
 use outpost_wire::{PathError, PathUri};
@@ -101,7 +103,7 @@ impl Grounds {
             Permissions::External { network } | Permissions::Managed { file_system: FileSystem::Unrestricted, network } => match network {
                 wire::Network::Enabled => return Ok(Policy::Open),
                 wire::Network::Restricted => {
-                    draft.open.push(granted("/", Access::Write));
+                    draft.open.push(granted("/", PathAccess::Write));
                     *network
                 }
             },
@@ -111,8 +113,8 @@ impl Grounds {
             }
         };
         let network = match asked_network {
-            wire::Network::Restricted => Network::Restricted,
-            wire::Network::Enabled => Network::Enabled,
+            wire::Network::Restricted => NetworkRule::Restricted,
+            wire::Network::Enabled => NetworkRule::Enabled,
         };
         let mut about = Vec::new();
         for uri in context.workspace_roots.iter().flatten().chain(&context.cwd) {
@@ -128,36 +130,36 @@ impl Grounds {
         // A ceiling speaks for itself.
         for shared in self.shared.iter().filter(|shared| self.ceiling == Policy::Open && shared.is_dir()) {
             let shared = resolved(shared)?;
-            if rules.access(&shared).access >= Access::Read {
+            if rules.access(&shared).access >= PathAccess::Read {
                 shown.push(shared);
             }
         }
         for own in &self.own {
             let led = follow(own)?;
             for path in trails.taken(own, &led)? {
-                rules = rules.held_to(Rule { path, access: Access::Deny, origin: Origin::Own });
+                rules = rules.held_to(PathRule { path, access: PathAccess::Deny, origin: RuleOrigin::Own });
             }
-            rules = rules.led_by(led.links, Access::Deny);
+            rules = rules.led_by(led.links, PathAccess::Deny);
         }
-        let rules = self.at_home(shown.into_iter().fold(rules, Rules::showing));
+        let rules = self.at_home(shown.into_iter().fold(rules, PathRules::showing));
         let rules = rules.with_devices(devices::find(&context.devices)?);
         Ok(Policy::Confined(Arc::new(rules)))
     }
 
     /// Shows the home through a layer, and takes keys and tokens away wherever the layer does not.
-    fn at_home(&self, mut rules: Rules) -> Rules {
+    fn at_home(&self, mut rules: PathRules) -> PathRules {
         let Some(known) = self.home.as_ref().and_then(|home| home.known()) else { return rules };
         let secrets: Vec<PathBuf> = known.hidden.iter().chain(&known.mixed).map(|path| known.home.join(path)).collect();
-        let is_layered = rules.access(&known.home).access == Access::Read;
+        let is_layered = rules.access(&known.home).access == PathAccess::Read;
         // Places inside of the home that are shown as they are, or all of it.
         let open: Vec<PathBuf> = match is_layered {
-            true => rules.below(&known.home).filter(|rule| rule.access > Access::Deny).map(|rule| rule.path.clone()).collect(),
+            true => rules.below(&known.home).filter(|rule| rule.access > PathAccess::Deny).map(|rule| rule.path.clone()).collect(),
             false => vec![known.home.clone()],
         };
         let inside = secrets.iter().filter(|path| open.iter().any(|place| path.starts_with(place)));
         let exposed: Vec<&PathBuf> = inside.chain(&known.outside).filter(|path| !rules.names(path) && has_secrets(&known, path)).collect();
         for path in exposed {
-            rules = rules.held_to(Rule { path: path.clone(), access: Access::Deny, origin: Origin::Credentials });
+            rules = rules.held_to(PathRule { path: path.clone(), access: PathAccess::Deny, origin: RuleOrigin::Credentials });
         }
         if !is_layered {
             return rules;
@@ -177,12 +179,12 @@ impl Grounds {
     fn entries(&self, entries: &[Entry], context: &SandboxContext, draft: &mut Draft<'_>) -> Result<(), PolicyError> {
         for entry in entries {
             let access = match entry.access {
-                wire::Access::Read => Access::Read,
-                wire::Access::Write => Access::Write,
-                wire::Access::Deny => Access::Deny,
+                wire::Access::Read => PathAccess::Read,
+                wire::Access::Write => PathAccess::Write,
+                wire::Access::Deny => PathAccess::Deny,
             };
             if let EntryPath::GlobPattern { pattern } = &entry.path {
-                if access != Access::Deny {
+                if access != PathAccess::Deny {
                     return Err(PolicyError::PatternGrants(pattern.clone()));
                 }
                 let base = match &context.cwd {
@@ -190,7 +192,7 @@ impl Grounds {
                     Some(cwd) => cwd.to_native()?,
                     None => return Err(PolicyError::NeedsCwd),
                 };
-                let globs = globs(&base, pattern, &mut |path| draft.taken(path, Access::Deny))?;
+                let globs = globs(&base, pattern, &mut |path| draft.taken(path, PathAccess::Deny))?;
                 draft.globs.extend(globs);
                 continue;
             }
@@ -205,11 +207,11 @@ impl Grounds {
                 };
                 let is_missing = !led.real.exists();
                 let is_optional = entry.missing_path_behavior == Some(MissingPath::Skip) || entry.grant == Some(Grant::Optional);
-                if is_missing && access == Access::Write && !is_optional {
+                if is_missing && access == PathAccess::Write && !is_optional {
                     return Err(PolicyError::Missing(led.real));
                 }
                 draft.add(&path, &led, access, is_missing && is_optional)?;
-                if access == Access::Read {
+                if access == PathAccess::Read {
                     let is_usual = matches!(&entry.path, EntryPath::Special { value: SpecialRoot::ProjectRoots { subpath: Some(sub) } } if sub == ".git");
                     *draft.usual.entry(led.real).or_insert(true) &= is_usual;
                 }
@@ -219,12 +221,12 @@ impl Grounds {
     }
 
     /// Whether the operator allows this much there.
-    fn ceiling_gives(&self, path: &Path, access: Access) -> bool {
+    fn ceiling_gives(&self, path: &Path, access: PathAccess) -> bool {
         self.ceiling.rules().is_none_or(|ceiling| ceiling.access(path).access >= access)
     }
 
     /// The concrete places that an entry means.
-    fn places(&self, path: &EntryPath, access: Access, context: &SandboxContext) -> Result<Vec<PathBuf>, PolicyError> {
+    fn places(&self, path: &EntryPath, access: PathAccess, context: &SandboxContext) -> Result<Vec<PathBuf>, PolicyError> {
         let EntryPath::Special { value } = path else {
             let EntryPath::Path { path } = path else { return Ok(Vec::new()) };
             return Ok(vec![path.to_native()?]);
@@ -246,7 +248,7 @@ impl Grounds {
                 roots.into_iter().map(|root| below(root, subpath.as_deref())).collect::<Result<_, _>>()?
             }
             // Less than what was meant is safe if it was a grant.
-            SpecialRoot::Unknown { path, .. } if access == Access::Deny => return Err(PolicyError::Unknown(path.clone())),
+            SpecialRoot::Unknown { path, .. } if access == PathAccess::Deny => return Err(PolicyError::Unknown(path.clone())),
             SpecialRoot::Unknown { .. } => Vec::new(),
         })
     }
@@ -261,8 +263,8 @@ fn has_secrets(known: &KnownHome, path: &Path) -> bool {
     }
 }
 
-fn granted(path: impl Into<PathBuf>, access: Access) -> Rule {
-    Rule { path: path.into(), access, origin: Origin::Request }
+fn granted(path: impl Into<PathBuf>, access: PathAccess) -> PathRule {
+    PathRule { path: path.into(), access, origin: RuleOrigin::Request }
 }
 
 fn natives(uris: &[PathUri]) -> Result<Vec<PathBuf>, PolicyError> {
@@ -279,29 +281,29 @@ fn below(root: PathBuf, subpath: Option<&str>) -> Result<PathBuf, PolicyError> {
 struct Draft<'a> {
     trails: &'a Trails,
     homes: &'a [PathBuf],
-    accesses: BTreeMap<PathBuf, Access>,
+    accesses: BTreeMap<PathBuf, PathAccess>,
     /// The `.git` of project roots that may be read, which every client says: by its root, unless the same path was named by itself.
     usual: BTreeMap<PathBuf, bool>,
     /// What may be written with everything in it, protected or not.
-    open: Vec<Rule>,
+    open: Vec<PathRule>,
     /// Where paths led before that may only be read: they are given nothing there.
-    limits: Vec<Rule>,
-    links: Vec<(Vec<PathBuf>, Access)>,
+    limits: Vec<PathRule>,
+    links: Vec<(Vec<PathBuf>, PathAccess)>,
     globs: Vec<Glob>,
 }
 
 impl Draft<'_> {
     /// Adds an entry for a path as it is spelled. One that is skipped still denies where it led before.
-    fn add(&mut self, spelled: &Path, led: &Trace, access: Access, is_skipped: bool) -> Result<(), PolicyError> {
-        if access == Access::Write {
+    fn add(&mut self, spelled: &Path, led: &Trace, access: PathAccess, is_skipped: bool) -> Result<(), PolicyError> {
+        if access == PathAccess::Write {
             self.trails.given(spelled, led)?;
         } else {
-            if access == Access::Read && !is_skipped {
+            if access == PathAccess::Read && !is_skipped {
                 self.trails.given(spelled, led)?;
             }
             for target in self.trails.taken(spelled, led)?.into_iter().filter(|target| *target != led.real) {
                 match access {
-                    Access::Deny => self.set(target, access),
+                    PathAccess::Deny => self.set(target, access),
                     _ => self.limits.push(granted(target, access)),
                 }
             }
@@ -314,13 +316,13 @@ impl Draft<'_> {
     }
 
     /// Of two entries for one path a denial counts, then what gives more.
-    fn set(&mut self, path: PathBuf, access: Access) {
+    fn set(&mut self, path: PathBuf, access: PathAccess) {
         let known = self.accesses.entry(path).or_insert(access);
-        *known = if *known == Access::Deny || access == Access::Deny { Access::Deny } else { access.max(*known) };
+        *known = if *known == PathAccess::Deny || access == PathAccess::Deny { PathAccess::Deny } else { access.max(*known) };
     }
 
     /// Everything that a path means from which something is taken away.
-    fn taken(&mut self, spelled: &Path, access: Access) -> Result<Vec<PathBuf>, PolicyError> {
+    fn taken(&mut self, spelled: &Path, access: PathAccess) -> Result<Vec<PathBuf>, PolicyError> {
         let led = follow(spelled)?;
         let targets = self.trails.taken(spelled, &led)?;
         self.links.push((led.links, access));
@@ -331,18 +333,18 @@ impl Draft<'_> {
     fn forget_usual(&mut self) {
         for (path, _) in self.usual.iter().filter(|(_, is_usual)| **is_usual) {
             let around = path.parent().and_then(|parent| parent.ancestors().find_map(|ancestor| self.accesses.get(ancestor)));
-            if around == Some(&Access::Write) && self.accesses.get(path) == Some(&Access::Read) {
+            if around == Some(&PathAccess::Write) && self.accesses.get(path) == Some(&PathAccess::Read) {
                 self.accesses.remove(path);
             }
         }
     }
 
-    fn rules(mut self, network: Network) -> Result<Rules, PolicyError> {
+    fn rules(mut self, network: NetworkRule) -> Result<PathRules, PolicyError> {
         self.forget_usual();
-        let writable: Vec<_> = self.accesses.iter().filter(|(_, access)| **access == Access::Write).map(|(path, _)| path).collect();
+        let writable: Vec<_> = self.accesses.iter().filter(|(_, access)| **access == PathAccess::Write).map(|(path, _)| path).collect();
         self.trails.may_write(writable.iter().copied().filter(|root| *root != Path::new("/")));
         let given = self.accesses.iter().map(|(path, access)| granted(path, *access));
-        let mut rules = Rules::new(self.open.into_iter().chain(given), self.globs, network);
+        let mut rules = PathRules::new(self.open.into_iter().chain(given), self.globs, network);
         for root in &writable {
             for (path, led) in self.trails.protected(root, self.homes).iter() {
                 for target in self.trails.taken(path, led)? {
@@ -351,10 +353,10 @@ impl Draft<'_> {
                         rules = rules.protecting(target);
                     }
                 }
-                rules = rules.led_by(led.links.iter().cloned(), Access::Read);
+                rules = rules.led_by(led.links.iter().cloned(), PathAccess::Read);
             }
         }
-        let rules = self.limits.into_iter().fold(rules, Rules::limited);
+        let rules = self.limits.into_iter().fold(rules, PathRules::limited);
         Ok(self.links.into_iter().fold(rules, |rules, (links, access)| rules.led_by(links, access)))
     }
 }
@@ -437,7 +439,7 @@ impl Mark {
     fn all(policy: &Policy) -> Vec<Self> {
         let Some(rules) = policy.rules() else { return Vec::new() };
         let links = rules.links().map(|(link, _)| Self::new(link, Stamp::of));
-        let denied = rules.iter().filter(|rule| rule.access == Access::Deny).map(|rule| Self::new(&rule.path, Stamp::of_target));
+        let denied = rules.iter().filter(|rule| rule.access == PathAccess::Deny).map(|rule| Self::new(&rule.path, Stamp::of_target));
         links.chain(denied).collect()
     }
 
@@ -485,7 +487,7 @@ mod tests {
         json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access})
     }
 
-    fn access(policy: &Policy, path: &Path) -> Access {
+    fn access(policy: &Policy, path: &Path) -> PathAccess {
         policy.rules().unwrap().access(path).access
     }
 
@@ -507,18 +509,18 @@ mod tests {
         let (policies, grounds, trails) = (Policies::default(), Grounds::default(), Trails::default());
         let policy = || policies.of(&asked, &grounds, &trails).unwrap();
         let resolved_at = || policies.0.lock().unwrap().values().map(|resolved| resolved.at).next();
-        assert_eq!(access(&policy(), &root.join("one/key")), Access::Deny);
+        assert_eq!(access(&policy(), &root.join("one/key")), PathAccess::Deny);
         let first = resolved_at();
-        assert_ne!(access(&policy(), &root.join("two/key")), Access::Deny);
+        assert_ne!(access(&policy(), &root.join("two/key")), PathAccess::Deny);
         assert_eq!(resolved_at(), first, "nothing changed: it is not resolved again");
         point("two");
-        assert_eq!(access(&policy(), &root.join("two/key")), Access::Deny);
+        assert_eq!(access(&policy(), &root.join("two/key")), PathAccess::Deny);
         // A directory on the way becomes a link.
         std::fs::rename(root.join("a"), root.join("was")).unwrap();
         std::fs::create_dir(root.join("decoy")).unwrap();
         std::fs::write(root.join("decoy/key"), "decoy").unwrap();
         std::os::unix::fs::symlink("decoy", root.join("a")).unwrap();
-        assert_eq!(access(&policy(), &root.join("decoy/key")), Access::Deny);
+        assert_eq!(access(&policy(), &root.join("decoy/key")), PathAccess::Deny);
     }
 
     #[test]
@@ -537,11 +539,11 @@ mod tests {
                 &Trails::default(),
             )
             .unwrap();
-        assert_eq!(access(&policy, &root.join("src")), Access::Write);
-        assert_eq!(access(&policy, &root.join(".git/config")), Access::Read);
-        assert_eq!(access(&policy, &root.join("own/tokens")), Access::Deny);
-        assert_eq!(access(&policy, &root.join("a/b.env")), Access::Deny);
-        assert_eq!(access(&policy, Path::new("/etc/passwd")), Access::Read);
+        assert_eq!(access(&policy, &root.join("src")), PathAccess::Write);
+        assert_eq!(access(&policy, &root.join(".git/config")), PathAccess::Read);
+        assert_eq!(access(&policy, &root.join("own/tokens")), PathAccess::Deny);
+        assert_eq!(access(&policy, &root.join("a/b.env")), PathAccess::Deny);
+        assert_eq!(access(&policy, Path::new("/etc/passwd")), PathAccess::Read);
     }
 
     #[test]
@@ -572,7 +574,7 @@ mod tests {
         let policy = Grounds::default()
             .policy(Some(&context(json!([special("project_roots", "write")]), &root.join("link"))), &Trails::default())
             .unwrap();
-        assert_eq!(access(&policy, &root.join("real/x")), Access::Write);
+        assert_eq!(access(&policy, &root.join("real/x")), PathAccess::Write);
     }
 
     #[test]
@@ -596,20 +598,20 @@ mod tests {
         };
         point("w/link", "one");
         let first = policy(entry("w/link", "deny")).unwrap();
-        assert_eq!(first.rules().unwrap().links().collect::<Vec<_>>(), [(root.join("w/link").as_path(), Access::Deny)]);
+        assert_eq!(first.rules().unwrap().links().collect::<Vec<_>>(), [(root.join("w/link").as_path(), PathAccess::Deny)]);
         point("w/link", "two");
         let next = policy(entry("w/link", "deny")).unwrap();
-        assert_eq!([access(&next, &root.join("one/x")), access(&next, &root.join("two/x"))], [Access::Deny, Access::Deny]);
+        assert_eq!([access(&next, &root.join("one/x")), access(&next, &root.join("two/x"))], [PathAccess::Deny, PathAccess::Deny]);
         // A pattern whose directory is behind a link.
         let pattern = || json!({"path": {"type": "glob_pattern", "pattern": "base/*.env"}, "access": "deny"});
         point("w/base", "one");
         policy(pattern()).unwrap();
         point("w/base", "two");
         let next = policy(pattern()).unwrap();
-        assert_eq!([access(&next, &root.join("one/a.env")), access(&next, &root.join("two/a.env"))], [Access::Deny, Access::Deny]);
+        assert_eq!([access(&next, &root.join("one/a.env")), access(&next, &root.join("two/a.env"))], [PathAccess::Deny, PathAccess::Deny]);
         // What may be written is not what a link in a writable root says later.
         point("w/out", "one");
-        assert_eq!(access(&policy(entry("w/out", "write")).unwrap(), &root.join("one/x")), Access::Write);
+        assert_eq!(access(&policy(entry("w/out", "write")).unwrap(), &root.join("one/x")), PathAccess::Write);
         point("w/out", "other");
         assert!(matches!(policy(entry("w/out", "write")), Err(PolicyError::Moved { .. })));
         assert!(matches!(policy(entry("w/out", "read")), Err(PolicyError::Moved { .. })));
@@ -627,10 +629,10 @@ mod tests {
             let uri = PathUri::from_native(&root.join(name)).unwrap().to_string();
             json!({"path": {"type": "path", "path": uri}, "access": "write", "grant": grant})
         };
-        let ceiling = Rules::new(
-            [granted("/", Access::Read), granted(root.join("work"), Access::Write), granted(root.join("data"), Access::Write)],
+        let ceiling = PathRules::new(
+            [granted("/", PathAccess::Read), granted(root.join("work"), PathAccess::Write), granted(root.join("data"), PathAccess::Write)],
             vec![],
-            Network::Restricted,
+            NetworkRule::Restricted,
         );
         let grounds = Grounds { ceiling: Policy::Confined(Arc::new(ceiling)), ..Grounds::default() };
         let policy = |given: Value| {
@@ -640,12 +642,12 @@ mod tests {
             )
         };
         let given = policy(entry("data", "required")).unwrap();
-        assert_eq!((access(&given, &root.join("data/x")), access(&given, &root.join("x"))), (Access::Write, Access::Read));
+        assert_eq!((access(&given, &root.join("data/x")), access(&given, &root.join("x"))), (PathAccess::Write, PathAccess::Read));
         for (name, why) in [("link", "real path"), ("closed", "ceiling"), ("none", "does not exist")] {
             assert!(policy(entry(name, "required")).unwrap_err().to_string().contains(why), "{name}");
             let less = policy(entry(name, "optional")).unwrap();
-            assert_eq!(access(&less, &root.join("data/x")), Access::Read, "{name}");
-            assert_eq!(access(&less, &root.join("work/x")), Access::Write, "{name}");
+            assert_eq!(access(&less, &root.join("data/x")), PathAccess::Read, "{name}");
+            assert_eq!(access(&less, &root.join("work/x")), PathAccess::Write, "{name}");
         }
     }
 
@@ -660,7 +662,7 @@ mod tests {
         let denied = |pattern: &str, cwd: &str, path: &str| {
             let entries = json!([special("root", "read"), {"path": {"type": "glob_pattern", "pattern": pattern}, "access": "deny"}]);
             let policy = Grounds::default().policy(Some(&context(entries, &root.join(cwd))), &Trails::default()).unwrap();
-            access(&policy, &root.join(path)) == Access::Deny
+            access(&policy, &root.join(path)) == PathAccess::Deny
         };
         let top = root.display();
         assert!(denied(&format!("{top}/link/**/*.env"), "", "real/a/b.env"));
@@ -738,7 +740,7 @@ mod tests {
                 let Ok(damaged) = serde_json::from_value::<SandboxContext>(text) else { return Ok(()) };
                 let Ok(policy) = Grounds::default().policy(Some(&damaged), &Trails::default()) else { return Ok(()) };
                 prop_assert!(!matches!(policy, Policy::Open), "{damaged:?}");
-                prop_assert_eq!(policy.rules().unwrap().network, Network::Restricted);
+                prop_assert_eq!(policy.rules().unwrap().network, NetworkRule::Restricted);
             }
 
             /// Whatever stands in a path, a subpath or a pattern, what is denied stays denied and nothing panics.
@@ -754,7 +756,7 @@ mod tests {
                 let entries = json!([special("root", "read"), below, denied,
                     {"path": {"type": "glob_pattern", "pattern": text}, "access": "deny"}]);
                 let Ok(policy) = Grounds::default().policy(Some(&context(entries, &root)), &Trails::default()) else { return Ok(()) };
-                prop_assert_eq!(access(&policy, &root.join("secret/x")), Access::Deny);
+                prop_assert_eq!(access(&policy, &root.join("secret/x")), PathAccess::Deny);
             }
         }
     }

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use outpost_sandbox::policy::Policy;
-use outpost_sandbox::{Child, ChildEnd, Exit, Kin, Output, Signal, Terminal, TerminalSize};
-use outpost_wire::exec::process::{Metadata, OutputPiece, ProcessSummary, ReadResponse, StartParams, Stream, WriteStatus};
+use outpost_sandbox::{Child, ChildEnd, ChildTerminal, Exit, Output, ProcessTree, Signal, TerminalSize};
+use outpost_wire::exec::process::{OutputPiece, ProcessMetadata, ProcessSummary, ReadResponse, StartParams, Stream, WriteStatus};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::attachment::Attachment;
+use crate::attachment::SessionAttachment;
 use crate::denial::DenialWatch;
 use crate::git::InUse;
 use crate::info;
 use crate::input::{ProcessInput, WriteError};
 use crate::journal::FateLog;
-use crate::output::{Event, ExitNote, MAX_CHUNKS, OutputLog};
-use crate::retained::Holder;
+use crate::output::{ExitNote, MAX_CHUNKS, OutputEvent, OutputLog};
+use crate::retained::OutputHolder;
 use crate::session::Session;
 
 /// A client that polls, and has not yet got to where pushes are, counts as a reader for so long after its last poll.
@@ -41,13 +41,13 @@ pub struct Process {
     session_id: String,
     fates: FateLog,
     argv: Vec<String>,
-    metadata: Option<Metadata>,
+    metadata: Option<ProcessMetadata>,
     is_terminal: bool,
     policy: Policy,
     since: Instant,
-    kin: Kin,
+    kin: ProcessTree,
     /// Given back when the process is closed.
-    terminal: Mutex<Option<Terminal>>,
+    terminal: Mutex<Option<ChildTerminal>>,
     input: ProcessInput,
     state: Mutex<State>,
     /// Something was appended.
@@ -63,7 +63,7 @@ struct State {
     denial: Option<DenialWatch>,
     notices: Vec<String>,
     /// Who is pushed to, and how far that got.
-    target: Option<Arc<Attachment>>,
+    target: Option<Arc<SessionAttachment>>,
     pushed: Cursor,
     /// How far a client that polls has got, and when it last did.
     polled: Option<(u64, Instant)>,
@@ -102,7 +102,7 @@ pub fn fingerprint(params: &StartParams) -> String {
     Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-impl Holder for Process {
+impl OutputHolder for Process {
     fn held(&self) -> (usize, u64) {
         self.lock().log.held()
     }
@@ -170,7 +170,7 @@ impl Process {
     }
 
     /// Pushes from now on to somebody else, or to nobody. What was told before is not told again.
-    pub fn push_to(self: &Arc<Self>, target: Option<Arc<Attachment>>) {
+    pub fn push_to(self: &Arc<Self>, target: Option<Arc<SessionAttachment>>) {
         let mut state = self.lock();
         // Whoever comes back reads on from somewhere before what was pushed last.
         state.polled = target.as_ref().map(|_| (state.pushed.bytes, Instant::now()));
@@ -183,7 +183,7 @@ impl Process {
     }
 
     /// Pushes from the very beginning; for a process that was just started.
-    pub fn push_all_to(self: &Arc<Self>, target: Option<Arc<Attachment>>) {
+    pub fn push_all_to(self: &Arc<Self>, target: Option<Arc<SessionAttachment>>) {
         let mut state = self.lock();
         state.target = target;
         self.push(&mut state);
@@ -207,9 +207,9 @@ impl Process {
             let Some(event) = state.log.after(state.pushed.seq) else { return };
             state.pushed.seq = event.seq();
             state.pushed.bytes += match &event {
-                Event::Output { bytes, .. } => bytes.len() as u64,
-                Event::Gap { bytes, .. } => *bytes,
-                Event::Exited { .. } | Event::Closed { .. } => 0,
+                OutputEvent::Output { bytes, .. } => bytes.len() as u64,
+                OutputEvent::Gap { bytes, .. } => *bytes,
+                OutputEvent::Exited { .. } | OutputEvent::Closed { .. } => 0,
             };
             target.tell(&self.id, event);
         }
@@ -427,7 +427,7 @@ impl Process {
         let (mut seq, mut last_told, mut cut, mut exit_is_news) = (request.after_seq, None, false, false);
         while let Some(event) = state.log.after(seq) {
             match &event {
-                Event::Output { seq, stream, bytes: chunk } => {
+                OutputEvent::Output { seq, stream, bytes: chunk } => {
                     if !chunks.is_empty() && bytes + chunk.len() > limit {
                         cut = true;
                         break;
@@ -436,14 +436,14 @@ impl Process {
                     chunks.push(OutputPiece::Chunk { seq: *seq, stream: *stream, chunk: chunk.clone().into() });
                     last_told = Some(*seq);
                 }
-                Event::Gap { seq, bytes } => {
+                OutputEvent::Gap { seq, bytes } => {
                     if request.with_gaps {
                         chunks.push(OutputPiece::Gap { seq: *seq, gap_bytes: *bytes });
                         last_told = Some(*seq);
                     }
                 }
-                Event::Exited { .. } => exit_is_news = true,
-                Event::Closed { .. } => {}
+                OutputEvent::Exited { .. } => exit_is_news = true,
+                OutputEvent::Closed { .. } => {}
             }
             seq = event.seq();
         }

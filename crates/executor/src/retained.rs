@@ -20,7 +20,7 @@ impl Default for RetainedLimits {
 }
 
 /// Something that holds the output of one process.
-pub trait Holder {
+pub trait OutputHolder {
     /// Bytes in memory, and on disk.
     fn held(&self) -> (usize, u64);
     /// Whether nobody who is there still waits for some of it.
@@ -40,7 +40,7 @@ struct Inside<H> {
     on_disk: VecDeque<Weak<H>>,
 }
 
-impl<H: Holder> Retained<H> {
+impl<H: OutputHolder> Retained<H> {
     pub fn new(limits: RetainedLimits) -> Self {
         Self { limits, inside: Mutex::new(Inside { in_memory: VecDeque::new(), on_disk: VecDeque::new() }) }
     }
@@ -92,7 +92,7 @@ mod tests {
 
     struct One(Mutex<OutputLog>);
 
-    impl Holder for One {
+    impl OutputHolder for One {
         fn held(&self) -> (usize, u64) {
             self.0.lock().unwrap().held()
         }

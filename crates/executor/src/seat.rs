@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::local_directory::{self, LocalDirectories};
-use crate::place::Place;
+use crate::place::HostPlace;
 
 /// A socket's path may be this long.
 const MAX_SOCKET_PATH: usize = 107;
@@ -26,8 +26,8 @@ const FORGOTTEN: Duration = Duration::from_secs(90 * 86_400);
 const OWNER: &str = "place.json";
 
 #[derive(Debug, Clone)]
-pub struct Seat {
-    pub place: Place,
+pub struct LocalSeat {
+    pub place: HostPlace,
     /// Identity and journals.
     pub state: PathBuf,
     /// Sockets, locks and scratch files: on this machine.
@@ -36,9 +36,9 @@ pub struct Seat {
     home: PathBuf,
 }
 
-impl Seat {
+impl LocalSeat {
     /// The seat of a place in a home. A home on which nothing can be written has seats, too; what is put there fails later.
-    pub fn take(home: &Path, place: Place, local: &LocalDirectories) -> io::Result<Self> {
+    pub fn take(home: &Path, place: HostPlace, local: &LocalDirectories) -> io::Result<Self> {
         let own = home.join("executor");
         let is_owner = owns(&own, &place);
         let key = place.key();
@@ -72,7 +72,7 @@ impl Seat {
 }
 
 /// Whether the identity of the home is this place's. A home that has no owner yet gets one, unless it is a job: those end.
-fn owns(directory: &Path, place: &Place) -> bool {
+fn owns(directory: &Path, place: &HostPlace) -> bool {
     let path = directory.join(OWNER);
     match read_place(&path) {
         Some(owner) if owner.is_still(place) => {
@@ -92,12 +92,12 @@ fn owns(directory: &Path, place: &Place) -> bool {
     }
 }
 
-fn read_place(path: &Path) -> Option<Place> {
+fn read_place(path: &Path) -> Option<HostPlace> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
 /// Writes down whose a directory is, and that it is used; removes what nobody has used for long.
-fn sit_down(places: &Path, state: &Path, place: &Place) -> io::Result<()> {
+fn sit_down(places: &Path, state: &Path, place: &HostPlace) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(state)?;
     replace(&state.join(OWNER), place)?;
     for entry in fs::read_dir(places)?.flatten() {
@@ -110,7 +110,7 @@ fn sit_down(places: &Path, state: &Path, place: &Place) -> io::Result<()> {
     Ok(())
 }
 
-fn replace(path: &Path, place: &Place) -> io::Result<()> {
+fn replace(path: &Path, place: &HostPlace) -> io::Result<()> {
     let aside = path.with_extension(Uuid::new_v4().to_string());
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
     let written = serde_json::to_vec(place).map_err(io::Error::from).and_then(|text| file.write_all(&text));
@@ -175,16 +175,16 @@ fn read_identity(path: &Path) -> io::Result<Option<String>> {
 mod tests {
     use super::*;
 
-    fn place(host: &str, job: Option<&str>) -> Place {
-        Place { host: host.into(), machine: None, boot: Some(format!("boot of {host}")), container: None, job: job.map(Into::into) }
+    fn place(host: &str, job: Option<&str>) -> HostPlace {
+        HostPlace { host: host.into(), machine: None, boot: Some(format!("boot of {host}")), container: None, job: job.map(Into::into) }
     }
 
     fn local(base: &Path) -> LocalDirectories {
         LocalDirectories { runtime: None, usual: base.join("none"), temporary: base.join("local") }
     }
 
-    fn take(home: &Path, place: Place) -> Seat {
-        Seat::take(home, place, &local(home)).unwrap()
+    fn take(home: &Path, place: HostPlace) -> LocalSeat {
+        LocalSeat::take(home, place, &local(home)).unwrap()
     }
 
     #[test]
@@ -192,14 +192,14 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let first = take(home.path(), place("a", None));
         let others = [place("b", None), place("a", Some("slurm:9")), place("a", Some("slurm:10")), place("b", Some("slurm:9"))];
-        let seats: Vec<Seat> = others.into_iter().map(|other| take(home.path(), other)).chain([first.clone()]).collect();
-        let count = |of: &dyn Fn(&Seat) -> String| seats.iter().map(of).collect::<std::collections::BTreeSet<_>>().len();
+        let seats: Vec<LocalSeat> = others.into_iter().map(|other| take(home.path(), other)).chain([first.clone()]).collect();
+        let count = |of: &dyn Fn(&LocalSeat) -> String| seats.iter().map(of).collect::<std::collections::BTreeSet<_>>().len();
         assert_eq!(count(&|seat| seat.executor_id().unwrap()), seats.len());
         assert_eq!(count(&|seat| seat.run.display().to_string()), seats.len());
         assert_eq!(count(&|seat| seat.install_id().unwrap()), 1, "a server knows all of them as one install");
         let again = take(home.path(), place("a", Some("slurm:9")));
         assert_eq!(again.executor_id().unwrap(), seats[1].executor_id().unwrap());
-        let restarted = Place { boot: Some("another".into()), ..place("a", None) };
+        let restarted = HostPlace { boot: Some("another".into()), ..place("a", None) };
         assert_eq!(take(home.path(), restarted).executor_id().unwrap(), first.executor_id().unwrap());
     }
 
@@ -220,7 +220,7 @@ mod tests {
     fn a_home_with_a_long_name_has_its_sockets_elsewhere() {
         let base = tempfile::tempdir().unwrap();
         let home = base.path().join("x".repeat(120));
-        let seat = Seat::take(&home, place("a", None), &local(base.path())).unwrap();
+        let seat = LocalSeat::take(&home, place("a", None), &local(base.path())).unwrap();
         assert!(seat.run.starts_with(base.path().join("local")), "{}", seat.run.display());
         assert!(seat.run.as_os_str().len() + LONGEST_NAME <= MAX_SOCKET_PATH || base.path().as_os_str().len() > 40);
     }

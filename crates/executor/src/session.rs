@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use outpost_sandbox::policy::Policy;
-use outpost_sandbox::{Child, Launch, LaunchError, Level, Loss, LossSink, Owner};
+use outpost_sandbox::{Child, Launch, LaunchError, Level, Loss, LossSink, ProcessScope};
 use outpost_wire::Fault;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{ProcessSummary, StartParams};
@@ -18,17 +18,17 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
 pub use self::start::{Claim, Starting};
-use crate::attachment::Attachment;
+use crate::attachment::SessionAttachment;
+use crate::blocking::blocking;
 use crate::config::ExecutorConfig;
-use crate::files::worker::{Answer, Begun, Call, Done, Workers};
+use crate::files::worker::{CallProgress, Done, WorkerCall, WorkerReply, Workers};
 use crate::git::{Git, InUse};
 use crate::input::InputRoom;
-use crate::journal::{Fate, FateLog, Past};
+use crate::journal::{Fate, FateLog, PreviousSession};
 use crate::policy::Policies;
 use crate::process::Process;
 use crate::retained::{Retained, RetainedLimits};
-use crate::snapshot::{Setting, Snapshot, Snapshots};
-use crate::threads::blocking;
+use crate::snapshot::{Setting, ShellState, Snapshots};
 use crate::trails::Trails;
 use crate::{fault, past, variables};
 
@@ -40,7 +40,7 @@ pub struct Session {
     config: Arc<ExecutorConfig>,
     fates: FateLog,
     /// Whom everything belongs to that is started here.
-    owner: Owner,
+    owner: ProcessScope,
     /// How many threads may be waiting for something inside the owner's sandboxes.
     at_work: AtomicUsize,
     /// Starts that may take long, a few at a time: no session takes all the threads that there are for such work.
@@ -62,22 +62,22 @@ pub struct Session {
 
 #[derive(Default)]
 struct State {
-    attachment: Option<Arc<Attachment>>,
+    attachment: Option<Arc<SessionAttachment>>,
     /// Counts attachments and detachments, so that a timer knows whether it is still meant.
     epoch: u64,
-    processes: HashMap<String, Entry>,
+    processes: HashMap<String, ProcessEntry>,
     ended: bool,
 }
 
 /// A process of this start, or what is left of one of an earlier start.
 #[derive(Clone)]
-pub enum Entry {
+pub enum ProcessEntry {
     Starting(Arc<Starting>),
     Live(Arc<Process>),
     Past(Fate),
 }
 
-impl Entry {
+impl ProcessEntry {
     fn fingerprint(&self) -> &str {
         match self {
             Self::Starting(starting) => starting.fingerprint(),
@@ -90,15 +90,15 @@ impl Entry {
 impl State {
     fn live(&self) -> impl Iterator<Item = &Arc<Process>> {
         self.processes.values().filter_map(|entry| match entry {
-            Entry::Live(process) => Some(process),
-            Entry::Past(_) | Entry::Starting(_) => None,
+            ProcessEntry::Live(process) => Some(process),
+            ProcessEntry::Past(_) | ProcessEntry::Starting(_) => None,
         })
     }
 }
 
 impl Session {
-    pub fn new(id: String, config: Arc<ExecutorConfig>, fates: FateLog, past: Past) -> Arc<Self> {
-        let processes = past.fates.into_iter().map(|(id, fate)| (id, Entry::Past(fate))).collect();
+    pub fn new(id: String, config: Arc<ExecutorConfig>, fates: FateLog, past: PreviousSession) -> Arc<Self> {
+        let processes = past.fates.into_iter().map(|(id, fate)| (id, ProcessEntry::Past(fate))).collect();
         let owner = config.launcher.owner();
         let git = Git::new(&id, config.git.clone(), &config.variables);
         let session = Arc::new(Self {
@@ -144,16 +144,16 @@ impl Session {
     }
 
     /// Makes a file call inside the sandbox of a policy. Blocks.
-    pub fn call(&self, policy: &Policy, call: &Call, data: &[u8]) -> Result<Done, Fault> {
+    pub fn call(&self, policy: &Policy, call: &WorkerCall, data: &[u8]) -> Result<Done, Fault> {
         self.with_owner(|owner| self.workers.call(owner, policy, call, data))
     }
 
     /// Makes a file call that is over sooner than another thread would wake up, if nothing is wrong; else another thread waits for it.
-    pub async fn quick_call(self: &Arc<Self>, policy: &Policy, call: Call, data: Bytes) -> Result<Done, Fault> {
+    pub async fn quick_call(self: &Arc<Self>, policy: &Policy, call: WorkerCall, data: Bytes) -> Result<Done, Fault> {
         let (session, policy) = (self.clone(), policy.clone());
         match self.workers.begin(&policy, &call, &data)? {
-            Begun::Done(done) => Ok(done),
-            Begun::Waiting(worker, patience) => {
+            CallProgress::Done(done) => Ok(done),
+            CallProgress::Waiting(worker, patience) => {
                 let waited = session.clone();
                 match blocking({
                     let policy = policy.clone();
@@ -161,16 +161,16 @@ impl Session {
                 })
                 .await?
                 {
-                    (Answer::Doubtful, _) => blocking(move || session.call(&policy, &call, &data)).await,
+                    (WorkerReply::Doubtful, _) => blocking(move || session.call(&policy, &call, &data)).await,
                     done => Ok(done),
                 }
             }
-            Begun::NotYet => blocking(move || session.call(&policy, &call, &data)).await,
+            CallProgress::NotYet => blocking(move || session.call(&policy, &call, &data)).await,
         }
     }
 
     /// Does what may take long.
-    fn with_owner<T>(&self, work: impl FnOnce(&Owner) -> T) -> T {
+    fn with_owner<T>(&self, work: impl FnOnce(&ProcessScope) -> T) -> T {
         self.at_work.fetch_add(1, Ordering::AcqRel);
         let done = work(&self.owner);
         self.at_work.fetch_sub(1, Ordering::AcqRel);
@@ -255,7 +255,7 @@ impl Session {
     }
 
     /// The newest connection wins; an older one is told so. False if the session ended meanwhile.
-    pub fn attach(&self, attachment: Arc<Attachment>) -> bool {
+    pub fn attach(&self, attachment: Arc<SessionAttachment>) -> bool {
         let mut state = self.lock();
         if state.ended {
             return false;
@@ -273,7 +273,7 @@ impl Session {
     }
 
     /// The connection is gone. Returns the epoch to wait in for the next one, unless there already is one.
-    pub fn detach(&self, attachment: &Arc<Attachment>) -> Option<u64> {
+    pub fn detach(&self, attachment: &Arc<SessionAttachment>) -> Option<u64> {
         let mut state = self.lock();
         if !state.attachment.as_ref().is_some_and(|current| Arc::ptr_eq(current, attachment)) {
             return None;
@@ -308,7 +308,7 @@ impl Session {
         state.ended = true;
         let processes: Vec<_> = state.live().cloned().collect();
         for entry in state.processes.values() {
-            if let Entry::Starting(starting) = entry {
+            if let ProcessEntry::Starting(starting) = entry {
                 starting.end();
             }
         }
@@ -337,7 +337,7 @@ impl Session {
         state.ended = true;
         let processes: Vec<_> = state.live().cloned().collect();
         for entry in std::mem::take(&mut state.processes).into_values() {
-            if let Entry::Starting(starting) = entry {
+            if let ProcessEntry::Starting(starting) = entry {
                 starting.end();
             }
         }
@@ -365,7 +365,7 @@ impl Session {
     }
 
     /// The state of a shell that a start wants to begin with, if it asks for one and one can be had.
-    pub async fn snapshot(self: &Arc<Self>, params: &StartParams) -> Result<Option<Arc<Snapshot>>, Fault> {
+    pub async fn snapshot(self: &Arc<Self>, params: &StartParams) -> Result<Option<Arc<ShellState>>, Fault> {
         let login = variables::for_login(&self.config.variables, params.env_policy.as_ref(), &params.env);
         let setting = || {
             Ok(Setting {
@@ -381,7 +381,7 @@ impl Session {
         self.snapshots.for_start(params, &login, setting, launch).await
     }
 
-    pub fn process(&self, id: &str) -> Option<Entry> {
+    pub fn process(&self, id: &str) -> Option<ProcessEntry> {
         self.lock().processes.get(id).cloned()
     }
 
@@ -390,25 +390,25 @@ impl Session {
     pub fn terminate(&self, id: &str) -> bool {
         let state = self.lock();
         match state.processes.get(id) {
-            Some(Entry::Starting(starting)) => {
+            Some(ProcessEntry::Starting(starting)) => {
                 starting.end();
                 true
             }
-            Some(Entry::Live(process)) => {
+            Some(ProcessEntry::Live(process)) => {
                 let process = process.clone();
                 drop(state);
                 process.terminate()
             }
-            Some(Entry::Past(_)) | None => false,
+            Some(ProcessEntry::Past(_)) | None => false,
         }
     }
 
     pub fn list(&self) -> Vec<ProcessSummary> {
         let processes: Vec<_> = self.lock().processes.iter().map(|(id, entry)| (id.clone(), entry.clone())).collect();
-        let summary = |(id, entry): (String, Entry)| match entry {
-            Entry::Starting(_) => None,
-            Entry::Live(process) => Some(process.summary()),
-            Entry::Past(fate) => Some(past::summary(id, &fate)),
+        let summary = |(id, entry): (String, ProcessEntry)| match entry {
+            ProcessEntry::Starting(_) => None,
+            ProcessEntry::Live(process) => Some(process.summary()),
+            ProcessEntry::Past(fate) => Some(past::summary(id, &fate)),
         };
         let mut rows: Vec<_> = processes.into_iter().filter_map(summary).collect();
         rows.sort_by(|a, b| a.process_id.cmp(&b.process_id));

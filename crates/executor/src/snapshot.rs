@@ -41,7 +41,7 @@ const PASSING: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
 
 /// A shell's state.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct ShellState {
     /// What brings it back, in the shell's own language.
     state: String,
     pub variables: Vec<(OsString, OsString)>,
@@ -49,7 +49,7 @@ pub struct Snapshot {
 
 /// The snapshots of one session.
 #[derive(Default)]
-pub struct Snapshots(Mutex<HashMap<Key, Arc<OnceCell<Arc<Snapshot>>>>>);
+pub struct Snapshots(Mutex<HashMap<Key, Arc<OnceCell<Arc<ShellState>>>>>);
 
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
@@ -101,7 +101,7 @@ impl Snapshots {
         login: &BTreeMap<String, String>,
         setting: impl FnOnce() -> Result<Setting, Fault>,
         launch: impl FnOnce(Launch) -> L,
-    ) -> Result<Option<Arc<Snapshot>>, Fault> {
+    ) -> Result<Option<Arc<ShellState>>, Fault> {
         let Some(asked) = &params.shell_snapshot else { return Ok(None) };
         let kind = kind(asked)?;
         if !fits(params, &asked.shell) {
@@ -129,7 +129,7 @@ impl Snapshots {
     }
 }
 
-impl Snapshot {
+impl ShellState {
     /// The arguments of a start, with the state before its command instead of the profiles.
     pub fn arguments(&self, argv: &[String]) -> Vec<OsString> {
         let [_, _, script, rest @ ..] = argv else { return argv.iter().skip(1).map(Into::into).collect() };
@@ -144,7 +144,7 @@ async fn take<L: Future<Output = Result<Child, LaunchError>>>(
     shell: &Shell,
     kind: Kind,
     setting: Setting,
-) -> Option<Snapshot> {
+) -> Option<ShellState> {
     let shell = Launch {
         program: shell.path.clone().into(),
         arg0: None,
@@ -223,7 +223,7 @@ fn question(kind: Kind) -> String {
 }
 
 /// Reads the answer, whatever profiles printed before it.
-fn read(told: &[u8], kind: Kind) -> Option<Snapshot> {
+fn read(told: &[u8], kind: Kind) -> Option<ShellState> {
     let places: Vec<usize> = memchr::memmem::find_iter(told, MARK).collect();
     let [.., a, b, c, d] = places[..] else { return None };
     let text = |from: usize, to: usize| std::str::from_utf8(&told[from + MARK.len()..to]).ok();
@@ -249,7 +249,7 @@ fn read(told: &[u8], kind: Kind) -> Option<Snapshot> {
         let (name, value) = (OsString::from_vec(entry[..at].to_vec()), OsString::from_vec(entry[at + 1..].to_vec()));
         (!PASSING.iter().any(|passing| name == *passing)).then_some((name, value))
     });
-    Some(Snapshot { state, variables: variables.collect() })
+    Some(ShellState { state, variables: variables.collect() })
 }
 
 /// One line, so that the lines of the command that follows are counted almost as they were.
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn the_command_keeps_its_arguments() {
-        let snapshot = Snapshot { state: "S".into(), variables: vec![] };
+        let snapshot = ShellState { state: "S".into(), variables: vec![] };
         let argv = ["/bin/bash", "-lc", "echo $0", "zero"].map(str::to_owned);
         assert_eq!(snapshot.arguments(&argv), ["-c", "S\necho $0", "zero"].map(OsString::from));
     }

@@ -19,8 +19,8 @@ use tokio::sync::{Mutex as Queue, Notify};
 use tokio::time::sleep;
 
 use self::changes::{ChangeLog, Changes};
-use self::notifier::{Gap, Notifier, Wanted};
-use self::trail::{End, LastLink, Trail};
+use self::notifier::{Gap, Notifier, WatchDemand};
+use self::trail::{LastLink, Trail, TrailEnd};
 use crate::fault;
 
 /// Each costs little, but every change is compared with all of them. All clients of one app server share a connection.
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Nothing is told while more than this waits to be sent; changes are collected meanwhile.
 const PUSH_ROOM: usize = 256 << 10;
 
-pub struct Watches {
+pub struct SessionWatches {
     board: Arc<Board>,
     /// Requests about watches take effect in the order in which they came, one after the other.
     notifications: Arc<Queue<Notifications>>,
@@ -42,7 +42,7 @@ pub struct Watches {
 struct Notifications {
     notifier: Option<Notifier>,
     /// What is wanted for the sake of the missing paths.
-    for_missing: Vec<Wanted>,
+    for_missing: Vec<WatchDemand>,
 }
 
 /// The client's side. Its lock is taken by the notifier's thread, so it is never held while that thread is waited for.
@@ -90,7 +90,7 @@ pub struct MissingPaths {
     pub present: PathBuf,
 }
 
-impl Watches {
+impl SessionWatches {
     pub fn new(peer: Peer) -> Self {
         let board = Arc::new(Board { peer, state: Mutex::default(), pending: Notify::new() });
         Self { board, notifications: Arc::default() }
@@ -153,7 +153,7 @@ impl Notifications {
         let notifier = self.notifier(board)?;
         // Listed first, so that nothing is missed that is told from the first moment on.
         board.lock().logs.insert(id.clone(), ChangeLog::new(path, real.clone(), recursive));
-        notifier.add(Wanted { path: real, recursive }).map_err(|(fault, gap)| {
+        notifier.add(WatchDemand { path: real, recursive }).map_err(|(fault, gap)| {
             board.lock().logs.remove(&id);
             board.lose(gap);
             fault
@@ -162,11 +162,11 @@ impl Notifications {
 
     fn unwatch(&mut self, board: &Board, id: &str) {
         let Some(log) = board.lock().logs.remove(id) else { return };
-        let wanted = Wanted { path: log.real().to_owned(), recursive: log.is_recursive() };
+        let wanted = WatchDemand { path: log.real().to_owned(), recursive: log.is_recursive() };
         board.lose(self.remove(&wanted));
     }
 
-    fn remove(&mut self, wanted: &Wanted) -> Option<Gap> {
+    fn remove(&mut self, wanted: &WatchDemand) -> Option<Gap> {
         self.notifier.as_mut()?.remove(wanted)
     }
 
@@ -188,7 +188,7 @@ impl Notifications {
     fn watch_trail(&mut self, board: &Arc<Board>, id: u64, paths: &MissingPaths) -> bool {
         let Some(trail) = missing_trail(paths) else { return false };
         for directory in &trail.directories {
-            let wanted = Wanted { path: directory.clone(), recursive: false };
+            let wanted = WatchDemand { path: directory.clone(), recursive: false };
             match self.notifier(board).map(|notifier| notifier.add(wanted.clone())) {
                 Ok(Ok(())) => self.for_missing.push(wanted),
                 Ok(Err((_, gap))) => {
@@ -215,8 +215,8 @@ fn missing_trail(paths: &MissingPaths) -> Option<Trail> {
     }
     let mut trail = Trail::default();
     let mut leads_to = |path: &Path, last, end| trail.add(path, last).is_ok_and(|found| found == end);
-    let as_said = leads_to(&paths.present, LastLink::Followed, End::Present)
-        && paths.missing.iter().all(|path| leads_to(path, LastLink::Meant, End::Missing));
+    let as_said = leads_to(&paths.present, LastLink::Followed, TrailEnd::Present)
+        && paths.missing.iter().all(|path| leads_to(path, LastLink::Meant, TrailEnd::Missing));
     as_said.then_some(trail)
 }
 

@@ -48,7 +48,7 @@ pub enum AuthSetupError {
 
 /// Why a client was turned away; told as the body of a 401.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Refusal {
+pub enum AuthRefusal {
     #[error("missing websocket bearer token")]
     Missing,
     #[error("invalid authorization header")]
@@ -94,21 +94,21 @@ impl Auth {
     }
 
     /// Checks the `Authorization` header of an upgrade.
-    pub fn check(&self, header: Option<&[u8]>, now: SystemTime) -> Result<(), Refusal> {
+    pub fn check(&self, header: Option<&[u8]>, now: SystemTime) -> Result<(), AuthRefusal> {
         if matches!(self, Self::Open) {
             return Ok(());
         }
-        let header = std::str::from_utf8(header.ok_or(Refusal::Missing)?).map_err(|_| Refusal::Header)?;
-        let (scheme, token) = header.trim().split_once(' ').ok_or(Refusal::Header)?;
+        let header = std::str::from_utf8(header.ok_or(AuthRefusal::Missing)?).map_err(|_| AuthRefusal::Header)?;
+        let (scheme, token) = header.trim().split_once(' ').ok_or(AuthRefusal::Header)?;
         let token = token.trim();
         if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
-            return Err(Refusal::Header);
+            return Err(AuthRefusal::Header);
         }
         match self {
             Self::Open => Ok(()),
             Self::Token { sha256 } => {
                 let given: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-                if bool::from(given.ct_eq(sha256)) { Ok(()) } else { Err(Refusal::Token) }
+                if bool::from(given.ct_eq(sha256)) { Ok(()) } else { Err(AuthRefusal::Token) }
             }
             Self::Signed(signed) => signed.check(token, now),
         }
@@ -131,24 +131,24 @@ impl SignedBearer {
         Ok(Self { secret, issuer, audience, skew })
     }
 
-    fn check(&self, token: &str, now: SystemTime) -> Result<(), Refusal> {
-        let claims = self.verify(token).ok_or(Refusal::Jwt)?;
+    fn check(&self, token: &str, now: SystemTime) -> Result<(), AuthRefusal> {
+        let claims = self.verify(token).ok_or(AuthRefusal::Jwt)?;
         let now = now.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         let skew = self.skew.as_secs_f64();
-        if now > claims.exp.ok_or(Refusal::Jwt)? + skew {
-            return Err(Refusal::Expired);
+        if now > claims.exp.ok_or(AuthRefusal::Jwt)? + skew {
+            return Err(AuthRefusal::Expired);
         }
         if claims.nbf.is_some_and(|from| now < from - skew) {
-            return Err(Refusal::NotYet);
+            return Err(AuthRefusal::NotYet);
         }
         if self.issuer.is_some() && claims.iss != self.issuer {
-            return Err(Refusal::Issuer);
+            return Err(AuthRefusal::Issuer);
         }
         match (&self.audience, &claims.aud) {
             (None, _) => Ok(()),
             (Some(wanted), Some(Audience::One(given))) if wanted == given => Ok(()),
             (Some(wanted), Some(Audience::Many(given))) if given.contains(wanted) => Ok(()),
-            _ => Err(Refusal::Audience),
+            _ => Err(AuthRefusal::Audience),
         }
     }
 
@@ -227,7 +227,7 @@ mod tests {
     const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
     const NOW: u64 = 1_800_000_000;
 
-    fn bearer(token: &str) -> Result<(), Refusal> {
+    fn bearer(token: &str) -> Result<(), AuthRefusal> {
         let signed = SignedBearer {
             secret: SECRET.to_vec(),
             issuer: Some("iss".into()),
@@ -238,7 +238,7 @@ mod tests {
         Auth::Signed(signed).check(Some(header.as_bytes()), UNIX_EPOCH + Duration::from_secs(NOW))
     }
 
-    fn claims(claims: &str) -> Result<(), Refusal> {
+    fn claims(claims: &str) -> Result<(), AuthRefusal> {
         bearer(&jwt(SECRET, "HS256", claims))
     }
 
@@ -248,10 +248,10 @@ mod tests {
         let check = |header: &str| auth.check(Some(header.as_bytes()), SystemTime::now());
         assert_eq!(check("Bearer s3cret"), Ok(()));
         assert_eq!(check("bearer s3cret"), Ok(()));
-        assert_eq!(check("Bearer nope"), Err(Refusal::Token));
-        assert_eq!(check("Basic s3cret"), Err(Refusal::Header));
-        assert_eq!(check("Bearer "), Err(Refusal::Header));
-        assert_eq!(auth.check(None, SystemTime::now()), Err(Refusal::Missing));
+        assert_eq!(check("Bearer nope"), Err(AuthRefusal::Token));
+        assert_eq!(check("Basic s3cret"), Err(AuthRefusal::Header));
+        assert_eq!(check("Bearer "), Err(AuthRefusal::Header));
+        assert_eq!(auth.check(None, SystemTime::now()), Err(AuthRefusal::Missing));
         assert!(Auth::Open.check(None, SystemTime::now()).is_ok());
     }
 
@@ -279,15 +279,15 @@ mod tests {
         let with = |exp: u64, rest: &str| claims(&format!(r#"{{"exp":{exp},{rest}}}"#));
         let same = r#""iss":"iss","aud":"aud""#;
         assert_eq!(with(NOW - 10, same), Ok(()));
-        assert_eq!(with(NOW - 40, same), Err(Refusal::Expired));
+        assert_eq!(with(NOW - 40, same), Err(AuthRefusal::Expired));
         assert_eq!(with(NOW + 600, &format!(r#"{same},"nbf":{}"#, NOW + 10)), Ok(()));
-        assert_eq!(with(NOW + 600, &format!(r#"{same},"nbf":{}"#, NOW + 100)), Err(Refusal::NotYet));
-        assert_eq!(with(NOW + 600, r#""aud":"aud""#), Err(Refusal::Issuer));
-        assert_eq!(with(NOW + 600, r#""iss":"iss","aud":"x""#), Err(Refusal::Audience));
-        assert_eq!(with(NOW + 600, r#""iss":"iss""#), Err(Refusal::Audience));
-        assert_eq!(claims(r#"{"iss":"iss","aud":"aud"}"#), Err(Refusal::Jwt));
-        assert_eq!(bearer("abc"), Err(Refusal::Jwt));
-        assert_eq!(bearer(&jwt(&[b'x'; 32], "HS256", &ok)), Err(Refusal::Jwt));
-        assert_eq!(bearer(&jwt(SECRET, "none", &ok)), Err(Refusal::Jwt));
+        assert_eq!(with(NOW + 600, &format!(r#"{same},"nbf":{}"#, NOW + 100)), Err(AuthRefusal::NotYet));
+        assert_eq!(with(NOW + 600, r#""aud":"aud""#), Err(AuthRefusal::Issuer));
+        assert_eq!(with(NOW + 600, r#""iss":"iss","aud":"x""#), Err(AuthRefusal::Audience));
+        assert_eq!(with(NOW + 600, r#""iss":"iss""#), Err(AuthRefusal::Audience));
+        assert_eq!(claims(r#"{"iss":"iss","aud":"aud"}"#), Err(AuthRefusal::Jwt));
+        assert_eq!(bearer("abc"), Err(AuthRefusal::Jwt));
+        assert_eq!(bearer(&jwt(&[b'x'; 32], "HS256", &ok)), Err(AuthRefusal::Jwt));
+        assert_eq!(bearer(&jwt(SECRET, "none", &ok)), Err(AuthRefusal::Jwt));
     }
 }

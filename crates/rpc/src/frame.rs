@@ -30,7 +30,7 @@ impl Default for FrameLimits {
 
 /// A message, its variable part still as text.
 #[derive(Debug, Clone)]
-pub enum Message {
+pub enum RpcMessage {
     Request { id: RequestId, method: String, params: Bytes, trace: Option<TraceContext> },
     Notification { method: String, params: Bytes },
     Response { id: RequestId, result: Bytes },
@@ -56,7 +56,7 @@ fn without_position(error: &serde_json::Error) -> String {
     }
 }
 
-pub fn decode(frame: &Bytes, limits: FrameLimits) -> Result<Message, Malformed> {
+pub fn decode(frame: &Bytes, limits: FrameLimits) -> Result<RpcMessage, Malformed> {
     let text = std::str::from_utf8(frame).map_err(|error| Malformed(error.to_string()))?;
     let mut scanner = Scanner { text: text.as_bytes(), at: 0, values: 0, depth: 0, limits, members: Members::default() };
     scanner.document().map_err(|error| Malformed(error.explain(text)))?;
@@ -74,17 +74,17 @@ pub fn decode(frame: &Bytes, limits: FrameLimits) -> Result<Message, Malformed> 
         let method: String = decode_value(&frame[range.clone()]).map_err(Malformed)?;
         let params = value(&members.params);
         if members.id.is_none() {
-            return Ok(Message::Notification { method, params });
+            return Ok(RpcMessage::Notification { method, params });
         }
         // A trace is carried, never required: one that makes no sense is as good as none.
         let trace = members.trace.as_ref().and_then(|range| decode_value(&frame[range.clone()]).ok());
-        return Ok(Message::Request { id: id()?, method, params, trace });
+        return Ok(RpcMessage::Request { id: id()?, method, params, trace });
     }
     if let Some(range) = &members.result {
-        return Ok(Message::Response { id: id()?, result: part(range) });
+        return Ok(RpcMessage::Response { id: id()?, result: part(range) });
     }
     let range = members.error.as_ref().ok_or_else(|| Malformed("missing field `error`".into()))?;
-    Ok(Message::Error { fault: decode_value(&frame[range.clone()]).map_err(Malformed)?, id: id()? })
+    Ok(RpcMessage::Error { fault: decode_value(&frame[range.clone()]).map_err(Malformed)?, id: id()? })
 }
 
 /// Where the members of the envelope are.
@@ -369,7 +369,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn parse(text: &str) -> Result<Message, Malformed> {
+    fn parse(text: &str) -> Result<RpcMessage, Malformed> {
         decode(&Bytes::copy_from_slice(text.as_bytes()), FrameLimits::default())
     }
     fn why(text: &str) -> String {
@@ -379,20 +379,20 @@ mod tests {
     #[test]
     fn members_decide_the_kind() {
         assert!(
-            matches!(parse(r#" {"id":1,"method":"m","jsonrpc":"2.0"} "#), Ok(Message::Request { params, .. }) if &params[..] == b"null")
+            matches!(parse(r#" {"id":1,"method":"m","jsonrpc":"2.0"} "#), Ok(RpcMessage::Request { params, .. }) if &params[..] == b"null")
         );
         assert!(
-            matches!(parse(r#"{"method":"m","params": {"a":[1]} }"#), Ok(Message::Notification { params, .. }) if &params[..] == br#"{"a":[1]}"#)
+            matches!(parse(r#"{"method":"m","params": {"a":[1]} }"#), Ok(RpcMessage::Notification { params, .. }) if &params[..] == br#"{"a":[1]}"#)
         );
-        assert!(matches!(parse(r#"{"id":"x","result":null}"#), Ok(Message::Response { id: RequestId::Text(_), .. })));
-        assert!(matches!(parse(r#"{"id":-7,"error":{"code":1,"message":"x"}}"#), Ok(Message::Error { id: RequestId::Number(-7), .. })));
-        assert!(matches!(parse(r#"{"id":1,"m\u0065thod":"a\/b"}"#), Ok(Message::Request { method, .. }) if method == "a/b"));
+        assert!(matches!(parse(r#"{"id":"x","result":null}"#), Ok(RpcMessage::Response { id: RequestId::Text(_), .. })));
+        assert!(matches!(parse(r#"{"id":-7,"error":{"code":1,"message":"x"}}"#), Ok(RpcMessage::Error { id: RequestId::Number(-7), .. })));
+        assert!(matches!(parse(r#"{"id":1,"m\u0065thod":"a\/b"}"#), Ok(RpcMessage::Request { method, .. }) if method == "a/b"));
     }
 
     #[test]
     fn a_trace_that_makes_no_sense_is_ignored() {
-        assert!(matches!(parse(r#"{"id":1,"method":"m","trace":7}"#), Ok(Message::Request { trace: None, .. })));
-        assert!(matches!(parse(r#"{"id":1,"method":"m","trace":{"traceparent":"x"}}"#), Ok(Message::Request { trace: Some(_), .. })));
+        assert!(matches!(parse(r#"{"id":1,"method":"m","trace":7}"#), Ok(RpcMessage::Request { trace: None, .. })));
+        assert!(matches!(parse(r#"{"id":1,"method":"m","trace":{"traceparent":"x"}}"#), Ok(RpcMessage::Request { trace: Some(_), .. })));
     }
 
     #[test]

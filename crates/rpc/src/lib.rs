@@ -3,19 +3,19 @@
 //! This room knows frames, pending calls, dispatch and backpressure, and how to make a [`Link`] out of a websocket, a
 //! pair of pipes, a unix socket or memory, and who may make one. It must not know the name of any method.
 
+pub mod access;
 pub mod auth;
-pub mod door;
 pub mod frame;
-pub mod house;
+pub mod http_service;
 pub mod link;
 pub mod listen;
 pub mod peer;
 mod pending;
 pub mod router;
-pub mod strangers;
 pub mod tls;
+pub mod unauthenticated;
 
 pub use frame::FrameLimits;
 pub use link::{Close, FrameSink, FrameSource, Link, LinkError};
 pub use peer::{CallError, Peer, PeerOptions, Service, Violation};
-pub use router::{Call, Dispatch, Lane, Outcome, Router};
+pub use router::{Dispatch, HandlerOutcome, Lane, RequestContext, Router};

@@ -38,7 +38,7 @@ pub struct Link {
     pub rx: FrameSource,
     /// What the other end is, for messages to people: `websocket 127.0.0.1:7`, `stdio`, `memory`.
     pub name: String,
-    pub gate: Gate,
+    pub gate: HandshakeGate,
     pub liveness: Liveness,
 }
 
@@ -79,9 +79,9 @@ impl Close {
 
 /// Limits an unauthenticated peer to a few bytes until the handshake succeeds.
 #[derive(Debug, Clone, Default)]
-pub struct Gate(Arc<AtomicBool>);
+pub struct HandshakeGate(Arc<AtomicBool>);
 
-impl Gate {
+impl HandshakeGate {
     pub fn open(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -132,19 +132,19 @@ pub(crate) struct Inserter(Arc<Queue>);
 /// A transport that can take frames from whichever task has one, without waiting.
 pub(crate) trait DirectWrite: Send + Sync {
     /// Writes from the front of the queue, of which `done` bytes are written already. Returns how many more were.
-    fn try_write(&self, items: &VecDeque<Item>, done: usize) -> io::Result<usize>;
+    fn try_write(&self, items: &VecDeque<OutboundItem>, done: usize) -> io::Result<usize>;
     /// How many bytes an item takes on the wire.
-    fn size(&self, item: &Item) -> usize;
+    fn size(&self, item: &OutboundItem) -> usize;
 }
 
 /// What waits to be written.
-pub(crate) enum Item {
+pub(crate) enum OutboundItem {
     Frame(Bytes),
     /// Bytes that are the transport's own, such as a heartbeat.
     Raw(Bytes),
 }
 
-impl Item {
+impl OutboundItem {
     fn len(&self) -> usize {
         match self {
             Self::Frame(bytes) | Self::Raw(bytes) => bytes.len(),
@@ -165,7 +165,7 @@ struct Queue {
 struct QueueState {
     /// Goes with the drain, so that a leaked sink cannot keep a socket open.
     direct: Option<Box<dyn DirectWrite>>,
-    items: VecDeque<Item>,
+    items: VecDeque<OutboundItem>,
     /// How much of the first item a direct transport has written.
     done: usize,
     /// Queued, plus handed to the transport and not yet written.
@@ -187,7 +187,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, state: &mut QueueState, item: Item) {
+    fn push(&self, state: &mut QueueState, item: OutboundItem) {
         state.bytes += item.len();
         state.items.push_back(item);
         // Whatever waits in front has found the transport unable to take more.
@@ -239,7 +239,7 @@ impl FrameSink {
         if state.is_closed() {
             return false;
         }
-        self.0.push(&mut state, Item::Frame(frame.into()));
+        self.0.push(&mut state, OutboundItem::Frame(frame.into()));
         let (waits, gone) = (!state.items.is_empty(), state.drain_gone);
         drop(state);
         if waits {
@@ -315,7 +315,7 @@ impl Inserter {
         if state.drain_gone || state.bytes > INSERTED {
             return;
         }
-        self.0.push(&mut state, Item::Raw(bytes));
+        self.0.push(&mut state, OutboundItem::Raw(bytes));
         drop(state);
         self.0.filled.notify_one();
     }
@@ -343,7 +343,7 @@ impl FrameDrain {
 
     pub fn try_next(&mut self) -> Option<Bytes> {
         match self.0.lock().items.pop_front()? {
-            Item::Frame(bytes) | Item::Raw(bytes) => Some(bytes),
+            OutboundItem::Frame(bytes) | OutboundItem::Raw(bytes) => Some(bytes),
         }
     }
 

@@ -21,7 +21,7 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::door::{Door, DoorRules, Ends, Visitor};
+use crate::access::{ConnectionAddresses, DoorRules, ListenerAccess, Visitor};
 use crate::link::ws::Socket;
 use crate::link::{Link, unix};
 
@@ -116,7 +116,7 @@ impl Listener {
 
     /// Serves for ever. Every upgraded connection is handed on as a link.
     pub async fn serve(self, rules: impl Into<DoorRules>, on_link: impl Fn(Link) + Send + Sync + 'static) -> Infallible {
-        self.serve_door(Door::new(rules.into(), on_link)).await
+        self.serve_door(ListenerAccess::new(rules.into(), on_link)).await
     }
 
     /// Every connection speaks TLS from now on.
@@ -126,7 +126,7 @@ impl Listener {
     }
 
     /// Serves for ever what is behind the door.
-    pub async fn serve_door(self, door: Arc<Door>) -> Infallible {
+    pub async fn serve_door(self, door: Arc<ListenerAccess>) -> Infallible {
         loop {
             match self.accept().await {
                 Ok(visitor) => {
@@ -179,7 +179,7 @@ impl Listener {
                 let (stream, address) = socket.accept().await?;
                 // Without this every small answer waits for the acknowledgement of the one before.
                 stream.set_nodelay(true)?;
-                let ends = Ends { theirs: address.ip(), ours: stream.local_addr()?.ip() };
+                let ends = ConnectionAddresses { theirs: address.ip(), ours: stream.local_addr()?.ip() };
                 Ok(Visitor { name: format!("exec-server websocket {address}"), stream: Socket::Tcp(stream), ends: Some(ends) })
             }
             Bound::Unix(socket) => {

@@ -17,8 +17,8 @@ use tokio::task::coop::unconstrained;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::frame::{self, FrameLimits, Message};
-use crate::link::{Close, FrameSink, Gate, Link, LinkError, Liveness};
+use crate::frame::{self, FrameLimits, RpcMessage};
+use crate::link::{Close, FrameSink, HandshakeGate, Link, LinkError, Liveness};
 use crate::pending::Pending;
 use crate::router::{Dispatch, Lane};
 
@@ -26,7 +26,7 @@ use crate::router::{Dispatch, Lane};
 pub trait Service: Send + Sync + 'static {
     /// Answers a request with a whole frame. The first poll happens in arrival order and is never cut short to be fair
     /// to other tasks, so whatever must be in order takes its place in a queue before it first waits.
-    fn request(self: Arc<Self>, request: Request) -> Answer;
+    fn request(self: Arc<Self>, request: PeerRequest) -> ResponseFuture;
     /// Takes a notification; a violation ends the link.
     fn notification(&self, method: &str, params: &[u8]) -> Result<(), Violation>;
     /// Which lane a method belongs to, for [`Dispatch::Lanes`].
@@ -49,10 +49,10 @@ pub trait Service: Send + Sync + 'static {
 }
 
 /// A reply, in time.
-pub type Answer = Pin<Box<dyn Future<Output = Reply> + Send>>;
+pub type ResponseFuture = Pin<Box<dyn Future<Output = PeerReply> + Send>>;
 
 /// The answer to a request, and what is still to be told once it is on its way.
-pub struct Reply {
+pub struct PeerReply {
     pub frame: Vec<u8>,
     pub rest: Option<Rest>,
 }
@@ -60,14 +60,14 @@ pub struct Reply {
 /// Work that follows an answer and ends, at the latest, with the link. It holds up nothing: not its lane, not the link.
 pub type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-impl From<Vec<u8>> for Reply {
+impl From<Vec<u8>> for PeerReply {
     fn from(frame: Vec<u8>) -> Self {
         Self { frame, rest: None }
     }
 }
 
 /// A request to be answered.
-pub struct Request {
+pub struct PeerRequest {
     pub id: RequestId,
     pub method: String,
     pub params: Bytes,
@@ -109,7 +109,7 @@ impl Default for PeerOptions {
 pub struct Peer {
     sink: FrameSink,
     pending: Arc<Pending>,
-    gate: Gate,
+    gate: HandshakeGate,
     liveness: Liveness,
     retired: Arc<Retirement>,
 }
@@ -312,15 +312,15 @@ impl<S: Service> Driver<S> {
                 }
                 Ok(())
             }
-            Ok(Message::Request { id, method, params, trace }) => {
+            Ok(RpcMessage::Request { id, method, params, trace }) => {
                 let lane = self.service.lane(&method);
-                let answer = self.service.clone().request(Request { id, method, params, trace });
+                let answer = self.service.clone().request(PeerRequest { id, method, params, trace });
                 self.dispatch(answer, lanes.of(lane), frame.len()).await;
                 Ok(())
             }
-            Ok(Message::Notification { method, params }) => self.service.notification(&method, &params),
-            Ok(Message::Response { id, result }) => self.resolve(id, Ok(result)),
-            Ok(Message::Error { id, fault }) => self.resolve(id, Err(fault)),
+            Ok(RpcMessage::Notification { method, params }) => self.service.notification(&method, &params),
+            Ok(RpcMessage::Response { id, result }) => self.resolve(id, Ok(result)),
+            Ok(RpcMessage::Error { id, fault }) => self.resolve(id, Err(fault)),
         }
     }
 
@@ -331,7 +331,7 @@ impl<S: Service> Driver<S> {
         }
     }
 
-    async fn dispatch(&mut self, answer: Answer, lane: Option<Arc<Semaphore>>, size: usize) {
+    async fn dispatch(&mut self, answer: ResponseFuture, lane: Option<Arc<Semaphore>>, size: usize) {
         let sink = self.peer.sink.clone();
         if !self.service.is_settled() {
             let reply = answer.await;

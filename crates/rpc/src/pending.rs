@@ -8,7 +8,7 @@ use outpost_wire::{Fault, RequestId};
 use tokio::sync::oneshot;
 
 /// An answer: the text of a result, or a fault.
-pub type Answer = Result<Bytes, Fault>;
+pub type ResponseBody = Result<Bytes, Fault>;
 
 /// Ids count from 1 and are never used twice on one link.
 #[derive(Default)]
@@ -17,7 +17,7 @@ pub struct Pending(Mutex<State>);
 #[derive(Default)]
 struct State {
     last: i64,
-    waiting: HashMap<i64, oneshot::Sender<Answer>>,
+    waiting: HashMap<i64, oneshot::Sender<ResponseBody>>,
     closed: bool,
 }
 
@@ -25,7 +25,7 @@ struct State {
 pub struct Ticket<'a> {
     pending: &'a Pending,
     id: i64,
-    answer: oneshot::Receiver<Answer>,
+    answer: oneshot::Receiver<ResponseBody>,
 }
 
 impl Pending {
@@ -47,7 +47,7 @@ impl Pending {
     }
 
     /// Delivers an answer. It is given back if no such call was ever made; a late answer to a forgotten call is fine.
-    pub fn resolve(&self, id: &RequestId, answer: Answer) -> Option<Answer> {
+    pub fn resolve(&self, id: &RequestId, answer: ResponseBody) -> Option<ResponseBody> {
         let RequestId::Number(number) = id else { return Some(answer) };
         let mut state = self.lock();
         if !(1..=state.last).contains(number) {
@@ -74,7 +74,7 @@ impl Ticket<'_> {
     }
 
     /// Nothing if the link went away first.
-    pub async fn answer(mut self) -> Option<Answer> {
+    pub async fn answer(mut self) -> Option<ResponseBody> {
         (&mut self.answer).await.ok()
     }
 }

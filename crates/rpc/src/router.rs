@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tracing::{Instrument, Span};
 
 use crate::frame;
-use crate::peer::{Answer, Lanes, Reply, Request, Rest};
+use crate::peer::{Lanes, PeerReply, PeerRequest, ResponseFuture, Rest};
 
 /// How the requests of one link run beside each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub enum Lane {
     Ordinary,
 }
 
-type Handler<C> = Box<dyn Fn(Arc<C>, Request) -> Answer + Send + Sync>;
+type Handler<C> = Box<dyn Fn(Arc<C>, PeerRequest) -> ResponseFuture + Send + Sync>;
 
 /// Handlers by method, for connections with the context `C`.
 pub struct Router<C> {
@@ -66,18 +66,18 @@ impl<C: Send + Sync + 'static> Default for Router<C> {
 }
 
 /// Everything that a handler can know about a request.
-pub struct Call<P> {
+pub struct RequestContext<P> {
     pub params: P,
     pub trace: Option<TraceContext>,
 }
 
 /// What a handler answers, and what it still has to tell afterwards.
-pub struct Outcome<O> {
+pub struct HandlerOutcome<O> {
     pub output: O,
     pub rest: Option<Rest>,
 }
 
-impl<O> From<O> for Outcome<O> {
+impl<O> From<O> for HandlerOutcome<O> {
     fn from(output: O) -> Self {
         Self { output, rest: None }
     }
@@ -98,20 +98,20 @@ impl<C: Send + Sync + 'static> Router<C> {
     pub fn on_call<M, F, Fut>(mut self, lane: Lane, admit: fn(&C) -> Result<(), Fault>, handler: F) -> Self
     where
         M: Method,
-        F: Fn(Arc<C>, Call<M::Params>) -> Fut + Send + Sync + Copy + 'static,
-        Fut: Future<Output = Result<Outcome<M::Output>, Fault>> + Send,
+        F: Fn(Arc<C>, RequestContext<M::Params>) -> Fut + Send + Sync + Copy + 'static,
+        Fut: Future<Output = Result<HandlerOutcome<M::Output>, Fault>> + Send,
     {
         let handler: Handler<C> = Box::new(move |context, request| {
-            let Request { id, params, trace, .. } = request;
+            let PeerRequest { id, params, trace, .. } = request;
             let span = span(M::NAME, trace.as_ref());
             let answer = async move {
                 let answer = async {
                     admit(&context)?;
                     let params = decode(params)?;
-                    handler(context, Call { params, trace }).await
+                    handler(context, RequestContext { params, trace }).await
                 };
                 match answer.await {
-                    Ok(Outcome { output, rest }) => Reply { frame: envelope::response(&id, &output), rest },
+                    Ok(HandlerOutcome { output, rest }) => PeerReply { frame: envelope::response(&id, &output), rest },
                     Err(fault) => envelope::error(&id, &fault).into(),
                 }
             };
@@ -126,7 +126,7 @@ impl<C: Send + Sync + 'static> Router<C> {
     }
 
     /// The answer to a request; `unknown` words the refusal of an unregistered method.
-    pub fn answer(&self, context: Arc<C>, request: Request, unknown: impl FnOnce(&str) -> String) -> Answer {
+    pub fn answer(&self, context: Arc<C>, request: PeerRequest, unknown: impl FnOnce(&str) -> String) -> ResponseFuture {
         match self.routes.get(request.method.as_str()) {
             Some(route) => (route.handler)(context, request),
             None => {

@@ -25,14 +25,14 @@ impl Default for AgentLimits {
 }
 
 /// What the agents of one root share.
-pub struct Tree {
+pub struct AgentTree {
     permits: Arc<Semaphore>,
     tokens: AtomicU64,
 }
 
 /// A place in a tree. A working agent holds one of its permits until the work ends.
-pub struct Seat {
-    tree: Arc<Tree>,
+pub struct AgentSlot {
+    tree: Arc<AgentTree>,
     permit: Permit,
 }
 
@@ -43,30 +43,30 @@ enum Permit {
     None,
 }
 
-impl Tree {
+impl AgentTree {
     pub fn new(limits: AgentLimits, tokens: u64) -> Arc<Self> {
         Arc::new(Self { permits: Arc::new(Semaphore::new(limits.most)), tokens: AtomicU64::new(tokens) })
     }
 
     /// The root's own place.
-    pub fn root(self: &Arc<Self>) -> Seat {
-        Seat { tree: self.clone(), permit: Permit::Needless }
+    pub fn root(self: &Arc<Self>) -> AgentSlot {
+        AgentSlot { tree: self.clone(), permit: Permit::Needless }
     }
 
     /// The place of an agent that does nothing yet.
-    pub fn resting(self: &Arc<Self>) -> Seat {
-        Seat { tree: self.clone(), permit: Permit::None }
+    pub fn resting(self: &Arc<Self>) -> AgentSlot {
+        AgentSlot { tree: self.clone(), permit: Permit::None }
     }
 
     /// A place for another agent that is about to work, if there is one.
-    pub fn seat(self: &Arc<Self>) -> Option<Seat> {
+    pub fn seat(self: &Arc<Self>) -> Option<AgentSlot> {
         let mut seat = self.resting();
         seat.work().then_some(seat)
     }
 }
 
-impl Seat {
-    pub fn tree(&self) -> &Arc<Tree> {
+impl AgentSlot {
+    pub fn tree(&self) -> &Arc<AgentTree> {
         &self.tree
     }
 
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn seats_are_counted_and_given_back() {
-        let tree = Tree::new(AgentLimits { most: 2, depth: 1 }, 0);
+        let tree = AgentTree::new(AgentLimits { most: 2, depth: 1 }, 0);
         let root = tree.root();
         let (first, second) = (tree.seat(), tree.seat());
         assert!(first.is_some() && second.is_some() && tree.seat().is_none());

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// A question that stands before a call.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct ApprovalQuestion {
     /// `command`, `fileChange`, `permissions`, `userInput`, `dynamicTool`, `mcpTool`, `mcpElicitation`.
     pub kind: &'static str,
     pub environment: Option<EnvironmentId>,
@@ -71,9 +71,9 @@ pub fn changed(asked: &str, now: &str) -> Vec<&'static str> {
 /// What the user allowed for the life of this thread in this program. It is keyed by the executor that answers behind an
 /// environment, so that another machine under the same name starts with nothing.
 #[derive(Debug, Default)]
-pub struct Grants(HashSet<String>);
+pub struct SessionApprovals(HashSet<String>);
 
-impl Grants {
+impl SessionApprovals {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use outpost_environment::{Access, Discoveries, Environment, StepView, Wanted, gather_roots, resolve_selected_capability_roots};
+use outpost_environment::{
+    CapabilityAccess, Discoveries, Environment, StepView, WantedFolder, gather_roots, resolve_selected_capability_roots,
+};
 use outpost_wire::PathUri;
 use outpost_wire::exec::discovery::DiscoveredRoot;
 use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId};
@@ -16,11 +18,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::mcp::declaration::declaration;
-use crate::mcp::{Declared, McpLimits, Origin};
+use crate::mcp::{DeclarationOrigin, Declared, McpLimits};
 use crate::permissions::SandboxMode;
 use crate::plugins::Plugin;
 use crate::skills::host::{self, HostRoot, is_missing};
-use crate::skills::{Reader, Skill, SkillSource};
+use crate::skills::{Skill, SkillReader, SkillSource};
 
 /// Everything that a step can use of roots, projects and this machine. Frozen with it.
 #[derive(Debug, Clone, Default)]
@@ -62,7 +64,7 @@ pub struct CapabilityWarning {
 }
 
 /// What a look at capabilities needs.
-pub(crate) struct Look<'a> {
+pub(crate) struct CapabilityQuery<'a> {
     pub discoveries: &'a Discoveries,
     pub patience: Duration,
     pub mode: &'a SandboxMode,
@@ -76,15 +78,15 @@ pub(crate) struct Look<'a> {
 struct Folder {
     handle: Environment,
     environment: EnvironmentId,
-    wanted: Wanted,
+    wanted: WantedFolder,
     role: Role,
     patience: Duration,
 }
 
 impl Folder {
     /// The way to its files.
-    fn reader(&self) -> Reader {
-        Reader { handle: self.handle.clone(), sandbox: self.wanted.sandbox.clone(), patience: self.patience }
+    fn reader(&self) -> SkillReader {
+        SkillReader { handle: self.handle.clone(), sandbox: self.wanted.sandbox.clone(), patience: self.patience }
     }
 }
 
@@ -100,7 +102,7 @@ enum Role {
     Host,
 }
 
-impl Look<'_> {
+impl CapabilityQuery<'_> {
     pub async fn capture(&self) -> StepCapabilities {
         let roots = gather_roots(self.roots, self.view);
         let mut step = StepCapabilities::default();
@@ -108,8 +110,8 @@ impl Look<'_> {
         for resolved in resolve_selected_capability_roots(&roots, self.view) {
             let mut report = RootReport::of(&resolved.root);
             match resolved.access {
-                Access::Available(handle) => folders.push(self.root_folder(handle, &resolved.root, step.roots.len())),
-                Access::Unavailable { why } => report.reason = Some(why),
+                CapabilityAccess::Available(handle) => folders.push(self.root_folder(handle, &resolved.root, step.roots.len())),
+                CapabilityAccess::Unavailable { why } => report.reason = Some(why),
             }
             step.roots.push(report);
         }
@@ -150,7 +152,7 @@ impl Look<'_> {
         let elsewhere = || Attachment::new(environment.clone(), root.path().clone()).with_roots([]);
         let selected = self.view.selected().find(|member| member.id == environment);
         let attachment = selected.and_then(|member| member.attachment.clone()).unwrap_or_else(elsewhere);
-        let wanted = Wanted { path: root.path().clone(), sandbox: self.mode.context_in(&attachment, handle.narrowing()) };
+        let wanted = WantedFolder { path: root.path().clone(), sandbox: self.mode.context_in(&attachment, handle.narrowing()) };
         Folder { handle, environment, wanted, role: Role::Root(index), patience: self.patience }
     }
 
@@ -161,7 +163,7 @@ impl Look<'_> {
             let (attachment, environment) = (place.attachment, &place.attachment.environment_id);
             let sandbox = self.mode.context_in(attachment, place.handle.narrowing());
             for directory in host::above(&attachment.cwd) {
-                let wanted = Wanted { path: directory.join(host::FOLDER), sandbox: sandbox.clone() };
+                let wanted = WantedFolder { path: directory.join(host::FOLDER), sandbox: sandbox.clone() };
                 let is_above = directory != attachment.cwd && !attachment.workspace_roots.iter().any(|root| directory.is_within(root));
                 let role = Role::Project { cwd: attachment.cwd.clone(), directory, is_above };
                 folders.push(Folder {
@@ -181,7 +183,7 @@ impl Look<'_> {
         let folder = |root: &HostRoot| Folder {
             handle: handle.clone(),
             environment: EnvironmentId::local(),
-            wanted: Wanted { path: root.path.clone(), sandbox: None },
+            wanted: WantedFolder { path: root.path.clone(), sandbox: None },
             role: Role::Host,
             patience: self.patience,
         };
@@ -192,11 +194,13 @@ impl Look<'_> {
     async fn installed(&self) -> Vec<(Vec<Skill>, Vec<Plugin>)> {
         let looks = self.view.workplaces().map(|place| async move {
             let environment = &place.attachment.environment_id;
-            let wanted =
-                Wanted { path: place.attachment.cwd.clone(), sandbox: self.mode.context_in(place.attachment, place.handle.narrowing()) };
+            let wanted = WantedFolder {
+                path: place.attachment.cwd.clone(),
+                sandbox: self.mode.context_in(place.attachment, place.handle.narrowing()),
+            };
             match self.discoveries.installed(place.handle, &wanted, self.patience).await {
                 Ok(Some(found)) => {
-                    let reader = Reader { handle: place.handle.clone(), sandbox: wanted.sandbox, patience: self.patience };
+                    let reader = SkillReader { handle: place.handle.clone(), sandbox: wanted.sandbox, patience: self.patience };
                     let skills = Skill::installed(&found, environment, &reader, !environment.is_local());
                     (skills, Plugin::installed(&found, environment))
                 }
@@ -224,7 +228,7 @@ impl Look<'_> {
             }
         }
         let questions = handles.iter().map(|handle| async {
-            let wanted: Vec<Wanted> =
+            let wanted: Vec<WantedFolder> =
                 folders.iter().filter(|folder| folder.handle.is(handle)).map(|folder| folder.wanted.clone()).collect();
             self.discoveries.look(handle, &wanted, self.patience).await
         });
@@ -250,7 +254,7 @@ impl StepCapabilities {
         let mut all = Declared::new();
         for server in self.plugins.iter().flat_map(|plugin| &plugin.mcp_servers) {
             let (root, environment, directory) = (server.root.clone(), server.environment.clone(), server.directory.clone());
-            let origin = Origin::Plugin { root, environment, directory };
+            let origin = DeclarationOrigin::Plugin { root, environment, directory };
             let config = Value::Object(server.config.clone());
             all.entry(server.name.clone()).or_insert_with(|| declaration(&server.name, &config, &origin, limits));
         }

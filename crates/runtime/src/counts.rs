@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use outpost_thread::{Fact, Tokens, TurnStatus};
+use outpost_thread::{Fact, TokenTotals, TurnStatus};
 
 /// Counts facts where they are stored, and nowhere else.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub struct Counted {
     pub turns_completed: u64,
     pub turns_failed: u64,
     pub turns_interrupted: u64,
-    pub tokens: Tokens,
+    pub tokens: TokenTotals,
 }
 
 impl Counts {

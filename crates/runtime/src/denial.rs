@@ -6,8 +6,8 @@
 use outpost_wire::PathUri;
 use outpost_wire::exec::policy::{Network, Permissions, SandboxContext};
 
+use crate::extra_permissions::ExtraPermissions;
 use crate::permissions::SandboxMode;
-use crate::permits::Permits;
 
 /// What programs print when a file may not be written. In lower case.
 const REFUSED: [&str; 6] =
@@ -129,7 +129,7 @@ fn cause(printed: &str, around: &Around) -> Cause {
         let lower = line.to_ascii_lowercase();
         if let Some(path) = REFUSED.iter().find_map(|word| path(line, lower.find(word)?, word.len())) {
             let path = PathUri::from_syntax(path).unwrap_or_else(|_| around.cwd.join(path));
-            if !Permits::writing([path.clone()]).beyond(&around.context).is_empty() {
+            if !ExtraPermissions::writing([path.clone()]).beyond(&around.context).is_empty() {
                 return Cause::Write(path);
             }
         }

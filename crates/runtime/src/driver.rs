@@ -15,7 +15,7 @@ mod sample;
 mod servers;
 mod step;
 
-use step::Told;
+use step::AnnouncedContext;
 pub(crate) use step::user_message;
 
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use outpost_store::{AppendError, Lease, Need, ReadError, Store, keep_checkpoint};
 use outpost_thread::{
-    ApprovalId, CallId, Context, DamageNoted, Entry, Fact, InterruptReason, Step, Thread, ThreadId, TurnFinished, TurnId, TurnStatus,
+    ApprovalId, CallId, Context, DamageNoted, Entry, Fact, InterruptReason, NextAction, Thread, ThreadId, TurnFinished, TurnId, TurnStatus,
 };
 use outpost_thread::{CompactReason, Marker, Raw, Seq, TurnStarted};
 use outpost_wire::envelope::TraceContext;
@@ -34,16 +34,16 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::agents::Seat;
-use crate::approvals::Grants;
-use crate::feed::Feed;
-use crate::live::{Command, Event, Status};
+use crate::agents::AgentSlot;
+use crate::approvals::SessionApprovals;
+use crate::feed::ThreadFeed;
+use crate::live::{DriverCommand, ThreadActivity, ThreadEvent};
 use crate::mcp::Binding;
-use crate::model::{Answer, ModelError, Written};
+use crate::model::{ModelError, ModelResponse, WrittenSoFar};
 use crate::resting::Bed;
-use crate::runtime::{Shared, is_held};
+use crate::runtime::{RuntimeShared, is_held};
 use crate::tools::mcp::CallQuestion;
-use crate::tools::processes::Processes;
+use crate::tools::processes::BackgroundProcesses;
 use crate::tools::{CallEnd, Consent, StepTools};
 
 /// The model's view is kept for so long after a turn; a thread that sleeps needs none.
@@ -71,8 +71,8 @@ pub(crate) enum Stop {
 
 /// What came back from work beside the driver.
 enum Done {
-    Asked { turn: TurnId, step: u32, answer: Result<Answer, ModelError> },
-    Summarised { turn: TurnId, answer: Result<Answer, ModelError> },
+    Asked { turn: TurnId, step: u32, answer: Result<ModelResponse, ModelError> },
+    Summarised { turn: TurnId, answer: Result<ModelResponse, ModelError> },
     Called { turn: TurnId, call: CallId, end: CallEnd },
 }
 
@@ -88,16 +88,16 @@ struct RunningCall {
 }
 
 pub(crate) struct Driver {
-    shared: Arc<Shared>,
+    shared: Arc<RuntimeShared>,
     store: Store,
     lease: Lease,
     thread: Thread,
     context: Option<Context>,
     /// What was written of the context for the wire.
-    written: Written,
-    feed: Arc<Feed<Event>>,
-    status: watch::Sender<Status>,
-    mailbox: mpsc::Receiver<Command>,
+    written: WrittenSoFar,
+    feed: Arc<ThreadFeed<ThreadEvent>>,
+    status: watch::Sender<ThreadActivity>,
+    mailbox: mpsc::Receiver<DriverCommand>,
     work: JoinSet<Done>,
     /// The request to the model, if one is out.
     asking: Option<AbortHandle>,
@@ -105,13 +105,13 @@ pub(crate) struct Driver {
     /// What the present step froze. Nothing after a restart: then it is captured anew.
     step: Option<Arc<StepTools>>,
     /// What the model was told last of what is around it.
-    told: Told,
-    processes: Arc<Processes>,
-    grants: Grants,
+    told: AnnouncedContext,
+    processes: Arc<BackgroundProcesses>,
+    grants: SessionApprovals,
     /// What users answered to calls that wait for more than a yes.
     answers: HashMap<CallId, Consent>,
     /// The place among the agents of a tree.
-    seat: Seat,
+    seat: AgentSlot,
     /// Calls that were told to stop and have to run alone: the next such one waits until they have stopped.
     ending: Vec<CancellationToken>,
     /// What calls that need a machine wait for, so that not all of a long answer run at once.
@@ -136,28 +136,28 @@ pub(crate) struct Driver {
 }
 
 /// What a driver needs to begin.
-pub(crate) struct Start {
-    pub shared: Arc<Shared>,
+pub(crate) struct DriverStart {
+    pub shared: Arc<RuntimeShared>,
     pub store: Store,
     pub lease: Lease,
     pub thread: Thread,
-    pub feed: Arc<Feed<Event>>,
-    pub status: watch::Sender<Status>,
-    pub mailbox: mpsc::Receiver<Command>,
-    pub seat: Seat,
+    pub feed: Arc<ThreadFeed<ThreadEvent>>,
+    pub status: watch::Sender<ThreadActivity>,
+    pub mailbox: mpsc::Receiver<DriverCommand>,
+    pub seat: AgentSlot,
 }
 
 impl Driver {
-    pub fn new(start: Start) -> Self {
-        let Start { shared, store, lease, thread, feed, status, mailbox, seat } = start;
-        let processes = Arc::new(Processes::new(thread.id, feed.clone()));
+    pub fn new(start: DriverStart) -> Self {
+        let DriverStart { shared, store, lease, thread, feed, status, mailbox, seat } = start;
+        let processes = Arc::new(BackgroundProcesses::new(thread.id, feed.clone()));
         Self {
             shared,
             store,
             lease,
             thread,
             context: None,
-            written: Written::default(),
+            written: WrittenSoFar::default(),
             feed,
             status,
             mailbox,
@@ -165,9 +165,9 @@ impl Driver {
             asking: None,
             calls: HashMap::new(),
             step: None,
-            told: Told::default(),
+            told: AnnouncedContext::default(),
             processes,
-            grants: Grants::default(),
+            grants: SessionApprovals::default(),
             answers: HashMap::new(),
             seat,
             ending: Vec::new(),
@@ -204,7 +204,7 @@ impl Driver {
 
     /// Waits for one thing to happen and deals with it.
     async fn wait(&mut self) -> Result<(), Stop> {
-        let is_idle = self.work.is_empty() && matches!(self.thread.next(), Step::Idle);
+        let is_idle = self.work.is_empty() && matches!(self.thread.next(), NextAction::Idle);
         let sleeps = is_idle && self.context.is_some();
         // A command that goes on behind a session id keeps its thread loaded.
         let unloads = is_idle && !sleeps && !self.processes.has_running();
@@ -224,8 +224,8 @@ impl Driver {
             Some(question) = self.questions.1.recv() => self.ask_user(question).await,
             () = tokio::time::sleep(CONTEXT_KEPT), if sleeps => {
                 self.context = None;
-                self.written = Written::default();
-                self.told = Told::default();
+                self.written = WrittenSoFar::default();
+                self.told = AnnouncedContext::default();
                 Ok(())
             }
             // Subscribers may send input at any time; they are checked again later.
@@ -244,7 +244,7 @@ impl Driver {
     /// handles are in the way.
     fn lie_down(&mut self, is_quiet: bool) -> bool {
         let has_servers = || self.servers.iter().any(|binding| binding.servers.iter().any(|server| server.connection.is_some()));
-        let is_active = |agent: &ThreadId| matches!(self.shared.status(*agent), Some(Status::Active { .. }));
+        let is_active = |agent: &ThreadId| matches!(self.shared.status(*agent), Some(ThreadActivity::Active { .. }));
         let has_agents = || self.thread.agents.iter().any(|(id, agent)| agent.open && is_active(id));
         // What the user allowed for as long as the thread is loaded stays allowed for that long.
         let may_end = is_quiet && self.grants.is_empty() && !self.processes.has_running() && !has_servers() && !has_agents();
@@ -285,15 +285,15 @@ impl Driver {
                 return Ok(());
             }
             match self.thread.next() {
-                Step::Idle | Step::AwaitAnswer { .. } => return Ok(()),
-                Step::StartTurn { inputs } => {
+                NextAction::Idle | NextAction::AwaitAnswer { .. } => return Ok(()),
+                NextAction::StartTurn { inputs } => {
                     let turn = TurnId((self.shared.ids)());
                     let inputs = inputs.into_iter().map(|input| input.id).collect();
                     let started = TurnStarted::new(turn, inputs);
                     self.begin_turn(vec![started.into()]).await?;
                 }
-                Step::AskModel { .. } | Step::Compact { .. } if self.asking.is_some() => return Ok(()),
-                Step::AskModel { turn, step } => {
+                NextAction::AskModel { .. } | NextAction::Compact { .. } if self.asking.is_some() => return Ok(()),
+                NextAction::AskModel { turn, step } => {
                     if let Some(reason) = self.spent() {
                         tracing::info!(thread = %self.thread.id, reason, "a budget is used up");
                         self.finish_turn(turn, TurnStatus::Interrupted, Some(InterruptReason::Budget), Some(reason)).await?;
@@ -301,17 +301,17 @@ impl Driver {
                         self.begin_step(turn, step).await?;
                     }
                 }
-                Step::Compact { turn, reason } => self.begin_compaction(turn, reason).await?,
-                Step::Decide { turn, calls } => self.decide(turn, calls).await?,
-                Step::RunCalls { turn, calls } => self.run_approved(turn, calls).await?,
-                Step::ReattachCalls { turn, calls, .. } => {
+                NextAction::Compact { turn, reason } => self.begin_compaction(turn, reason).await?,
+                NextAction::Decide { turn, calls } => self.decide(turn, calls).await?,
+                NextAction::RunCalls { turn, calls } => self.run_approved(turn, calls).await?,
+                NextAction::ReattachCalls { turn, calls, .. } => {
                     let strangers: Vec<_> = calls.into_iter().filter(|call| !self.calls.contains_key(&call.id)).collect();
                     if strangers.is_empty() {
                         return Ok(());
                     }
                     self.reattach(turn, strangers).await?;
                 }
-                Step::FinishTurn { turn, status } => {
+                NextAction::FinishTurn { turn, status } => {
                     let reason = (status == TurnStatus::Interrupted).then_some(InterruptReason::User);
                     self.finish_turn(turn, status, reason, None).await?;
                 }
@@ -335,7 +335,7 @@ impl Driver {
         let appended = loop {
             match self.store.append(&self.lease, entries.clone(), need).await {
                 Err(error @ AppendError::NoSpace { .. }) if !self.is_asked => {
-                    self.set_status(Status::Broken { reason: error.to_string() });
+                    self.set_status(ThreadActivity::Broken { reason: error.to_string() });
                     tokio::time::sleep(SPACE_AGAIN).await;
                 }
                 other => break other?,
@@ -350,7 +350,7 @@ impl Driver {
                 context.apply(&entry);
             }
             let weight = 256 + entry.fact.data().map_or(0, |data| data.get().len());
-            self.feed.publish(Event::Entry(Arc::new(entry)), weight);
+            self.feed.publish(ThreadEvent::Entry(Arc::new(entry)), weight);
         }
         self.tell_status();
         Ok(())
@@ -403,7 +403,7 @@ impl Driver {
     /// How long the running turn may still take; nothing if there is no limit, or while it only waits for a user's answer.
     fn time_left(&self) -> Option<Duration> {
         let limit = Duration::from_secs(self.shared.config.budgets.turn_seconds?);
-        let turn = self.thread.turn.as_ref().filter(|_| !matches!(self.thread.next(), Step::AwaitAnswer { .. }))?;
+        let turn = self.thread.turn.as_ref().filter(|_| !matches!(self.thread.next(), NextAction::AwaitAnswer { .. }))?;
         let taken = Duration::from_millis((self.shared.clock)().saturating_sub(turn.started_at));
         Some(limit.saturating_sub(taken))
     }
@@ -456,17 +456,17 @@ impl Driver {
     }
 
     fn tell_status(&self) {
-        self.set_status(Status::of(&self.thread));
+        self.set_status(ThreadActivity::of(&self.thread));
     }
 
-    fn set_status(&self, status: Status) {
+    fn set_status(&self, status: ThreadActivity) {
         let changed = self.status.send_if_modified(|now| {
             let differs = *now != status;
             now.clone_from(&status);
             differs
         });
         if changed {
-            self.feed.publish(Event::Status(status), 64);
+            self.feed.publish(ThreadEvent::Status(status), 64);
         }
     }
 
@@ -481,14 +481,14 @@ impl Driver {
         self.mailbox.close();
         self.store.release(self.lease).await;
         let status = match stop {
-            Stop::Unloaded => Status::Closed,
+            Stop::Unloaded => ThreadActivity::Closed,
             other => {
                 tracing::warn!(thread = %self.thread.id, reason = %other, "a thread had to stop");
-                Status::Broken { reason: other.to_string() }
+                ThreadActivity::Broken { reason: other.to_string() }
             }
         };
         self.status.send_replace(status.clone());
-        self.feed.publish(Event::Status(status), 64);
+        self.feed.publish(ThreadEvent::Status(status), 64);
         self.feed.end();
         // Callers that still wait get no answer: the sender is dropped with the command.
         while self.mailbox.try_recv().is_ok() {}

@@ -23,7 +23,7 @@ impl Default for FeedLimits {
 }
 
 /// The writing side. Readers outlive it; they then read what is left and see the end.
-pub struct Feed<E>(Arc<Shared<E>>);
+pub struct ThreadFeed<E>(Arc<Shared<E>>);
 
 struct Shared<E> {
     log: Mutex<Log<E>>,
@@ -43,7 +43,7 @@ struct Log<E> {
 }
 
 /// One reader.
-pub struct Cursor<E> {
+pub struct FeedReader<E> {
     shared: Arc<Shared<E>>,
     next: u64,
 }
@@ -57,7 +57,7 @@ pub enum Read<E> {
     End,
 }
 
-impl<E: Clone> Feed<E> {
+impl<E: Clone> ThreadFeed<E> {
     pub fn new(limits: FeedLimits) -> Self {
         let log = Log { events: VecDeque::new(), first: 0, weight: 0, limits, ended: false };
         Self(Arc::new(Shared { log: Mutex::new(log), news: Notify::new(), readers: AtomicUsize::new(0), left: Notify::new() }))
@@ -80,7 +80,7 @@ impl<E: Clone> Feed<E> {
     }
 
     /// A reader of everything that comes from now on.
-    pub fn subscribe(&self) -> Cursor<E> {
+    pub fn subscribe(&self) -> FeedReader<E> {
         let log = self.0.lock();
         let next = log.first + log.events.len() as u64;
         drop(log);
@@ -88,21 +88,21 @@ impl<E: Clone> Feed<E> {
     }
 
     /// A reader of everything that is still remembered and of what comes.
-    pub fn replay(&self) -> Cursor<E> {
+    pub fn replay(&self) -> FeedReader<E> {
         let next = self.0.lock().first;
         self.cursor(next)
     }
 
     /// A reader that goes on at a number, be it forgotten or yet to come.
-    pub fn replay_from(&self, number: u64) -> Cursor<E> {
+    pub fn replay_from(&self, number: u64) -> FeedReader<E> {
         self.cursor(number)
     }
 }
 
-impl<E> Feed<E> {
-    fn cursor(&self, next: u64) -> Cursor<E> {
+impl<E> ThreadFeed<E> {
+    fn cursor(&self, next: u64) -> FeedReader<E> {
         self.0.readers.fetch_add(1, Ordering::AcqRel);
-        Cursor { shared: self.0.clone(), next }
+        FeedReader { shared: self.0.clone(), next }
     }
 
     /// Whether it has readers.
@@ -128,13 +128,13 @@ impl<E> Feed<E> {
     }
 }
 
-impl<E> Drop for Feed<E> {
+impl<E> Drop for ThreadFeed<E> {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl<E> Drop for Cursor<E> {
+impl<E> Drop for FeedReader<E> {
     fn drop(&mut self) {
         if self.shared.readers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.shared.left.notify_waiters();
@@ -148,7 +148,7 @@ impl<E> Shared<E> {
     }
 }
 
-impl<E: Clone> Cursor<E> {
+impl<E: Clone> FeedReader<E> {
     /// The number of the event that it reads next.
     pub fn position(&self) -> u64 {
         self.next
@@ -189,13 +189,13 @@ impl<E: Clone> Cursor<E> {
 mod tests {
     use super::*;
 
-    fn drain(cursor: &mut Cursor<u32>) -> Vec<Read<u32>> {
+    fn drain(cursor: &mut FeedReader<u32>) -> Vec<Read<u32>> {
         std::iter::from_fn(|| cursor.try_next()).take(100).collect()
     }
 
     #[test]
     fn every_reader_has_its_own_place() {
-        let feed = Feed::new(FeedLimits::default());
+        let feed = ThreadFeed::new(FeedLimits::default());
         let mut early = feed.subscribe();
         assert_eq!((feed.publish(1, 1), feed.publish(2, 1)), (0, 1));
         let mut late = feed.subscribe();
@@ -209,13 +209,13 @@ mod tests {
 
     #[test]
     fn a_slow_reader_is_told_and_delays_no_other() {
-        let feed = Feed::new(FeedLimits { events: 3, weight: 1000 });
+        let feed = ThreadFeed::new(FeedLimits { events: 3, weight: 1000 });
         let mut slow = feed.subscribe();
         for n in 0..10 {
             feed.publish(n, 1);
         }
         assert_eq!(drain(&mut slow), [Read::Missed(7), Read::Event(7), Read::Event(8), Read::Event(9)]);
-        let heavy = Feed::new(FeedLimits { events: 100, weight: 10 });
+        let heavy = ThreadFeed::new(FeedLimits { events: 100, weight: 10 });
         let mut slow = heavy.subscribe();
         for n in 0..4 {
             heavy.publish(n, 6);
@@ -225,7 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_waits_and_sees_the_end() {
-        let feed = Feed::new(FeedLimits::default());
+        let feed = ThreadFeed::new(FeedLimits::default());
         let mut cursor = feed.subscribe();
         let reading = tokio::spawn(async move {
             let mut all = Vec::new();

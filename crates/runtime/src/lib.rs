@@ -9,6 +9,8 @@ pub mod config;
 pub mod counts;
 pub mod denial;
 mod driver;
+pub mod environment_context;
+pub mod extra_permissions;
 pub mod feed;
 mod instructions;
 pub mod live;
@@ -17,7 +19,6 @@ pub mod model;
 pub mod models;
 pub mod patch;
 pub mod permissions;
-pub mod permits;
 pub mod pictures;
 pub mod plugins;
 pub mod policy;
@@ -26,12 +27,11 @@ pub mod rules;
 pub mod runtime;
 pub mod settings;
 pub mod skills;
-pub mod surroundings;
 pub mod tools;
 
 pub use config::RuntimeConfig;
-pub use live::{Event, LiveThread, NewInput, Status};
-pub use runtime::{ForkThread, Parts, Runtime, StartThread, to_the_end};
+pub use live::{LiveThread, NewInput, ThreadActivity, ThreadEvent};
+pub use runtime::{ForkThread, Runtime, RuntimeParts, StartThread, run_uncancelled};
 
 /// The target of log lines about what clients are told as well: a program that shows a thread to a person leaves them out.
 pub const TOLD: &str = "outpost_runtime::told";

@@ -12,19 +12,19 @@ use outpost_wire::intent::Selection;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::feed::{Cursor, Feed};
+use crate::feed::{FeedReader, ThreadFeed};
 use crate::mcp::{Binding, McpEvent};
-use crate::model::Progress;
+use crate::model::ModelProgress;
 
 /// What happens in a loaded thread. Entries are in the store before they are published; everything else is only told
 /// to those who listen at that moment.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub enum ThreadEvent {
     Entry(Arc<Entry>),
     Progress {
         turn: TurnId,
         step: u32,
-        progress: Progress,
+        progress: ModelProgress,
     },
     Output {
         call: CallId,
@@ -35,7 +35,7 @@ pub enum Event {
         call: CallId,
         exit_code: Option<i32>,
     },
-    Status(Status),
+    Status(ThreadActivity),
     /// Of its MCP servers.
     Mcp(McpEvent),
     /// Something that its users should know, and that ends nothing.
@@ -46,7 +46,7 @@ pub enum Event {
 
 /// What a thread is doing, in a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Status {
+pub enum ThreadActivity {
     Idle,
     Active {
         waits_for_approval: bool,
@@ -60,7 +60,7 @@ pub enum Status {
     Closed,
 }
 
-impl Status {
+impl ThreadActivity {
     pub(crate) fn of(thread: &Thread) -> Self {
         match &thread.turn {
             None if thread.queued.is_empty() => Self::Idle,
@@ -147,7 +147,7 @@ pub enum QueueChange {
 
 /// What became of such a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum QueueChanged {
+pub enum QueueChangeResult {
     Done,
     /// There is no such input that waits.
     Unknown,
@@ -205,7 +205,7 @@ pub struct Sample {
 pub struct Sampled {
     /// Nothing if the model said nothing.
     pub text: Option<String>,
-    pub usage: crate::model::Usage,
+    pub usage: crate::model::ModelUsage,
 }
 
 /// A command of the user's that was begun.
@@ -219,7 +219,7 @@ pub struct UserCommand {
 
 /// A command that outlived its call and still runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Terminal {
+pub struct BackgroundProcess {
     /// What the model calls it.
     pub session: u64,
     pub call: CallId,
@@ -227,33 +227,33 @@ pub struct Terminal {
     pub asked_seq: Seq,
 }
 
-pub(crate) type Reply<T> = oneshot::Sender<Result<T, CommandError>>;
+pub(crate) type CommandReply<T> = oneshot::Sender<Result<T, CommandError>>;
 
-pub(crate) enum Command {
-    Input(Box<NewInput>, Reply<Accepted>),
+pub(crate) enum DriverCommand {
+    Input(Box<NewInput>, CommandReply<Accepted>),
     Interrupt {
         turn: Option<TurnId>,
         reason: InterruptReason,
-        reply: Reply<()>,
+        reply: CommandReply<()>,
     },
     Answer {
         approval: ApprovalId,
         decision: Decision,
         detail: Option<Raw>,
-        reply: Reply<()>,
+        reply: CommandReply<()>,
     },
     /// Facts that change how the thread is described or how later turns run.
-    Change(Vec<Fact>, Reply<()>),
-    Queue(QueueChange, Reply<QueueChanged>),
-    Compact(Reply<TurnId>),
+    Change(Vec<Fact>, CommandReply<()>),
+    Queue(QueueChange, CommandReply<QueueChangeResult>),
+    Compact(CommandReply<TurnId>),
     /// The model is asked something aside.
-    Sample(Sample, Reply<Sampled>),
+    Sample(Sample, CommandReply<Sampled>),
     /// A turn and all later ones do not count any more.
-    Revert(TurnId, Reply<()>),
+    Revert(TurnId, CommandReply<()>),
     Shell {
         command: String,
         environment: Option<String>,
-        reply: Reply<UserCommand>,
+        reply: CommandReply<UserCommand>,
     },
     /// Stops one call of the running turn.
     StopCall(CallId),
@@ -261,11 +261,11 @@ pub(crate) enum Command {
     /// MCP servers that the thread is to keep running instead of those that it has.
     KeepServers(Arc<Binding>),
     /// The commands that outlived their calls and still run.
-    Terminals(oneshot::Sender<Vec<Terminal>>),
+    Terminals(oneshot::Sender<Vec<BackgroundProcess>>),
     /// Ends one of them, or all.
     Terminate {
         session: Option<u64>,
-        reply: Reply<usize>,
+        reply: CommandReply<usize>,
     },
     Shutdown(InterruptReason),
 }
@@ -274,9 +274,9 @@ pub(crate) enum Command {
 #[derive(Clone)]
 pub struct LiveThread {
     pub(crate) id: ThreadId,
-    pub(crate) mailbox: mpsc::Sender<Command>,
-    pub(crate) feed: Arc<Feed<Event>>,
-    pub(crate) status: watch::Receiver<Status>,
+    pub(crate) mailbox: mpsc::Sender<DriverCommand>,
+    pub(crate) feed: Arc<ThreadFeed<ThreadEvent>>,
+    pub(crate) status: watch::Receiver<ThreadActivity>,
     /// The thread that made it, if it is an agent.
     pub(crate) maker: Option<ThreadId>,
     /// It works for the runtime itself, and is not published.
@@ -294,11 +294,11 @@ impl LiveThread {
     }
 
     /// Everything that happens from now on.
-    pub fn subscribe(&self) -> Cursor<Event> {
+    pub fn subscribe(&self) -> FeedReader<ThreadEvent> {
         self.feed.subscribe()
     }
 
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> ThreadActivity {
         self.status.borrow().clone()
     }
 
@@ -310,49 +310,49 @@ impl LiveThread {
     pub(crate) async fn ended(&self) {
         let mut status = self.status.clone();
         // If it is gone without a word, it has ended as well.
-        let _ = status.wait_for(|status| matches!(status, Status::Closed | Status::Broken { .. })).await;
+        let _ = status.wait_for(|status| matches!(status, ThreadActivity::Closed | ThreadActivity::Broken { .. })).await;
     }
 
     pub async fn input(&self, input: NewInput) -> Result<Accepted, CommandError> {
-        self.ask(|reply| Command::Input(Box::new(input), reply)).await
+        self.ask(|reply| DriverCommand::Input(Box::new(input), reply)).await
     }
 
     /// Stops the running turn; with a turn given, only that one. A turn that is over already is no error.
     pub async fn interrupt(&self, turn: Option<TurnId>, reason: InterruptReason) -> Result<(), CommandError> {
-        self.ask(|reply| Command::Interrupt { turn, reason, reply }).await
+        self.ask(|reply| DriverCommand::Interrupt { turn, reason, reply }).await
     }
 
     pub async fn answer(&self, approval: ApprovalId, decision: Decision, detail: Option<Raw>) -> Result<(), CommandError> {
-        self.ask(|reply| Command::Answer { approval, decision, detail, reply }).await
+        self.ask(|reply| DriverCommand::Answer { approval, decision, detail, reply }).await
     }
 
     /// Changes settings, selection, capability roots, names and marks.
     pub async fn change(&self, facts: Vec<Fact>) -> Result<(), CommandError> {
-        self.ask(|reply| Command::Change(facts, reply)).await
+        self.ask(|reply| DriverCommand::Change(facts, reply)).await
     }
 
     /// Changes what waits for a turn of its own.
-    pub async fn queue(&self, change: QueueChange) -> Result<QueueChanged, CommandError> {
-        self.ask(|reply| Command::Queue(change, reply)).await
+    pub async fn queue(&self, change: QueueChange) -> Result<QueueChangeResult, CommandError> {
+        self.ask(|reply| DriverCommand::Queue(change, reply)).await
     }
 
     pub async fn compact(&self) -> Result<TurnId, CommandError> {
-        self.ask(Command::Compact).await
+        self.ask(DriverCommand::Compact).await
     }
 
     /// Asks the model something with all that it knows of the thread; the thread knows nothing of it. Dropping the future cancels it.
     pub async fn sample(&self, sample: Sample) -> Result<Sampled, CommandError> {
-        self.ask(|reply| Command::Sample(sample, reply)).await
+        self.ask(|reply| DriverCommand::Sample(sample, reply)).await
     }
 
     /// Goes on from before a turn: it and all later ones do not count any more. What they did is not undone.
     pub async fn revert(&self, before: TurnId) -> Result<(), CommandError> {
-        self.ask(|reply| Command::Revert(before, reply)).await
+        self.ask(|reply| DriverCommand::Revert(before, reply)).await
     }
 
     /// Runs a command that the user typed: as a turn of its own, or beside what the running turn does.
     pub async fn shell(&self, command: String, environment: Option<String>) -> Result<UserCommand, CommandError> {
-        self.ask(|reply| Command::Shell { command, environment, reply }).await
+        self.ask(|reply| DriverCommand::Shell { command, environment, reply }).await
     }
 
     /// Stops a command that [`LiveThread::shell`] began, and nothing else. One that is over already is no error.
@@ -362,41 +362,41 @@ impl LiveThread {
             let _ = self.interrupt(Some(command.turn), InterruptReason::Budget).await;
             return Ok(());
         }
-        self.mailbox.send(Command::StopCall(command.call)).await.map_err(|_| CommandError::Closed)
+        self.mailbox.send(DriverCommand::StopCall(command.call)).await.map_err(|_| CommandError::Closed)
     }
 
     /// The state as it is now.
     pub async fn snapshot(&self) -> Result<Thread, CommandError> {
         let (reply, answer) = oneshot::channel();
-        self.mailbox.send(Command::Snapshot(reply)).await.map_err(|_| CommandError::Closed)?;
+        self.mailbox.send(DriverCommand::Snapshot(reply)).await.map_err(|_| CommandError::Closed)?;
         answer.await.map_err(|_| CommandError::Closed)
     }
 
     /// The thread keeps these servers running as long as it is loaded. A step that runs goes on with its own.
     pub(crate) async fn keep_servers(&self, servers: Arc<Binding>) {
-        let _ = self.mailbox.send(Command::KeepServers(servers)).await;
+        let _ = self.mailbox.send(DriverCommand::KeepServers(servers)).await;
     }
 
     /// The commands that outlived their calls and still run.
-    pub async fn terminals(&self) -> Result<Vec<Terminal>, CommandError> {
+    pub async fn terminals(&self) -> Result<Vec<BackgroundProcess>, CommandError> {
         let (reply, answer) = oneshot::channel();
-        self.mailbox.send(Command::Terminals(reply)).await.map_err(|_| CommandError::Closed)?;
+        self.mailbox.send(DriverCommand::Terminals(reply)).await.map_err(|_| CommandError::Closed)?;
         answer.await.map_err(|_| CommandError::Closed)
     }
 
     /// Ends one of them, or all if none is named; how many there were to end.
     pub async fn terminate(&self, session: Option<u64>) -> Result<usize, CommandError> {
-        self.ask(|reply| Command::Terminate { session, reply }).await
+        self.ask(|reply| DriverCommand::Terminate { session, reply }).await
     }
 
     /// Waits until no turn is running and nothing is queued.
-    pub async fn settled(&self) -> Status {
+    pub async fn settled(&self) -> ThreadActivity {
         let mut status = self.status.clone();
-        let settled = status.wait_for(|status| !matches!(status, Status::Active { .. })).await;
-        settled.map_or(Status::Closed, |status| status.clone())
+        let settled = status.wait_for(|status| !matches!(status, ThreadActivity::Active { .. })).await;
+        settled.map_or(ThreadActivity::Closed, |status| status.clone())
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, CommandError> {
+    async fn ask<T>(&self, command: impl FnOnce(CommandReply<T>) -> DriverCommand) -> Result<T, CommandError> {
         let (reply, answer) = oneshot::channel();
         self.mailbox.send(command(reply)).await.map_err(|_| CommandError::Closed)?;
         answer.await.map_err(|_| CommandError::Closed)?

@@ -36,9 +36,9 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 pub use self::binding::{Binding, BoundServer, BoundTool};
-pub use self::declaration::{DeclarationError, Origin, ServerDeclaration};
+pub use self::declaration::{DeclarationError, DeclarationOrigin, ServerDeclaration};
 pub use self::elicitation::{Elicitation, ElicitationAnswer};
-pub use self::layers::{Layer, SESSION_LAYER};
+pub use self::layers::{SESSION_LAYER, ServerLayer};
 pub use self::offer::{Listing, ServerTool, ToolResult};
 pub use self::pool::{Pool, ServerState};
 use self::project::Projects;
@@ -50,19 +50,19 @@ use self::withheld::Withheld;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Configured {
     /// Or why they cannot be read.
-    pub servers: Result<Layer, String>,
+    pub servers: Result<ServerLayer, String>,
     /// What its administrator requires of all servers, whether or not the others can be read.
     pub requirements: Requirements,
 }
 
 impl Default for Configured {
     fn default() -> Self {
-        Ok(Layer::default()).into()
+        Ok(ServerLayer::default()).into()
     }
 }
 
-impl From<Result<Layer, String>> for Configured {
-    fn from(servers: Result<Layer, String>) -> Self {
+impl From<Result<ServerLayer, String>> for Configured {
+    fn from(servers: Result<ServerLayer, String>) -> Self {
         Self { servers, requirements: Requirements::default() }
     }
 }
@@ -70,7 +70,7 @@ impl From<Result<Layer, String>> for Configured {
 /// Reads the layers of configuration that are kept in files, for a thread that works in this directory, and hears when they change.
 /// The runtime itself reads no files of its own machine.
 #[derive(Clone)]
-pub struct Source {
+pub struct LayerSource {
     read: Arc<Reading>,
     changes: Arc<Hearing>,
 }
@@ -78,7 +78,7 @@ pub struct Source {
 type Reading = dyn Fn(Option<&str>) -> Configured + Send + Sync;
 type Hearing = dyn Fn() -> Option<watch::Receiver<u64>> + Send + Sync;
 
-impl Source {
+impl LayerSource {
     pub fn new(read: impl Fn(Option<&str>) -> Configured + Send + Sync + 'static) -> Self {
         Self { read: Arc::new(read), changes: Arc::new(|| None) }
     }
@@ -91,13 +91,13 @@ impl Source {
 }
 
 /// Nothing is configured.
-impl Default for Source {
+impl Default for LayerSource {
     fn default() -> Self {
         Self::new(|_| Configured::default())
     }
 }
 
-impl std::fmt::Debug for Source {
+impl std::fmt::Debug for LayerSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Source")
     }
@@ -106,7 +106,7 @@ impl std::fmt::Debug for Source {
 /// What a program decides about MCP servers.
 #[derive(Debug, Clone, Default)]
 pub struct McpConfig {
-    pub source: Source,
+    pub source: LayerSource,
     pub limits: McpLimits,
     /// What is never logged or stored; secrets that clients give for servers are added.
     pub secrets: Secrets,
@@ -212,7 +212,7 @@ pub enum McpEvent {
 /// Everything about MCP servers that the threads of one program share.
 pub(crate) struct Mcp {
     pub pool: Pool,
-    source: Source,
+    source: LayerSource,
     threads: Mutex<BTreeMap<ThreadId, Arc<ThreadLayers>>>,
     pub projects: Projects,
     pub watching: Watching,
@@ -223,10 +223,10 @@ pub(crate) struct Mcp {
 
 /// The layer of files that was read last, so that what is wrong with it is said once and not for every thread.
 #[derive(Default)]
-struct LastRead(Mutex<Layer>);
+struct LastRead(Mutex<ServerLayer>);
 
 impl LastRead {
-    fn as_new(&self, layer: &Layer) {
+    fn as_new(&self, layer: &ServerLayer) {
         let mut last = lock(&self.0);
         if *last != *layer {
             layer.tell_unknown_keys();
@@ -238,7 +238,7 @@ impl LastRead {
 /// The layers of a thread that are kept in files, as they were last read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ThreadLayers {
-    pub files: Layer,
+    pub files: ServerLayer,
     pub requirements: Requirements,
     /// Why they could not be read, if they could not.
     pub problem: Option<String>,
@@ -273,7 +273,7 @@ impl Mcp {
                 self.told.as_new(&files);
                 (files, None)
             }
-            Err(problem) => (Layer::default(), Some(problem)),
+            Err(problem) => (ServerLayer::default(), Some(problem)),
         };
         let read = ThreadLayers { files, requirements, problem };
         lock(&self.threads).entry(thread).or_insert_with(|| Arc::new(read)).clone()
@@ -293,7 +293,7 @@ impl Mcp {
         lock(&self.threads).contains_key(&thread)
     }
 
-    pub fn set_layers(&self, thread: ThreadId, files: Layer, requirements: Requirements) {
+    pub fn set_layers(&self, thread: ThreadId, files: ServerLayer, requirements: Requirements) {
         self.told.as_new(&files);
         lock(&self.threads).insert(thread, Arc::new(ThreadLayers { files, requirements, problem: None }));
     }

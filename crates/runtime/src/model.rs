@@ -21,20 +21,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
-pub use history::{History, Written};
-pub use provider::{Key, Provider, ProviderError, WireApi, built_in};
+pub use history::{ModelHistory, WrittenSoFar};
+pub use provider::{Provider, ProviderError, ProviderKey, WireApi, built_in};
 
 use crate::model::retry::Tries;
 
 /// One item of history, as it was received.
-pub type Item = Raw;
+pub type HistoryItem = Raw;
 
 /// Everything that a model is shown in one step.
 #[derive(Debug, Clone)]
 pub struct Prompt {
     pub model: String,
     pub instructions: Arc<str>,
-    pub history: History,
+    pub history: ModelHistory,
     pub tools: Arc<[ToolSpec]>,
     /// What the final answer must look like, as a JSON schema.
     pub output_schema: Option<Arc<Value>>,
@@ -47,7 +47,7 @@ pub struct Prompt {
 
 impl Prompt {
     /// A request without tools, for an answer in plain words.
-    pub fn plain(model: impl Into<String>, instructions: impl Into<Arc<str>>, history: History) -> Self {
+    pub fn plain(model: impl Into<String>, instructions: impl Into<Arc<str>>, history: ModelHistory) -> Self {
         Self {
             model: model.into(),
             instructions: instructions.into(),
@@ -79,14 +79,14 @@ pub enum ToolInput {
 
 /// What a model answered.
 #[derive(Debug, Clone, Default)]
-pub struct Answer {
-    pub items: Vec<Item>,
-    pub usage: Usage,
+pub struct ModelResponse {
+    pub items: Vec<HistoryItem>,
+    pub usage: ModelUsage,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Usage {
+pub struct ModelUsage {
     pub input_tokens: u64,
     pub cached_input_tokens: u64,
     pub output_tokens: u64,
@@ -96,7 +96,7 @@ pub struct Usage {
 
 /// What can be shown while a model answers. None of it is promised: an attempt that fails takes back what it told.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Progress {
+pub enum ModelProgress {
     ItemStarted {
         item: Value,
     },
@@ -131,7 +131,7 @@ pub enum ReasoningPart {
 }
 
 /// Where progress goes. It must not wait.
-pub type OnProgress<'a> = &'a (dyn Fn(Progress) + Send + Sync);
+pub type OnProgress<'a> = &'a (dyn Fn(ModelProgress) + Send + Sync);
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ModelError {
@@ -179,16 +179,16 @@ impl ModelError {
 
 /// A model provider that can be asked.
 #[derive(Clone)]
-pub struct Model {
+pub struct ModelProvider {
     provider: Arc<Provider>,
-    key: Option<Key>,
+    key: Option<ProviderKey>,
     http: reqwest::Client,
     ids: Arc<dyn Fn() -> String + Send + Sync>,
 }
 
-impl Model {
+impl ModelProvider {
     /// `ids` makes names for items and calls where a wire leaves them without.
-    pub fn new(provider: Provider, key: Option<Key>, http: reqwest::Client, ids: Arc<dyn Fn() -> String + Send + Sync>) -> Self {
+    pub fn new(provider: Provider, key: Option<ProviderKey>, http: reqwest::Client, ids: Arc<dyn Fn() -> String + Send + Sync>) -> Self {
         Self { provider: Arc::new(provider), key, http, ids }
     }
 
@@ -197,7 +197,7 @@ impl Model {
     }
 
     /// Asks until there is an answer or no hope. Dropping the future ends the request.
-    pub async fn ask(&self, prompt: &Prompt, progress: OnProgress<'_>) -> Result<Answer, ModelError> {
+    pub async fn ask(&self, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
         let mut tries = Tries::new(&self.provider, &(self.ids)());
         loop {
             let attempt = match self.provider.wire_api {
@@ -211,7 +211,7 @@ impl Model {
             };
             let Some(again) = tries.after(&error) else { return Err(error) };
             tracing::debug!(provider = self.provider.name, %error, "asking the model again");
-            progress(Progress::Retrying { attempt: again.attempt, of: again.of, reason: error.to_string() });
+            progress(ModelProgress::Retrying { attempt: again.attempt, of: again.of, reason: error.to_string() });
             tokio::time::sleep(again.wait).await;
         }
     }
@@ -233,8 +233,8 @@ impl Model {
         }
     }
 
-    fn call<'a>(&'a self, trace: Option<&'a TraceContext>) -> exchange::Call<'a> {
-        exchange::Call { provider: &self.provider, key: self.key.as_ref(), http: &self.http, ids: &*self.ids, trace }
+    fn call<'a>(&'a self, trace: Option<&'a TraceContext>) -> exchange::ModelCall<'a> {
+        exchange::ModelCall { provider: &self.provider, key: self.key.as_ref(), http: &self.http, ids: &*self.ids, trace }
     }
 }
 

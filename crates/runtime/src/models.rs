@@ -5,16 +5,16 @@ use std::sync::{Arc, OnceLock};
 
 use outpost_thread::Settings;
 
-use crate::model::{Model, ModelError, Provider, ProviderError, http_client};
+use crate::model::{ModelError, ModelProvider, Provider, ProviderError, http_client};
 
 /// How a variable of the program's own environment is read.
-pub type Variables = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+pub type VariableLookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 pub struct Models {
     providers: BTreeMap<String, Provider>,
     default_provider: String,
     default_model: String,
-    variables: Variables,
+    variables: VariableLookup,
     ids: Arc<dyn Fn() -> String + Send + Sync>,
     /// Made on first use, because most threads of a test or a demo never leave the machine.
     http: OnceLock<reqwest::Client>,
@@ -24,7 +24,7 @@ impl Models {
     pub fn new(
         providers: BTreeMap<String, Provider>,
         (provider, model): (String, String),
-        variables: Variables,
+        variables: VariableLookup,
         ids: Arc<dyn Fn() -> String + Send + Sync>,
     ) -> Self {
         Self { providers, default_provider: provider, default_model: model, variables, ids, http: OnceLock::new() }
@@ -49,7 +49,7 @@ impl Models {
     }
 
     /// A provider that can be asked, or what is missing.
-    pub fn get(&self, id: Option<&str>) -> Result<Model, ModelError> {
+    pub fn get(&self, id: Option<&str>) -> Result<ModelProvider, ModelError> {
         let id = id.unwrap_or(&self.default_provider);
         let Some(provider) = self.providers.get(id) else {
             let known = self.providers.keys().cloned().collect::<Vec<_>>().join(", ");
@@ -70,6 +70,6 @@ impl Models {
                 self.http.get_or_init(|| made).clone()
             }
         };
-        Ok(Model::new(provider, key, http, self.ids.clone()))
+        Ok(ModelProvider::new(provider, key, http, self.ids.clone()))
     }
 }

@@ -45,13 +45,13 @@ impl FileChange {
 pub struct Chunk {
     /// A line above the place, such as a function's head, that tells it from similar places.
     pub heading: Option<String>,
-    pub lines: Vec<Line>,
+    pub lines: Vec<PatchLine>,
     /// Whether the place is the end of the file.
     pub at_end: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Line {
+pub enum PatchLine {
     Kept(String),
     Removed(String),
     Added(String),
@@ -62,7 +62,7 @@ pub fn draft(chunks: &[Chunk]) -> String {
     let (mut old, mut new, mut text) = (1, 1, String::new());
     for chunk in chunks {
         let had = chunk.lines.iter().filter(|line| line.present().is_some()).count();
-        let has = chunk.lines.iter().filter(|line| !matches!(line, Line::Removed(_))).count();
+        let has = chunk.lines.iter().filter(|line| !matches!(line, PatchLine::Removed(_))).count();
         let begin = |line: usize, count: usize| if count == 0 { line - 1 } else { line };
         text.push_str(&format!("@@ -{},{had} +{},{has} @@", begin(old, had), begin(new, has)));
         if let Some(heading) = &chunk.heading {
@@ -72,9 +72,9 @@ pub fn draft(chunks: &[Chunk]) -> String {
         text.push('\n');
         for line in &chunk.lines {
             let (mark, line) = match line {
-                Line::Kept(line) => (' ', line),
-                Line::Removed(line) => ('-', line),
-                Line::Added(line) => ('+', line),
+                PatchLine::Kept(line) => (' ', line),
+                PatchLine::Removed(line) => ('-', line),
+                PatchLine::Added(line) => ('+', line),
             };
             text.push(mark);
             text.push_str(line);
@@ -85,7 +85,7 @@ pub fn draft(chunks: &[Chunk]) -> String {
     text
 }
 
-impl Line {
+impl PatchLine {
     /// Its text if the file has it before the change.
     fn present(&self) -> Option<&str> {
         match self {

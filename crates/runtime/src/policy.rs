@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::rules::Verdict;
+use crate::rules::RulesVerdict;
 
 /// When the user is asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,13 +21,13 @@ pub enum ApprovalPolicy {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Granular {
-    pub granular: Questions,
+    pub granular: AllowedQuestions,
 }
 
 /// Which questions may be put to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Questions {
+pub struct AllowedQuestions {
     pub sandbox_approval: bool,
     pub rules: bool,
     pub mcp_elicitations: bool,
@@ -35,7 +35,7 @@ pub struct Questions {
     pub skill_approval: bool,
 }
 
-impl Default for Questions {
+impl Default for AllowedQuestions {
     fn default() -> Self {
         Self { sandbox_approval: true, rules: true, mcp_elicitations: true, request_permissions: true, skill_approval: true }
     }
@@ -71,7 +71,7 @@ impl AllowedPolicies {
 
 /// What a call asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct ApprovalRequest {
     /// It wants to run outside of the sandbox.
     pub escalated: bool,
     /// It wants more than the sandbox gives, and to stay in it otherwise.
@@ -96,12 +96,12 @@ pub enum Course {
     },
 }
 
-pub fn decide(policy: ApprovalPolicy, verdict: &Verdict<'_>, request: Request) -> Course {
+pub fn decide(policy: ApprovalPolicy, verdict: &RulesVerdict<'_>, request: ApprovalRequest) -> Course {
     let sandboxed = !request.full_access && !request.escalated;
     match verdict {
-        Verdict::Forbidden(rule) => Course::Refuse { why: format!("a rule forbids it: {}", rule.describe()) },
-        Verdict::Allowed => Course::Run { sandboxed },
-        Verdict::Asked(rule) => {
+        RulesVerdict::Forbidden(rule) => Course::Refuse { why: format!("a rule forbids it: {}", rule.describe()) },
+        RulesVerdict::Allowed => Course::Run { sandboxed },
+        RulesVerdict::Asked(rule) => {
             let why = format!("a rule asks for it: {}", rule.describe());
             match policy {
                 ApprovalPolicy::Never => Course::Refuse { why: format!("{why}; and the approval policy is `never`") },
@@ -111,11 +111,11 @@ pub fn decide(policy: ApprovalPolicy, verdict: &Verdict<'_>, request: Request) -
                 _ => Course::Ask { sandboxed, why },
             }
         }
-        Verdict::Silent => unmatched(policy, sandboxed, request),
+        RulesVerdict::Silent => unmatched(policy, sandboxed, request),
     }
 }
 
-fn unmatched(policy: ApprovalPolicy, sandboxed: bool, request: Request) -> Course {
+fn unmatched(policy: ApprovalPolicy, sandboxed: bool, request: ApprovalRequest) -> Course {
     let leaves = (request.escalated || request.widened) && !request.full_access;
     let wish = if request.escalated { "it wants to leave the sandbox" } else { "it wants more than the sandbox allows" };
     let instead = if request.escalated { "run it without escalation" } else { "run it without additional permissions" };
@@ -136,49 +136,49 @@ fn unmatched(policy: ApprovalPolicy, sandboxed: bool, request: Request) -> Cours
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::{Decision, Rule, Word};
+    use crate::rules::{CommandRule, RuleDecision, Word};
 
-    const PLAIN: Request = Request { escalated: false, widened: false, full_access: false };
-    const ESCALATED: Request = Request { escalated: true, ..PLAIN };
-    const WIDENED: Request = Request { widened: true, ..PLAIN };
-    const FULL: Request = Request { full_access: true, ..PLAIN };
+    const PLAIN: ApprovalRequest = ApprovalRequest { escalated: false, widened: false, full_access: false };
+    const ESCALATED: ApprovalRequest = ApprovalRequest { escalated: true, ..PLAIN };
+    const WIDENED: ApprovalRequest = ApprovalRequest { widened: true, ..PLAIN };
+    const FULL: ApprovalRequest = ApprovalRequest { full_access: true, ..PLAIN };
 
     fn granular(sandbox_approval: bool, rules: bool) -> ApprovalPolicy {
-        ApprovalPolicy::Granular(Granular { granular: Questions { sandbox_approval, rules, ..Questions::default() } })
+        ApprovalPolicy::Granular(Granular { granular: AllowedQuestions { sandbox_approval, rules, ..AllowedQuestions::default() } })
     }
 
     #[test]
     fn every_row_of_the_table() {
         use ApprovalPolicy::{Never, OnRequest, Untrusted};
-        let rule = Rule { prefix: vec![Word::One("x".into())], decision: Decision::Ask, reason: None, environment: None };
-        let (asked, forbidden) = (Verdict::Asked(&rule), Verdict::Forbidden(&rule));
-        let rows: [(ApprovalPolicy, &Verdict<'_>, Request, &str); 26] = [
-            (Untrusted, &Verdict::Silent, PLAIN, "ask sandboxed"),
-            (Untrusted, &Verdict::Silent, ESCALATED, "ask free"),
-            (Untrusted, &Verdict::Silent, FULL, "ask free"),
-            (Untrusted, &Verdict::Allowed, PLAIN, "run sandboxed"),
-            (OnRequest, &Verdict::Silent, PLAIN, "run sandboxed"),
-            (OnRequest, &Verdict::Silent, ESCALATED, "ask free"),
-            (OnRequest, &Verdict::Silent, FULL, "run free"),
-            (OnRequest, &Verdict::Allowed, ESCALATED, "run free"),
+        let rule = CommandRule { prefix: vec![Word::One("x".into())], decision: RuleDecision::Ask, reason: None, environment: None };
+        let (asked, forbidden) = (RulesVerdict::Asked(&rule), RulesVerdict::Forbidden(&rule));
+        let rows: [(ApprovalPolicy, &RulesVerdict<'_>, ApprovalRequest, &str); 26] = [
+            (Untrusted, &RulesVerdict::Silent, PLAIN, "ask sandboxed"),
+            (Untrusted, &RulesVerdict::Silent, ESCALATED, "ask free"),
+            (Untrusted, &RulesVerdict::Silent, FULL, "ask free"),
+            (Untrusted, &RulesVerdict::Allowed, PLAIN, "run sandboxed"),
+            (OnRequest, &RulesVerdict::Silent, PLAIN, "run sandboxed"),
+            (OnRequest, &RulesVerdict::Silent, ESCALATED, "ask free"),
+            (OnRequest, &RulesVerdict::Silent, FULL, "run free"),
+            (OnRequest, &RulesVerdict::Allowed, ESCALATED, "run free"),
             (OnRequest, &asked, PLAIN, "ask sandboxed"),
             (OnRequest, &forbidden, PLAIN, "refuse"),
-            (Never, &Verdict::Silent, PLAIN, "run sandboxed"),
-            (Never, &Verdict::Silent, ESCALATED, "refuse"),
-            (Never, &Verdict::Silent, FULL, "run free"),
+            (Never, &RulesVerdict::Silent, PLAIN, "run sandboxed"),
+            (Never, &RulesVerdict::Silent, ESCALATED, "refuse"),
+            (Never, &RulesVerdict::Silent, FULL, "run free"),
             (Never, &asked, PLAIN, "refuse"),
-            (Never, &Verdict::Allowed, ESCALATED, "run free"),
-            (Untrusted, &Verdict::Silent, WIDENED, "ask sandboxed"),
-            (OnRequest, &Verdict::Silent, WIDENED, "ask sandboxed"),
-            (OnRequest, &Verdict::Allowed, WIDENED, "run sandboxed"),
-            (Never, &Verdict::Silent, WIDENED, "refuse"),
-            (granular(false, true), &Verdict::Silent, WIDENED, "refuse"),
-            (granular(true, true), &Verdict::Silent, WIDENED, "ask sandboxed"),
-            (granular(false, true), &Verdict::Silent, ESCALATED, "refuse"),
-            (granular(true, true), &Verdict::Silent, ESCALATED, "ask free"),
+            (Never, &RulesVerdict::Allowed, ESCALATED, "run free"),
+            (Untrusted, &RulesVerdict::Silent, WIDENED, "ask sandboxed"),
+            (OnRequest, &RulesVerdict::Silent, WIDENED, "ask sandboxed"),
+            (OnRequest, &RulesVerdict::Allowed, WIDENED, "run sandboxed"),
+            (Never, &RulesVerdict::Silent, WIDENED, "refuse"),
+            (granular(false, true), &RulesVerdict::Silent, WIDENED, "refuse"),
+            (granular(true, true), &RulesVerdict::Silent, WIDENED, "ask sandboxed"),
+            (granular(false, true), &RulesVerdict::Silent, ESCALATED, "refuse"),
+            (granular(true, true), &RulesVerdict::Silent, ESCALATED, "ask free"),
             (granular(true, false), &asked, PLAIN, "refuse"),
             (granular(true, true), &asked, PLAIN, "ask sandboxed"),
-            (granular(true, true), &Verdict::Silent, PLAIN, "run sandboxed"),
+            (granular(true, true), &RulesVerdict::Silent, PLAIN, "run sandboxed"),
         ];
         for (policy, verdict, request, expected) in rows {
             let course = decide(policy, verdict, request);

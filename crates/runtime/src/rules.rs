@@ -13,7 +13,7 @@ pub use words::{Script, split};
 /// What a rule says. The order is that of strictness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Decision {
+pub enum RuleDecision {
     Allow,
     Ask,
     Forbid,
@@ -22,10 +22,10 @@ pub enum Decision {
 /// One `[[rules]]` of `rules.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rule {
+pub struct CommandRule {
     /// The first words of a command; a list stands for any one of its words.
     pub prefix: Vec<Word>,
-    pub decision: Decision,
+    pub decision: RuleDecision,
     /// For people, shown when the rule decides.
     #[serde(default)]
     pub reason: Option<String>,
@@ -62,29 +62,29 @@ pub enum RuleError {
 
 /// All rules of a user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rules(Vec<Rule>);
+pub struct CommandRules(Vec<CommandRule>);
 
 /// What the rules say about a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict<'r> {
+pub enum RulesVerdict<'r> {
     /// Every command of the script is allowed by a rule.
     Allowed,
-    Asked(&'r Rule),
-    Forbidden(&'r Rule),
+    Asked(&'r CommandRule),
+    Forbidden(&'r CommandRule),
     /// No rule says anything about at least one of its commands.
     Silent,
 }
 
-impl Rules {
+impl CommandRules {
     /// Checks rules; they are counted from 1.
-    pub fn new(rules: Vec<Rule>) -> Result<Self, RuleError> {
+    pub fn new(rules: Vec<CommandRule>) -> Result<Self, RuleError> {
         for (index, rule) in rules.iter().enumerate() {
             let number = index + 1;
             let has_gap = |word: &Word| matches!(word, Word::AnyOf(words) if words.is_empty());
             if rule.prefix.is_empty() || rule.prefix.iter().any(has_gap) {
                 return Err(RuleError::EmptyPrefix { number });
             }
-            if rule.environment.is_some() && rule.decision == Decision::Allow {
+            if rule.environment.is_some() && rule.decision == RuleDecision::Allow {
                 return Err(RuleError::Widens { number });
             }
         }
@@ -92,7 +92,7 @@ impl Rules {
     }
 
     /// Adds a rule that a user made by an answer.
-    pub fn push(&mut self, rule: Rule) -> Result<(), RuleError> {
+    pub fn push(&mut self, rule: CommandRule) -> Result<(), RuleError> {
         let mut rules = self.0.clone();
         rules.push(rule);
         *self = Self::new(rules)?;
@@ -100,9 +100,9 @@ impl Rules {
     }
 
     /// What is to be done about a command line in an environment.
-    pub fn judge(&self, command: &str, environment: &str) -> Verdict<'_> {
+    pub fn judge(&self, command: &str, environment: &str) -> RulesVerdict<'_> {
         let script = split(command);
-        let mut strictest: Option<&Rule> = None;
+        let mut strictest: Option<&CommandRule> = None;
         let mut all_allowed = script.is_plain && !script.commands.is_empty();
         for words in &script.commands {
             let matching = self.0.iter().filter(|rule| rule.matches(words, environment)).max_by_key(|rule| rule.decision);
@@ -110,15 +110,15 @@ impl Rules {
             strictest = strictest.into_iter().chain(matching).max_by_key(|rule| rule.decision);
         }
         match strictest {
-            Some(rule) if rule.decision == Decision::Forbid => Verdict::Forbidden(rule),
-            Some(rule) if rule.decision == Decision::Ask => Verdict::Asked(rule),
-            _ if all_allowed => Verdict::Allowed,
-            _ => Verdict::Silent,
+            Some(rule) if rule.decision == RuleDecision::Forbid => RulesVerdict::Forbidden(rule),
+            Some(rule) if rule.decision == RuleDecision::Ask => RulesVerdict::Asked(rule),
+            _ if all_allowed => RulesVerdict::Allowed,
+            _ => RulesVerdict::Silent,
         }
     }
 }
 
-impl Rule {
+impl CommandRule {
     fn matches(&self, words: &[String], environment: &str) -> bool {
         self.environment.as_deref().is_none_or(|own| own == environment)
             && words.len() >= self.prefix.len()
@@ -137,9 +137,9 @@ impl Rule {
             })
             .collect();
         let decision = match self.decision {
-            Decision::Allow => "allow",
-            Decision::Ask => "ask",
-            Decision::Forbid => "forbid",
+            RuleDecision::Allow => "allow",
+            RuleDecision::Ask => "ask",
+            RuleDecision::Forbid => "forbid",
         };
         let mut rule = format!("[[rules]]\nprefix = [{}]\ndecision = \"{decision}\"\n", words.join(", "));
         for (name, value) in [("reason", &self.reason), ("environment", &self.environment)] {
@@ -207,21 +207,21 @@ fn name(program: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn rule(prefix: &[&str], decision: Decision) -> Rule {
-        Rule { prefix: prefix.iter().map(|word| Word::One((*word).into())).collect(), decision, reason: None, environment: None }
+    fn rule(prefix: &[&str], decision: RuleDecision) -> CommandRule {
+        CommandRule { prefix: prefix.iter().map(|word| Word::One((*word).into())).collect(), decision, reason: None, environment: None }
     }
 
-    fn rules() -> Rules {
-        let mut worker = rule(&["make"], Decision::Forbid);
+    fn rules() -> CommandRules {
+        let mut worker = rule(&["make"], RuleDecision::Forbid);
         worker.environment = Some("worker".into());
         let either = Word::AnyOf(vec!["status".into(), "diff".into()]);
-        Rules::new(vec![
-            rule(&["ls"], Decision::Allow),
-            Rule { prefix: vec![Word::One("git".into()), either], ..rule(&[], Decision::Allow) },
-            rule(&["git", "push"], Decision::Ask),
-            rule(&["git"], Decision::Ask),
-            rule(&["rm"], Decision::Forbid),
-            rule(&["make"], Decision::Allow),
+        CommandRules::new(vec![
+            rule(&["ls"], RuleDecision::Allow),
+            CommandRule { prefix: vec![Word::One("git".into()), either], ..rule(&[], RuleDecision::Allow) },
+            rule(&["git", "push"], RuleDecision::Ask),
+            rule(&["git"], RuleDecision::Ask),
+            rule(&["rm"], RuleDecision::Forbid),
+            rule(&["make"], RuleDecision::Allow),
             worker,
         ])
         .unwrap()
@@ -231,10 +231,10 @@ mod tests {
     fn the_strictest_rule_decides() {
         let rules = rules();
         let decision = |command: &str| match rules.judge(command, "local") {
-            Verdict::Allowed => "allowed",
-            Verdict::Asked(_) => "asked",
-            Verdict::Forbidden(_) => "forbidden",
-            Verdict::Silent => "silent",
+            RulesVerdict::Allowed => "allowed",
+            RulesVerdict::Asked(_) => "asked",
+            RulesVerdict::Forbidden(_) => "forbidden",
+            RulesVerdict::Silent => "silent",
         };
         let cases = [
             ("ls -la", "allowed"),
@@ -278,11 +278,11 @@ mod tests {
 
     #[test]
     fn an_environment_can_only_restrict() {
-        assert!(matches!(rules().judge("make", "worker"), Verdict::Forbidden(_)));
-        assert_eq!(rules().judge("make", "local"), Verdict::Allowed);
-        let mut widening = rule(&["x"], Decision::Allow);
+        assert!(matches!(rules().judge("make", "worker"), RulesVerdict::Forbidden(_)));
+        assert_eq!(rules().judge("make", "local"), RulesVerdict::Allowed);
+        let mut widening = rule(&["x"], RuleDecision::Allow);
         widening.environment = Some("worker".into());
-        assert_eq!(Rules::new(vec![widening]), Err(RuleError::Widens { number: 1 }));
-        assert_eq!(Rules::new(vec![rule(&[], Decision::Allow)]), Err(RuleError::EmptyPrefix { number: 1 }));
+        assert_eq!(CommandRules::new(vec![widening]), Err(RuleError::Widens { number: 1 }));
+        assert_eq!(CommandRules::new(vec![rule(&[], RuleDecision::Allow)]), Err(RuleError::EmptyPrefix { number: 1 }));
     }
 }

@@ -19,38 +19,38 @@ pub(crate) use manage::outline;
 pub use manage::{ForkThread, ShutdownReport, StartThread, ThreadError};
 pub(crate) use open::is_held;
 
-use crate::agents::{Seat, Tree};
+use crate::agents::{AgentSlot, AgentTree};
 use crate::config::RuntimeConfig;
 use crate::counts::{Counted, Counts};
-use crate::feed::{Cursor, Feed, FeedLimits};
-use crate::live::{LiveThread, Status};
+use crate::feed::{FeedLimits, FeedReader, ThreadFeed};
+use crate::live::{LiveThread, ThreadActivity};
 use crate::mcp::Mcp;
 use crate::model::built_in;
-use crate::models::{Models, Variables};
+use crate::models::{Models, VariableLookup};
 use crate::resting::Resting;
-use crate::rules::{Rule, RuleError, Rules};
+use crate::rules::{CommandRule, CommandRules, RuleError};
 use crate::skills::host::HostSkills;
 use crate::tools::StepTools;
 
 /// What a runtime is made of. Everything that has an effect on the world outside is passed in.
-pub struct Parts {
+pub struct RuntimeParts {
     pub config: RuntimeConfig,
     pub store: Store,
     /// For threads that are not to be kept.
     pub ephemeral: Store,
     pub registry: Registry,
     pub models: Models,
-    pub rules: Rules,
+    pub rules: CommandRules,
     pub clock: Clock,
     pub ids: Arc<dyn Fn() -> String + Send + Sync>,
     /// For threads, so that their order is that of their creation.
     pub thread_ids: Arc<dyn Fn() -> ThreadId + Send + Sync>,
 }
 
-impl Parts {
+impl RuntimeParts {
     /// What a program gets that embeds a runtime and leaves the rest open: the built-in providers with keys from `variables`, no
     /// command rules, random ids; threads that are not to be kept stay in memory.
-    pub fn new(config: RuntimeConfig, store: Store, registry: Registry, clock: Clock, variables: Variables) -> Self {
+    pub fn new(config: RuntimeConfig, store: Store, registry: Registry, clock: Clock, variables: VariableLookup) -> Self {
         let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::now_v7().to_string());
         let asked = (config.model_provider.clone(), config.model.clone());
         Self {
@@ -59,7 +59,7 @@ impl Parts {
             ephemeral: Store::Memory(MemoryStore::new(clock.clone(), None)),
             registry,
             models: Models::new(built_in(), asked, variables, ids.clone()),
-            rules: Rules::default(),
+            rules: CommandRules::default(),
             clock,
             ids,
             thread_ids: Arc::new(|| ThreadId::new(Uuid::now_v7())),
@@ -69,28 +69,28 @@ impl Parts {
 
 /// All threads of one program. Cheap to clone.
 #[derive(Clone)]
-pub struct Runtime(pub(crate) Arc<Shared>);
+pub struct Runtime(pub(crate) Arc<RuntimeShared>);
 
 /// Threads that are looked through for damage at the same time.
 const CHECKS: usize = 2;
 
-pub(crate) struct Shared {
+pub(crate) struct RuntimeShared {
     pub config: RuntimeConfig,
     pub store: Store,
     pub ephemeral: Store,
     pub registry: Registry,
     pub mcp: Mcp,
     pub models: Models,
-    rules: Mutex<Arc<Rules>>,
+    rules: Mutex<Arc<CommandRules>>,
     rule_keeper: Mutex<Option<RuleKeeper>>,
     pub clock: Clock,
     pub ids: Arc<dyn Fn() -> String + Send + Sync>,
     pub thread_ids: Arc<dyn Fn() -> ThreadId + Send + Sync>,
     threads: Mutex<HashMap<ThreadId, Arc<Slot>>>,
     pub resting: Arc<Resting>,
-    trees: Mutex<HashMap<String, Weak<Tree>>>,
-    created: Feed<ThreadId>,
-    agent_starts: Feed<AgentStart>,
+    trees: Mutex<HashMap<String, Weak<AgentTree>>>,
+    created: ThreadFeed<ThreadId>,
+    agent_starts: ThreadFeed<AgentStart>,
     /// What capability roots hold, for all threads.
     pub discoveries: Discoveries,
     pub host_skills: HostSkills,
@@ -112,7 +112,7 @@ pub struct AgentStart {
 }
 
 /// Writes down a rule that a user made by an answer, for later starts of the program; or says why it cannot.
-pub type RuleKeeper = Arc<dyn Fn(&Rule) -> Result<(), String> + Send + Sync>;
+pub type RuleKeeper = Arc<dyn Fn(&CommandRule) -> Result<(), String> + Send + Sync>;
 
 /// One thread's place. The loader holds the lock, so that two callers get the same one.
 #[derive(Default)]
@@ -126,7 +126,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Does what must not stop half way, even if the caller is gone by then: a thread that was claimed is given back.
-pub async fn to_the_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+pub async fn run_uncancelled<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     match tokio::spawn(work).await {
         Ok(done) => done,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
@@ -136,12 +136,12 @@ pub async fn to_the_end<T: Send + 'static>(work: impl Future<Output = T> + Send 
 }
 
 impl Runtime {
-    pub fn new(parts: Parts) -> Self {
-        let Parts { config, store, ephemeral, registry, models, rules, clock, ids, thread_ids } = parts;
+    pub fn new(parts: RuntimeParts) -> Self {
+        let RuntimeParts { config, store, ephemeral, registry, models, rules, clock, ids, thread_ids } = parts;
         let mcp = Mcp::new(config.mcp.clone(), ids.clone());
         let host_skills = HostSkills::new(config.skill_choices.clone());
         let resting = Resting::new(config.most_resting);
-        Self(Arc::new(Shared {
+        Self(Arc::new(RuntimeShared {
             config,
             store,
             ephemeral,
@@ -156,8 +156,8 @@ impl Runtime {
             threads: Mutex::default(),
             resting,
             trees: Mutex::default(),
-            created: Feed::new(FeedLimits::default()),
-            agent_starts: Feed::new(FeedLimits::default()),
+            created: ThreadFeed::new(FeedLimits::default()),
+            agent_starts: ThreadFeed::new(FeedLimits::default()),
             discoveries: Discoveries::default(),
             host_skills,
             counts: Counts::default(),
@@ -194,7 +194,7 @@ impl Runtime {
     }
 
     /// Takes over other rules, from the next step on.
-    pub fn set_rules(&self, rules: Rules) {
+    pub fn set_rules(&self, rules: CommandRules) {
         *lock(&self.0.rules) = Arc::new(rules);
     }
 
@@ -253,12 +253,12 @@ impl Runtime {
     }
 
     /// Ids of threads as they come to be: those that are still remembered, and then every new one.
-    pub fn created(&self) -> Cursor<ThreadId> {
+    pub fn created(&self) -> FeedReader<ThreadId> {
         self.0.created.replay()
     }
 
     /// Every agent that is loaded from now on.
-    pub fn agent_starts(&self) -> Cursor<AgentStart> {
+    pub fn agent_starts(&self) -> FeedReader<AgentStart> {
         self.0.agent_starts.subscribe()
     }
 
@@ -271,7 +271,7 @@ impl Runtime {
     }
 
     /// The same from a number on, as [`Cursor::position`] tells it: for those who have read before.
-    pub fn created_from(&self, number: u64) -> Cursor<ThreadId> {
+    pub fn created_from(&self, number: u64) -> FeedReader<ThreadId> {
         self.0.created.replay_from(number)
     }
 }
@@ -293,7 +293,7 @@ pub const LATER_INSTRUCTIONS: &str = "instructions";
 
 const BASE: &str = include_str!("instructions/base.md");
 
-impl Shared {
+impl RuntimeShared {
     pub fn live(&self, id: ThreadId) -> Option<LiveThread> {
         self.in_slot(id).filter(|live| !live.is_closed())
     }
@@ -313,11 +313,11 @@ impl Shared {
         lock(&self.threads).entry(id).or_default().clone()
     }
 
-    pub fn status(&self, id: ThreadId) -> Option<Status> {
+    pub fn status(&self, id: ThreadId) -> Option<ThreadActivity> {
         self.live(id).map(|live| live.status())
     }
 
-    pub fn rules(&self) -> Arc<Rules> {
+    pub fn rules(&self) -> Arc<CommandRules> {
         lock(&self.rules).clone()
     }
 
@@ -352,20 +352,20 @@ impl Shared {
     }
 
     /// The tree that a thread belongs to, by the session that all its agents share.
-    fn tree(&self, thread: &Thread) -> Arc<Tree> {
+    fn tree(&self, thread: &Thread) -> Arc<AgentTree> {
         let session = thread.metadata.session.clone().unwrap_or_else(|| thread.id.to_string());
         let mut trees = lock(&self.trees);
         trees.retain(|_, tree| tree.strong_count() > 0);
         if let Some(tree) = trees.get(&session).and_then(Weak::upgrade) {
             return tree;
         }
-        let tree = Tree::new(self.config.agents, thread.usage.total.total);
+        let tree = AgentTree::new(self.config.agents, thread.usage.total.total);
         trees.insert(session, Arc::downgrade(&tree));
         tree
     }
 
     /// The place of a thread in its tree. One that was in the middle of its work goes on, also where others took its place meanwhile.
-    fn seat(&self, thread: &Thread) -> Seat {
+    fn seat(&self, thread: &Thread) -> AgentSlot {
         let tree = self.tree(thread);
         if thread.metadata.parent.is_none() {
             return tree.root();
@@ -378,9 +378,9 @@ impl Shared {
     }
 
     /// Takes up a rule that a user made by an answer, and has it kept for other programs. Not to be kept is no reason to refuse it.
-    pub fn amend(&self, rule: Rule) -> Result<(), RuleError> {
+    pub fn amend(&self, rule: CommandRule) -> Result<(), RuleError> {
         let mut rules = lock(&self.rules);
-        let mut amended = Rules::clone(&rules);
+        let mut amended = CommandRules::clone(&rules);
         amended.push(rule.clone())?;
         *rules = Arc::new(amended);
         drop(rules);

@@ -41,7 +41,7 @@ pub struct Skill {
     pub source: SkillSource,
     /// Whether the model is told of it, or only gets it when the user names it.
     pub is_listed: bool,
-    pub(crate) reader: Reader,
+    pub(crate) reader: SkillReader,
 }
 
 /// Where a skill was found.
@@ -59,7 +59,7 @@ pub enum SkillSource {
 
 /// The way to a skill's files: exactly the handle that its step froze.
 #[derive(Debug, Clone)]
-pub(crate) struct Reader {
+pub(crate) struct SkillReader {
     pub handle: Environment,
     pub sandbox: Option<SandboxContext>,
     /// How long a file may take.
@@ -84,7 +84,7 @@ impl Skill {
         found: &DiscoveredRoot,
         environment: &EnvironmentId,
         source: &SkillSource,
-        reader: &Reader,
+        reader: &SkillReader,
     ) -> (Vec<Self>, Vec<CapabilityWarning>) {
         let (mut skills, mut warnings) = (Vec::new(), Vec::new());
         for files in &found.skills {
@@ -119,7 +119,7 @@ impl Skill {
 
     /// The skills that are installed on the machine of an environment, those in its homes only if they are wanted; its executor has
     /// read their heads.
-    pub(crate) fn installed(found: &InstalledResponse, environment: &EnvironmentId, reader: &Reader, homes: bool) -> Vec<Self> {
+    pub(crate) fn installed(found: &InstalledResponse, environment: &EnvironmentId, reader: &SkillReader, homes: bool) -> Vec<Self> {
         let make = |head: SkillHead, path: &PathUri, policy: Option<&SkillPolicy>, root: &str| {
             let source = SkillSource::Installed { root: root.to_owned() };
             Self {

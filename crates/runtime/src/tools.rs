@@ -38,19 +38,19 @@ use tokio_util::sync::CancellationToken;
 pub use self::call::ToolCall;
 use self::earlier::EarlierCommand;
 use self::exec::{ExecRun, StdinRun};
-use crate::approvals::{Bound, Grants, Question, changed};
+use crate::approvals::{ApprovalQuestion, Bound, SessionApprovals, changed};
 use crate::capabilities::StepCapabilities;
-use crate::feed::Feed;
-use crate::live::Event;
+use crate::environment_context::{AnnouncedEnvironment, EnvironmentContext};
+use crate::extra_permissions::ExtraPermissions;
+use crate::feed::ThreadFeed;
+use crate::live::ThreadEvent;
 use crate::mcp::Binding;
 use crate::model::ToolSpec;
 use crate::permissions::SandboxMode;
-use crate::permits::Permits;
 use crate::policy::ApprovalPolicy;
-use crate::rules::Rules;
-use crate::runtime::Shared;
-use crate::surroundings::{Place, Surroundings};
-use crate::tools::processes::Processes;
+use crate::rules::CommandRules;
+use crate::runtime::RuntimeShared;
+use crate::tools::processes::BackgroundProcesses;
 
 /// What a step can use, frozen when it began.
 pub struct StepTools {
@@ -63,8 +63,8 @@ pub struct StepTools {
     /// Skills, plugins, and why roots are in or out.
     pub capabilities: StepCapabilities,
     pub(crate) dynamic: Vec<DynamicTool>,
-    pub(crate) processes: Arc<Processes>,
-    pub(crate) rules: Arc<Rules>,
+    pub(crate) processes: Arc<BackgroundProcesses>,
+    pub(crate) rules: Arc<CommandRules>,
     /// Whether a user can be asked.
     pub(crate) questions: bool,
     pub(crate) thread: ThreadId,
@@ -93,9 +93,9 @@ pub struct DynamicTool {
 pub(crate) const USER_COMMAND: &str = "shell";
 
 /// What is to become of a call.
-pub(crate) enum Plan {
-    Run(Box<Run>),
-    Ask(Question),
+pub(crate) enum CallPlan {
+    Run(Box<ApprovedCall>),
+    Ask(ApprovalQuestion),
     End(CallEnd),
 }
 
@@ -113,28 +113,28 @@ pub(crate) enum Consent {
 }
 
 /// A call that is to be planned.
-pub(crate) struct Asked<'a> {
+pub(crate) struct RequestedCall<'a> {
     pub call: &'a Call,
     pub item: &'a Raw,
-    pub grants: &'a Grants,
+    pub grants: &'a SessionApprovals,
     pub consent: Consent,
     /// The command of an earlier life of the thread that it wants to write to.
     pub earlier: Option<EarlierCommand>,
 }
 
-impl Asked<'_> {
+impl RequestedCall<'_> {
     fn result(&self) -> ResultType {
         ResultType::of(Some(self.item))
     }
 
-    fn fail(&self, why: &str) -> Plan {
-        Plan::End(CallEnd::failed(self.result(), &self.call.id, why))
+    fn fail(&self, why: &str) -> CallPlan {
+        CallPlan::End(CallEnd::failed(self.result(), &self.call.id, why))
     }
 
     /// The same for a call that clients are to see all the same, as the item that it would have been.
-    fn refuse(&self, why: &str, begun: Value) -> Plan {
+    fn refuse(&self, why: &str, begun: Value) -> CallPlan {
         let refused = CallEnd::failed(self.result(), &self.call.id, why);
-        Plan::End(CallEnd { detail: Some(Raw::from(json!({"error": why, "begun": begun}))), ..refused })
+        CallPlan::End(CallEnd { detail: Some(Raw::from(json!({"error": why, "begun": begun}))), ..refused })
     }
 
     /// Whether no question is needed: the user said yes to exactly this, or answered for longer.
@@ -148,30 +148,30 @@ impl Asked<'_> {
     }
 
     /// A question whose answer is bound to this. If something else was agreed to, it says what has changed since.
-    fn bound_question(&self, kind: &'static str, environment: Option<EnvironmentId>, bound: &Bound, mut detail: Value) -> Plan {
+    fn bound_question(&self, kind: &'static str, environment: Option<EnvironmentId>, bound: &Bound, mut detail: Value) -> CallPlan {
         bound.write(&mut detail);
         if let Consent::Given { key: Some(asked), .. } = &self.consent {
             detail["changed"] = changed(asked, &bound.exact).into();
         }
-        Plan::Ask(Question { kind, environment, detail })
+        CallPlan::Ask(ApprovalQuestion { kind, environment, detail })
     }
 
     /// A call that runs and need not be found again.
-    fn run(&self, environment: Option<EnvironmentId>, repeatable: bool, detail: Option<Value>, work: Work) -> Plan {
+    fn run(&self, environment: Option<EnvironmentId>, repeatable: bool, detail: Option<Value>, work: Work) -> CallPlan {
         let (call, tool) = (self.call.id.clone(), self.call.tool.clone());
-        Plan::Run(Box::new(Run { call, tool, environment, process: None, repeatable, detail, work }))
+        CallPlan::Run(Box::new(ApprovedCall { call, tool, environment, process: None, repeatable, detail, work }))
     }
 
     /// Waits for the user's answer, and then is that answer.
-    fn question(&self, kind: &'static str, detail: Value) -> Plan {
+    fn question(&self, kind: &'static str, detail: Value) -> CallPlan {
         match &self.consent {
-            Consent::Open => Plan::Ask(Question { kind, environment: None, detail }),
+            Consent::Open => CallPlan::Ask(ApprovalQuestion { kind, environment: None, detail }),
             Consent::Given { answer, .. } => self.answered(answer.as_ref()),
             Consent::Begun => self.answered(None),
         }
     }
 
-    fn answered(&self, answer: Option<&Raw>) -> Plan {
+    fn answered(&self, answer: Option<&Raw>) -> CallPlan {
         let answer: Value = answer.and_then(|answer| answer.read().ok()).unwrap_or(Value::Null);
         self.run(None, true, None, Work::Ready(plan::answered(self.result(), &self.call.id, &answer)))
     }
@@ -190,7 +190,7 @@ pub(crate) struct CallEnd {
 }
 
 /// A call that may run.
-pub(crate) struct Run {
+pub(crate) struct ApprovedCall {
     pub call: CallId,
     pub tool: String,
     pub environment: Option<EnvironmentId>,
@@ -217,17 +217,17 @@ pub(crate) enum Work {
 
 /// What a running call may use besides its step.
 pub(crate) struct CallContext {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<RuntimeShared>,
     /// As it was when the call began.
     pub thread: Arc<Thread>,
     pub turn: TurnId,
     pub cancel: CancellationToken,
-    pub feed: Arc<Feed<Event>>,
+    pub feed: Arc<ThreadFeed<ThreadEvent>>,
     /// Where a call puts what it must ask the user while it runs.
     pub questions: mpsc::UnboundedSender<mcp::CallQuestion>,
 }
 
-impl Run {
+impl ApprovedCall {
     pub fn started(&self, turn: TurnId) -> CallStarted {
         CallStarted {
             turn,
@@ -261,7 +261,7 @@ impl Run {
     }
 
     /// A command of an earlier life of this thread.
-    pub fn adopt(started: &CallStarted, item: Option<&Raw>, processes: Arc<Processes>) -> Option<Self> {
+    pub fn adopt(started: &CallStarted, item: Option<&Raw>, processes: Arc<BackgroundProcesses>) -> Option<Self> {
         Some(Self {
             call: started.call.clone(),
             tool: started.tool.clone(),
@@ -393,7 +393,7 @@ impl StepTools {
 
     /// The end of a call whose environment cannot be used. Clients see it as the item that it would have been, unless the step has no
     /// environment at all: then the tool was not offered either.
-    fn refuse_place(&self, asked: &Asked<'_>, why: &str, begun: serde_json::Value) -> Plan {
+    fn refuse_place(&self, asked: &RequestedCall<'_>, why: &str, begun: serde_json::Value) -> CallPlan {
         match self.view.selected().next() {
             Some(_) => asked.refuse(why, begun),
             None => asked.fail(why),
@@ -401,7 +401,7 @@ impl StepTools {
     }
 
     /// What is to become of a call.
-    pub(crate) fn plan(&self, asked: &Asked<'_>) -> Plan {
+    pub(crate) fn plan(&self, asked: &RequestedCall<'_>) -> CallPlan {
         if let Some(plan) = self.plan_mcp(asked) {
             return plan;
         }
@@ -444,17 +444,17 @@ impl StepTools {
     }
 
     /// What the user granted in an environment and still holds.
-    fn granted(&self, place: &Workplace<'_>) -> Permits {
+    fn granted(&self, place: &Workplace<'_>) -> ExtraPermissions {
         permit::held(&self.grants, place)
     }
 
     /// What the model is to know about where it works.
-    pub(crate) fn surroundings(&self, today: &str) -> Surroundings {
+    pub(crate) fn surroundings(&self, today: &str) -> EnvironmentContext {
         let places = self.view.selected().filter_map(|member| {
             let attachment = member.attachment.as_ref()?;
             let info = self.info(&member.id);
             let (state, reason) = (state_name(&member.captured), reason(&member.captured));
-            Some(Place {
+            Some(AnnouncedEnvironment {
                 id: member.id.to_string(),
                 cwd: attachment.cwd.to_syntax(),
                 state: state.to_owned(),
@@ -467,7 +467,7 @@ impl StepTools {
                 executor: member.captured.handle().and_then(|handle| handle.identity()?.executor_id),
             })
         });
-        Surroundings { places: places.collect(), date: today.to_owned(), timezone: "UTC".into(), ..Surroundings::default() }
+        EnvironmentContext { places: places.collect(), date: today.to_owned(), timezone: "UTC".into(), ..EnvironmentContext::default() }
     }
 
     /// What the projects in the environments ask of agents, unless the model was told already.

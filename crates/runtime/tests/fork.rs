@@ -9,8 +9,8 @@ use outpost_environment::{Registry, RegistryOptions};
 use outpost_runtime::config::RuntimeConfig;
 use outpost_runtime::model::built_in;
 use outpost_runtime::models::Models;
-use outpost_runtime::rules::Rules;
-use outpost_runtime::{ForkThread, Parts, Runtime};
+use outpost_runtime::rules::CommandRules;
+use outpost_runtime::{ForkThread, Runtime, RuntimeParts};
 use outpost_store::{CommitConfig, Durability, LocalConfig, LocalStore, MemoryStore, Store, keep_checkpoint, open};
 use outpost_testkit::threads::{BigThread, make};
 use outpost_thread::{ForkPoint, InterruptReason, Marker, ThreadId, TurnId};
@@ -40,13 +40,13 @@ fn runtime(store: Store) -> Runtime {
     let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::new_v4().to_string());
     let config = RuntimeConfig { model: "scripted".into(), model_provider: "ollama".into(), ..RuntimeConfig::default() };
     let models = Models::new(built_in(), (config.model_provider.clone(), config.model.clone()), Arc::new(|_| None), ids.clone());
-    Runtime::new(Parts {
+    Runtime::new(RuntimeParts {
         config,
         store,
         ephemeral: Store::Memory(MemoryStore::new(Arc::new(|| 0), None)),
         registry: Registry::new(RegistryOptions::default()),
         models,
-        rules: Rules::default(),
+        rules: CommandRules::default(),
         clock: Arc::new(|| 1_763_247_600_000),
         ids,
         thread_ids: Arc::new(|| ThreadId::new(Uuid::now_v7())),

@@ -4,7 +4,7 @@
 
 use std::io::Write;
 
-use outpost_runtime::model::{History, Model, Prompt, WireApi};
+use outpost_runtime::model::{ModelHistory, ModelProvider, Prompt, WireApi};
 use outpost_store::{MemoryStore, Rollouts, Store};
 use outpost_testkit::strict::{Known, Wire, check_value};
 use outpost_thread::{
@@ -41,9 +41,9 @@ impl Provider {
     fn accepts(self, items: &[Raw]) -> Result<(), String> {
         let mut items = items.to_vec();
         items.push(message("user", "what now?"));
-        let prompt = Prompt::plain("m", "be brief", History::new(items));
+        let prompt = Prompt::plain("m", "be brief", ModelHistory::new(items));
         let (api, wire) = if self == Self::Home { (WireApi::Chat, Wire::Chat) } else { (WireApi::Responses, Wire::Responses) };
-        let body = Model::body(api, &prompt).unwrap().unwrap();
+        let body = ModelProvider::body(api, &prompt).unwrap().unwrap();
         let known = Known { plain_thoughts: self == Self::Workshop, ..Known::default() };
         check_value(wire, &body, &known).map_err(|violation| format!("{} refuses: {violation}\n{body:#}", self.name()))
     }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outpost_runtime::model::{
-    Answer, History, Key, Model, ModelError, Progress, Prompt, Provider, ToolInput, ToolSpec, WireApi, built_in, http_client,
+    ModelError, ModelHistory, ModelProgress, ModelProvider, ModelResponse, Prompt, Provider, ProviderKey, ToolInput, ToolSpec, WireApi,
+    built_in, http_client,
 };
 use outpost_testkit::model::{Reply, ScriptedModel, call, message, response_events};
 use outpost_thread::Raw;
@@ -19,17 +20,17 @@ fn provider(model: &ScriptedModel, wire_api: WireApi) -> Provider {
     provider
 }
 
-fn ask_as(provider: Provider) -> Model {
+fn ask_as(provider: Provider) -> ModelProvider {
     let counter = AtomicU64::new(0);
     let ids = Arc::new(move || format!("id-{}", counter.fetch_add(1, Ordering::Relaxed)));
-    Model::new(provider, Some(Key::new("secret")), http_client().unwrap(), ids)
+    ModelProvider::new(provider, Some(ProviderKey::new("secret")), http_client().unwrap(), ids)
 }
 
 fn prompt() -> Prompt {
     Prompt {
         model: "test".into(),
         instructions: "be brief".into(),
-        history: History::new(vec![Raw::from(
+        history: ModelHistory::new(vec![Raw::from(
             json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}),
         )]),
         tools: [
@@ -48,13 +49,13 @@ fn prompt() -> Prompt {
     }
 }
 
-async fn ask(model: &Model) -> (Result<Answer, ModelError>, Vec<Progress>) {
+async fn ask(model: &ModelProvider) -> (Result<ModelResponse, ModelError>, Vec<ModelProgress>) {
     let seen = Mutex::new(Vec::new());
     let answer = model.ask(&prompt(), &|progress| seen.lock().unwrap().push(progress)).await;
     (answer, seen.into_inner().unwrap())
 }
 
-fn items(answer: &Answer) -> Vec<Value> {
+fn items(answer: &ModelResponse) -> Vec<Value> {
     answer.items.iter().map(|item| serde_json::from_str(item.get()).unwrap()).collect()
 }
 
@@ -92,7 +93,7 @@ async fn chat_completions() {
     assert_eq!(items(&answer)[1], call("c1", "exec_command", &json!({})));
     assert_eq!(answer.usage.total_tokens, 7);
     let deltas: String =
-        progress.iter().filter_map(|p| if let Progress::TextDelta { delta, .. } = p { Some(delta.as_str()) } else { None }).collect();
+        progress.iter().filter_map(|p| if let ModelProgress::TextDelta { delta, .. } = p { Some(delta.as_str()) } else { None }).collect();
     assert_eq!(deltas, "hello");
     let body = server.requests().remove(0).body;
     assert_eq!(body["messages"], json!([{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]));
@@ -118,7 +119,7 @@ async fn faults_that_pass() {
         let server = ScriptedModel::with([fault.clone(), Reply::message("whole")]).await;
         let (answer, progress) = ask(&ask_as(provider(&server, WireApi::Responses))).await;
         assert_eq!(items(&answer.unwrap_or_else(|error| panic!("{fault:?}: {error}"))), [message("whole")], "{fault:?}");
-        assert_eq!(progress.iter().filter(|p| matches!(p, Progress::Retrying { attempt: 1, .. })).count(), 1, "{fault:?}");
+        assert_eq!(progress.iter().filter(|p| matches!(p, ModelProgress::Retrying { attempt: 1, .. })).count(), 1, "{fault:?}");
         assert_eq!(server.requests().len(), 2, "{fault:?}");
     }
 }

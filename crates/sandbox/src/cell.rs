@@ -13,11 +13,11 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use tokio::net::unix::pipe;
 
-use crate::channel::{self, Channel, Message};
+use crate::channel::{self, Channel, ChannelMessage};
 use crate::child::Exit;
-use crate::limits::Limit;
+use crate::limits::EffectiveLimit;
 use crate::memory::{Program, Root};
-use crate::message::{Cause, Checked, News, Order, Standing, Task};
+use crate::message::{CellFailure, CellStanding, Checked, StageEvent, StageOrder, Task};
 use crate::meter::Meter;
 use crate::shares::Shares;
 use crate::zygote::{CellEnds, InUse};
@@ -40,7 +40,7 @@ pub struct Cell {
     next: AtomicU64,
     /// Asks its guard, one at a time; nothing is held by mounts without one.
     requests: Mutex<Option<Channel>>,
-    standing: Mutex<Standing>,
+    standing: Mutex<CellStanding>,
     /// Another one has taken its place: what runs in it goes on, and nothing new is started.
     retired: AtomicBool,
     /// Whom it runs as, if that is not the executor's own user.
@@ -51,7 +51,7 @@ pub struct Cell {
 
 /// What came of a start.
 pub enum Started {
-    Running(Running),
+    Running(RunningProgram),
     Failed(io::Error),
     /// What the cell holds is not in place, or may not be. Nothing was started.
     Doubtful,
@@ -173,7 +173,7 @@ impl Cell {
         requests.send(&[1], &[])?;
         let answer = wait_for_message(requests.as_fd())?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let checked = Checked::decode(&answer.bytes)?;
-        let standing = Standing { checks: Arc::new(checked.checks.clone()), was_checked: false };
+        let standing = CellStanding { checks: Arc::new(checked.checks.clone()), was_checked: false };
         *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
         Ok(checked)
     }
@@ -189,7 +189,7 @@ impl Cell {
     }
 
     /// What has to be in place before something is started.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> CellStanding {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -224,16 +224,16 @@ impl Cell {
                 Err(error) => return Err(error),
             }
         };
-        let running = Running { cell: self.clone(), reaper: reaper.clone(), job, pid: 0 };
+        let running = RunningProgram { cell: self.clone(), reaper: reaper.clone(), job, pid: 0 };
         self.lock().busy.insert(reaper.number, (reaper.clone(), job));
         let news = wait_for_news(reaper.socket.as_fd());
         match news {
-            Ok(Some(News::Started { pid, .. })) => Ok(Started::Running(Running { pid, ..running })),
-            Ok(Some(News::Failed { errno, .. })) => {
+            Ok(Some(StageEvent::Started { pid, .. })) => Ok(Started::Running(RunningProgram { pid, ..running })),
+            Ok(Some(StageEvent::Failed { errno, .. })) => {
                 running.release();
                 Ok(Started::Failed(io::Error::from_raw_os_error(errno)))
             }
-            Ok(Some(News::Doubtful { .. })) => {
+            Ok(Some(StageEvent::Doubtful { .. })) => {
                 running.release();
                 Ok(Started::Doubtful)
             }
@@ -252,34 +252,34 @@ impl Cell {
     fn fork_reaper(&self) -> io::Result<Arc<Reaper>> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (ours, theirs) = channel::pair()?;
-        self.control.send(&Order::Reaper { number }.encode(), &[theirs.as_fd()])?;
+        self.control.send(&StageOrder::Reaper { number }.encode(), &[theirs.as_fd()])?;
         let socket = pipe::Receiver::from_owned_fd_unchecked(ours.into_descriptor())?;
         Ok(Arc::new(Reaper { number, socket }))
     }
 
     /// Forks a worker; it is there when this returns.
-    pub fn worker(self: &Arc<Self>) -> io::Result<Worker> {
+    pub fn worker(self: &Arc<Self>) -> io::Result<WorkerHandle> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (ours, theirs) = channel::pair()?;
-        self.control.send(&Order::Worker { number }.encode(), &[theirs.as_fd()])?;
+        self.control.send(&StageOrder::Worker { number }.encode(), &[theirs.as_fd()])?;
         drop(theirs);
         match wait_for_news(ours.as_fd()) {
-            Ok(Some(News::Started { .. })) => {
+            Ok(Some(StageEvent::Started { .. })) => {
                 self.lock().engaged += 1;
-                Ok(Worker { cell: Arc::downgrade(self), number, channel: ours, is_engaged: AtomicBool::new(true) })
+                Ok(WorkerHandle { cell: Arc::downgrade(self), number, channel: ours, is_engaged: AtomicBool::new(true) })
             }
-            Ok(Some(News::Failed { errno, .. })) => Err(io::Error::from_raw_os_error(errno)),
+            Ok(Some(StageEvent::Failed { errno, .. })) => Err(io::Error::from_raw_os_error(errno)),
             Ok(_) => Err(io::Error::other("the process that should make file calls was killed")),
             Err(error) => {
                 // Somebody stopped it, so it does not see the end of its socket either.
-                let _ = self.control.send(&Order::Fell { number }.encode(), &[]);
+                let _ = self.control.send(&StageOrder::Fell { number }.encode(), &[]);
                 Err(error)
             }
         }
     }
 
     fn fell(&self, reaper: &Reaper) {
-        let _ = self.control.send(&Order::Fell { number: reaper.number }.encode(), &[]);
+        let _ = self.control.send(&StageOrder::Fell { number: reaper.number }.encode(), &[]);
     }
 
     /// Kills everything that runs now; more can be started.
@@ -317,7 +317,7 @@ impl Drop for Cell {
 /// A process that does work of ours inside. It ends with its socket, unless it has been stopped; and with its cell, which may end
 /// while the worker rests.
 #[derive(Debug)]
-pub struct Worker {
+pub struct WorkerHandle {
     cell: Weak<Cell>,
     number: u64,
     channel: Channel,
@@ -325,7 +325,7 @@ pub struct Worker {
     is_engaged: AtomicBool,
 }
 
-impl Worker {
+impl WorkerHandle {
     /// Our end of its socket.
     pub fn channel(&self) -> &Channel {
         &self.channel
@@ -361,12 +361,12 @@ impl Worker {
     /// For one that does not answer: whoever is stopped sees no end of a socket.
     pub fn kill(&self) {
         if let Some(cell) = self.cell.upgrade() {
-            let _ = cell.control.send(&Order::Fell { number: self.number }.encode(), &[]);
+            let _ = cell.control.send(&StageOrder::Fell { number: self.number }.encode(), &[]);
         }
     }
 }
 
-impl Drop for Worker {
+impl Drop for WorkerHandle {
     fn drop(&mut self) {
         self.rest();
     }
@@ -374,14 +374,14 @@ impl Drop for Worker {
 
 /// A program that was started, and everything below it.
 #[derive(Debug, Clone)]
-pub struct Running {
+pub struct RunningProgram {
     cell: Arc<Cell>,
     reaper: Arc<Reaper>,
     job: u64,
     pid: u32,
 }
 
-impl Running {
+impl RunningProgram {
     /// The same for those who remember it after its end.
     pub fn remembered(&self) -> Remembered {
         let (cell, meter) = (Arc::downgrade(&self.cell), self.cell.meter.clone());
@@ -399,7 +399,7 @@ impl Running {
     pub async fn end(&self) -> Exit {
         loop {
             match self.news().await {
-                Some(News::Exited { job, exit, alone }) if job == self.job => {
+                Some(StageEvent::Exited { job, exit, alone }) if job == self.job => {
                     if alone {
                         self.release();
                     } else {
@@ -420,18 +420,18 @@ impl Running {
     async fn linger(self) {
         loop {
             match self.news().await {
-                Some(News::Alone { job }) if job == self.job => return self.release(),
+                Some(StageEvent::Alone { job }) if job == self.job => return self.release(),
                 Some(_) => {}
                 None => return self.drop_reaper(),
             }
         }
     }
 
-    async fn news(&self) -> Option<News> {
+    async fn news(&self) -> Option<StageEvent> {
         loop {
             self.reaper.socket.readable().await.ok()?;
             match self.reaper.socket.try_io(|| channel::receive(self.reaper.socket.as_fd())) {
-                Ok(Some(message)) => return News::decode(&message.bytes).ok(),
+                Ok(Some(message)) => return StageEvent::decode(&message.bytes).ok(),
                 Ok(None) => return None,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => return None,
@@ -481,7 +481,7 @@ impl Remembered {
     }
 
     /// Which limit the program ran into that ended like this.
-    pub fn limit_reached(&self, exit: Exit) -> Option<Limit> {
+    pub fn limit_reached(&self, exit: Exit) -> Option<EffectiveLimit> {
         self.meter.reached(self.program, exit)
     }
 
@@ -505,34 +505,34 @@ impl Remembered {
 }
 
 /// Whether a cell can be made, for those who do not want it.
-pub fn answer(control: &Channel) -> io::Result<Result<(), (Cause, String)>> {
+pub fn answer(control: &Channel) -> io::Result<Result<(), (CellFailure, String)>> {
     Ok(hear(control)?.map(drop))
 }
 
 /// A cell and what it shares, or why there is none.
-pub type Adopted = Result<(Cell, Shares), (Cause, String)>;
+pub type Adopted = Result<(Cell, Shares), (CellFailure, String)>;
 
-type Heard = Result<(u32, Shares), (Cause, String)>;
+type Heard = Result<(u32, Shares), (CellFailure, String)>;
 
 /// What a new cell says: its number and what it shares, or why there is none.
 fn hear(control: &Channel) -> io::Result<Heard> {
     let (news, descriptors) = match wait_for_message(control.as_fd())? {
-        Some(message) => (Some(News::decode(&message.bytes)?), message.descriptors),
+        Some(message) => (Some(StageEvent::decode(&message.bytes)?), message.descriptors),
         None => (None, Vec::new()),
     };
     Ok(match news {
-        Some(News::Ready { pid, shares }) => Ok((pid, Shares::new(shares, descriptors))),
-        Some(News::Refused { cause, reason }) => Err((cause, reason)),
-        _ => Err((Cause::Policy, "the process that should hold it ended".into())),
+        Some(StageEvent::Ready { pid, shares }) => Ok((pid, Shares::new(shares, descriptors))),
+        Some(StageEvent::Refused { cause, reason }) => Err((cause, reason)),
+        _ => Err((CellFailure::Policy, "the process that should hold it ended".into())),
     })
 }
 
 /// Waits, on this thread, for what a stage has to say.
-pub fn wait_for_news(socket: BorrowedFd<'_>) -> io::Result<Option<News>> {
-    wait_for_message(socket)?.map(|message| News::decode(&message.bytes)).transpose()
+pub fn wait_for_news(socket: BorrowedFd<'_>) -> io::Result<Option<StageEvent>> {
+    wait_for_message(socket)?.map(|message| StageEvent::decode(&message.bytes)).transpose()
 }
 
-fn wait_for_message(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
+fn wait_for_message(socket: BorrowedFd<'_>) -> io::Result<Option<ChannelMessage>> {
     let timeout = Timespec::try_from(ANSWER).ok();
     loop {
         match poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], timeout.as_ref()) {

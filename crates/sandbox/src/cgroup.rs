@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use parents::Surroundings;
-pub use tree::{Kernel, Tree};
+pub use parents::CgroupHost;
+pub use tree::{CgroupTree, Kernel};
 
 use crate::limits::{Limits, MEMORY, Mechanism, PROCESSES};
 
@@ -45,7 +45,7 @@ pub struct Probing<'a> {
 /// Where groups can be made, per thing that is limited, and why not elsewhere.
 #[derive(Debug, Clone)]
 pub struct Hierarchies {
-    tree: Arc<dyn Tree>,
+    tree: Arc<dyn CgroupTree>,
     processes: Option<Place>,
     memory: Option<Place>,
     why: Vec<String>,
@@ -70,7 +70,7 @@ impl Hierarchies {
     }
 
     /// Finds out by trying. Removes what executors left that are gone.
-    pub fn probe(tree: Arc<dyn Tree>, surroundings: &Surroundings, probing: &Probing<'_>) -> Self {
+    pub fn probe(tree: Arc<dyn CgroupTree>, surroundings: &CgroupHost, probing: &Probing<'_>) -> Self {
         let mut found = Self { tree, processes: None, memory: None, why: Vec::new() };
         found.processes = found.find(surroundings, PIDS, probing);
         found.memory = found.find(surroundings, MEMORY_CONTROLLER, probing);
@@ -83,7 +83,7 @@ impl Hierarchies {
         [of(PIDS, &self.processes), of(MEMORY_CONTROLLER, &self.memory)].into_iter().flatten().collect()
     }
 
-    fn find(&mut self, surroundings: &Surroundings, controller: &str, probing: &Probing<'_>) -> Option<Place> {
+    fn find(&mut self, surroundings: &CgroupHost, controller: &str, probing: &Probing<'_>) -> Option<Place> {
         let second = surroundings.second_version(self.tree.as_ref(), controller);
         let second = second.map(|parent| Place { parent, mechanism: Mechanism::CgroupV2 });
         let first = surroundings.first_version(self.tree.as_ref(), controller).into_iter();
@@ -146,7 +146,7 @@ impl Hierarchies {
     }
 }
 
-fn remove_leftovers(tree: &dyn Tree, parent: &Path) {
+fn remove_leftovers(tree: &dyn CgroupTree, parent: &Path) {
     for group in tree.below(parent) {
         let name = group.file_name().and_then(|name| name.to_str());
         let pid = name.and_then(|name| name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
@@ -158,7 +158,7 @@ fn remove_leftovers(tree: &dyn Tree, parent: &Path) {
 }
 
 /// Removes a group and those that an Outpost inside left in it.
-fn remove_all(tree: &dyn Tree, group: &Path) -> io::Result<()> {
+fn remove_all(tree: &dyn CgroupTree, group: &Path) -> io::Result<()> {
     for inner in tree.below(group) {
         remove_all(tree, &inner)?;
     }
@@ -171,14 +171,14 @@ fn remove_all(tree: &dyn Tree, group: &Path) -> io::Result<()> {
 /// The groups of one session.
 #[derive(Debug)]
 pub struct Group {
-    tree: Arc<dyn Tree>,
+    tree: Arc<dyn CgroupTree>,
     processes: Option<Part>,
     memory: Option<Part>,
 }
 
 #[derive(Debug)]
 struct Part {
-    tree: Arc<dyn Tree>,
+    tree: Arc<dyn CgroupTree>,
     directory: PathBuf,
     mechanism: Mechanism,
     /// How often its limit had been reached when it was last looked at.
@@ -267,7 +267,7 @@ impl Group {
     }
 }
 
-fn make_if_missing(tree: &dyn Tree, group: &Path) -> io::Result<()> {
+fn make_if_missing(tree: &dyn CgroupTree, group: &Path) -> io::Result<()> {
     match tree.make(group) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),

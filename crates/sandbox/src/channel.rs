@@ -22,7 +22,7 @@ const IN_FILE: u8 = 1;
 pub struct Channel(OwnedFd);
 
 #[derive(Debug)]
-pub struct Message {
+pub struct ChannelMessage {
     pub bytes: Vec<u8>,
     pub descriptors: Vec<OwnedFd>,
 }
@@ -48,7 +48,7 @@ impl Channel {
     }
 
     /// The next message, or nothing at the end.
-    pub fn receive(&self) -> io::Result<Option<Message>> {
+    pub fn receive(&self) -> io::Result<Option<ChannelMessage>> {
         receive(self.0.as_fd())
     }
 }
@@ -98,7 +98,7 @@ fn next_length(socket: BorrowedFd<'_>) -> io::Result<Option<usize>> {
     }
 }
 
-pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
+pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<ChannelMessage>> {
     let Some(length) = next_length(socket)? else { return Ok(None) };
     let (mut kind, mut bytes) = (WHOLE, vec![0; length - 1]);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
@@ -131,5 +131,5 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
         bytes.clear();
         file.read_to_end(&mut bytes)?;
     }
-    Ok(Some(Message { bytes, descriptors }))
+    Ok(Some(ChannelMessage { bytes, descriptors }))
 }

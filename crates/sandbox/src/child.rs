@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use rustix::process::Signal as RawSignal;
 use tokio::net::unix::pipe;
 
-use crate::cell::{Remembered, Running};
+use crate::cell::{Remembered, RunningProgram};
 use crate::launch::TerminalSize;
-use crate::limits::Limit;
+use crate::limits::EffectiveLimit;
 use crate::pty;
 
 /// How much is read at once.
@@ -26,19 +26,19 @@ thread_local! {
 
 /// A child that was started.
 pub struct Child {
-    pub kin: Kin,
-    pub input: Option<Input>,
+    pub kin: ProcessTree,
+    pub input: Option<ChildInput>,
     /// Standard output, or everything that a terminal shows.
     pub output: Output,
     pub errors: Option<Output>,
     /// To change the terminal's size later.
-    pub terminal: Option<Terminal>,
+    pub terminal: Option<ChildTerminal>,
     pub end: ChildEnd,
 }
 
 /// The end of a child, to be waited for. Dropped before that, it is the child's end.
 pub struct ChildEnd {
-    running: Running,
+    running: RunningProgram,
     exit: Option<Exit>,
 }
 
@@ -52,7 +52,7 @@ pub enum Exit {
 }
 
 impl ChildEnd {
-    pub(crate) fn new(running: Running) -> Self {
+    pub(crate) fn new(running: RunningProgram) -> Self {
         Self { running, exit: None }
     }
 
@@ -87,9 +87,9 @@ impl Drop for ChildEnd {
 }
 
 /// The terminal of a child.
-pub struct Terminal(pub(crate) OwnedFd);
+pub struct ChildTerminal(pub(crate) OwnedFd);
 
-impl Terminal {
+impl ChildTerminal {
     pub fn resize(&self, size: TerminalSize) -> io::Result<()> {
         pty::resize(&self.0, size)
     }
@@ -97,7 +97,7 @@ impl Terminal {
 
 /// A child and everything that came of it, wherever it hid.
 #[derive(Debug, Clone)]
-pub struct Kin(pub(crate) Remembered);
+pub struct ProcessTree(pub(crate) Remembered);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
@@ -111,7 +111,7 @@ pub enum Signal {
     WindowChanged,
 }
 
-impl Kin {
+impl ProcessTree {
     /// The child's number, as it knows itself.
     pub fn leader(&self) -> u32 {
         self.0.pid()
@@ -133,7 +133,7 @@ impl Kin {
     }
 
     /// Which limit the child ran into that ended like this, if that can be told. Told once.
-    pub fn limit_reached(&self, exit: Exit) -> Option<Limit> {
+    pub fn limit_reached(&self, exit: Exit) -> Option<EffectiveLimit> {
         self.0.limit_reached(exit)
     }
 
@@ -183,9 +183,9 @@ impl Output {
 }
 
 /// A stream to the child.
-pub struct Input(pipe::Sender);
+pub struct ChildInput(pipe::Sender);
 
-impl Input {
+impl ChildInput {
     pub(crate) fn new(descriptor: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&descriptor, true)?;
         pipe::Sender::from_owned_fd_unchecked(descriptor).map(Self)

@@ -27,14 +27,14 @@ pub use self::idle::IdleCells;
 use self::losses::Keeping;
 pub use self::losses::LossSink;
 use self::streams::Streams;
-use crate::cell::{Cell, Engaged, Started, Worker};
+use crate::cell::{Cell, Engaged, Started, WorkerHandle};
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::Child;
 use crate::level::{Capacity, Level};
-use crate::limits::{Limit, Limits};
-use crate::message::{self, Standing};
+use crate::limits::{EffectiveLimit, Limits};
+use crate::message::{self, CellStanding};
 use crate::meter::Meter;
-use crate::plan::{Identity, Plan};
+use crate::plan::{CellPlan, SandboxUser};
 use crate::policy::Policy;
 use crate::scratch::Scratch;
 use crate::shares::Shares;
@@ -90,7 +90,7 @@ pub enum LaunchError {
     Spawn(#[from] io::Error),
     /// The system would not run the program because of a limit.
     #[error("{error}: {limit} is reached")]
-    Limit { error: io::Error, limit: Limit },
+    Limit { error: io::Error, limit: EffectiveLimit },
     /// The policy cannot be held here, so nothing was run.
     #[error("{0}")]
     Unenforceable(String),
@@ -191,9 +191,9 @@ impl Launcher {
     }
 
     /// Somebody whose processes end with it.
-    pub fn owner(&self) -> Owner {
+    pub fn owner(&self) -> ProcessScope {
         let number = self.0.owners.fetch_add(1, Ordering::Relaxed);
-        Owner { shared: self.0.clone(), number, meter: OnceLock::new(), state: Arc::default() }
+        ProcessScope { shared: self.0.clone(), number, meter: OnceLock::new(), state: Arc::default() }
     }
 
     /// Waits until nothing is left of owners that ended.
@@ -212,7 +212,7 @@ impl Launcher {
     }
 
     /// The limits of every owner, and what holds them here.
-    pub fn limits(&self) -> Vec<Limit> {
+    pub fn limits(&self) -> Vec<EffectiveLimit> {
         self.0.settings.limits.held(&self.0.hierarchies())
     }
 
@@ -284,11 +284,11 @@ impl Shared {
     }
 
     /// Whom sandboxed code of this owner runs as, where users can be mapped.
-    fn identity(&self, owner: u64) -> Identity {
+    fn identity(&self, owner: u64) -> SandboxUser {
         match self.settings.sandbox_user {
-            _ if !geteuid().is_root() => Identity::Own,
-            Some((uid, gid)) => Identity::Named { uid, gid },
-            None => Identity::Mapped { id: session_id(owner) },
+            _ if !geteuid().is_root() => SandboxUser::Own,
+            Some((uid, gid)) => SandboxUser::Named { uid, gid },
+            None => SandboxUser::Mapped { id: session_id(owner) },
         }
     }
 
@@ -313,15 +313,15 @@ fn unique() -> u128 {
 
 /// Whoever processes belong to: nothing that was started through it outlives it.
 #[derive(Debug)]
-pub struct Owner {
+pub struct ProcessScope {
     shared: Arc<Shared>,
     number: u64,
     meter: OnceLock<Arc<Meter>>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<LauncherState>>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct LauncherState {
     pub(crate) cells: HashMap<Policy, Arc<Cell>>,
     /// Those that others have taken the place of, as long as something runs in them.
     retired: Vec<Weak<Cell>>,
@@ -343,15 +343,15 @@ pub(crate) struct State {
     ended: bool,
 }
 
-impl State {
+impl LauncherState {
     /// Every cell in which something may run.
     pub(crate) fn all_cells(&self) -> Vec<Arc<Cell>> {
         self.cells.values().cloned().chain(self.retired.iter().filter_map(Weak::upgrade)).collect()
     }
 }
 
-impl Owner {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ProcessScope {
+    fn lock(&self) -> MutexGuard<'_, LauncherState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -368,7 +368,7 @@ impl Owner {
             {
                 meter.watch_directory(&launch.cwd);
             }
-            let standing = Standing { was_checked, ..cell.standing() };
+            let standing = CellStanding { was_checked, ..cell.standing() };
             if let Some(user) = cell.user() {
                 streams.give_to(user);
             }
@@ -422,7 +422,7 @@ impl Owner {
 
     /// Somebody inside the sandbox of a policy who does work of ours there: the worker that the stage was given. It ends
     /// with the socket.
-    pub fn worker(&self, policy: &Policy) -> Result<Worker, LaunchError> {
+    pub fn worker(&self, policy: &Policy) -> Result<WorkerHandle, LaunchError> {
         self.cell(policy)?.worker().map_err(|error| self.refused(error))
     }
 
@@ -436,7 +436,7 @@ impl Owner {
         self.temporary_of(&mut self.lock())
     }
 
-    fn temporary_of(&self, state: &mut State) -> Result<PathBuf, LaunchError> {
+    fn temporary_of(&self, state: &mut LauncherState) -> Result<PathBuf, LaunchError> {
         if state.ended {
             return Err(LaunchError::Ended);
         }
@@ -455,7 +455,7 @@ impl Owner {
         }
         let meter = self.meter()?;
         let Made { cell, shares, reports } = match policy {
-            Policy::Open => self.make_cell(Plan::default(), &meter, &state)?,
+            Policy::Open => self.make_cell(CellPlan::default(), &meter, &state)?,
             Policy::Confined(rules) => self.confined_cell(rules, policy, &meter, &mut state)?,
         };
         state.shares.adopt(shares);
@@ -563,7 +563,7 @@ impl CleanUp {
     }
 }
 
-impl Drop for Owner {
+impl Drop for ProcessScope {
     fn drop(&mut self) {
         self.end();
     }
@@ -574,7 +574,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::policy::{Access, Rules};
+    use crate::policy::{PathAccess, PathRules};
 
     #[test]
     fn a_place_that_could_not_be_made_is_tried_again() {
@@ -591,9 +591,14 @@ mod tests {
 
     #[test]
     fn space_is_watched_where_it_is_used() {
-        let rule = |path: &str, access| crate::policy::Rule { path: path.into(), access, origin: crate::policy::Origin::Request };
-        let rules = [rule("/", Access::Read), rule("/tmp", Access::Write), rule("/tmp/w", Access::Write), rule("/w", Access::Write)];
-        let policy = Policy::Confined(Arc::new(Rules::new(rules, Vec::new(), crate::policy::Network::Restricted)));
+        let rule = |path: &str, access| crate::policy::PathRule { path: path.into(), access, origin: crate::policy::RuleOrigin::Request };
+        let rules = [
+            rule("/", PathAccess::Read),
+            rule("/tmp", PathAccess::Write),
+            rule("/tmp/w", PathAccess::Write),
+            rule("/w", PathAccess::Write),
+        ];
+        let policy = Policy::Confined(Arc::new(PathRules::new(rules, Vec::new(), crate::policy::NetworkRule::Restricted)));
         let works = |path: &str| works_at(&policy, Path::new(path));
         assert!(works("/w/x") && works("/tmp/w/x") && !works("/tmp") && !works("/tmp/x") && !works("/etc"));
         assert!(works_at(&Policy::Open, Path::new("/tmp")));

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::policy::{Access, Origin, Rules, is_protected_name};
+use crate::policy::{PathAccess, PathRules, RuleOrigin, is_protected_name};
 
 /// Ordered: a stronger one comes later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -103,19 +103,19 @@ fn switch() -> Option<String> {
 
 /// What a policy needs: the lowest level that holds it, and what of it needs that. Names that we protect do not count: where they
 /// cannot be held, that is told.
-pub fn needed(rules: &Rules) -> (Level, Option<String>) {
+pub fn needed(rules: &PathRules) -> (Level, Option<String>) {
     let name_is_protected = |path: &Path| {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(is_protected_name)
     };
     let inner = rules.iter().find(|rule| {
-        let around = rule.path.parent().map_or(Access::Deny, |parent| rules.on_machine(parent));
-        let is_ours = matches!(rule.origin, Origin::Protected | Origin::Layer) || name_is_protected(&rule.path);
-        let is_protected = rule.origin == Origin::Credentials || rule.access == Access::Read && is_ours;
-        around == Access::Write && rule.access != Access::Write && !is_protected
+        let around = rule.path.parent().map_or(PathAccess::Deny, |parent| rules.on_machine(parent));
+        let is_ours = matches!(rule.origin, RuleOrigin::Protected | RuleOrigin::Layer) || name_is_protected(&rule.path);
+        let is_protected = rule.origin == RuleOrigin::Credentials || rule.access == PathAccess::Read && is_ours;
+        around == PathAccess::Write && rule.access != PathAccess::Write && !is_protected
     });
     let pattern = || {
-        let roots = || rules.iter().filter(|rule| rule.access == Access::Write && rule.origin != Origin::Home);
+        let roots = || rules.iter().filter(|rule| rule.access == PathAccess::Write && rule.origin != RuleOrigin::Home);
         rules.globs().iter().find(|glob| roots().any(|root| glob.base().starts_with(&root.path) || root.path.starts_with(glob.base())))
     };
     match (inner, pattern) {
@@ -130,27 +130,27 @@ pub fn needed(rules: &Rules) -> (Level, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Glob, Network, Rule};
+    use crate::policy::{Glob, NetworkRule, PathRule};
 
-    fn rule(path: &str, access: Access, origin: Origin) -> Rule {
-        Rule { path: path.into(), access, origin }
+    fn rule(path: &str, access: PathAccess, origin: RuleOrigin) -> PathRule {
+        PathRule { path: path.into(), access, origin }
     }
 
-    fn rules(more: Vec<Rule>, globs: Vec<Glob>) -> Rules {
-        let own = [rule("/", Access::Read, Origin::Request), rule("/w", Access::Write, Origin::Request)];
-        Rules::new(own.into_iter().chain(more), globs, Network::Restricted)
+    fn rules(more: Vec<PathRule>, globs: Vec<Glob>) -> PathRules {
+        let own = [rule("/", PathAccess::Read, RuleOrigin::Request), rule("/w", PathAccess::Write, RuleOrigin::Request)];
+        PathRules::new(own.into_iter().chain(more), globs, NetworkRule::Restricted)
     }
 
     #[test]
     fn a_policy_needs_mounts_for_what_landlock_cannot_take_away() {
         let level = |more, globs| needed(&rules(more, globs)).0;
         assert_eq!(level(vec![], vec![]), Level::Landlock);
-        assert_eq!(level(vec![rule("/home/x", Access::Deny, Origin::Own)], vec![]), Level::Landlock);
-        assert_eq!(level(vec![rule("/w/.git", Access::Read, Origin::Protected)], vec![]), Level::Landlock);
-        assert_eq!(level(vec![rule("/w/.git", Access::Read, Origin::Request)], vec![]), Level::Landlock);
-        assert_eq!(level(vec![rule("/w/.git", Access::Deny, Origin::Request)], vec![]), Level::Mounts);
-        assert_eq!(level(vec![rule("/w/secret", Access::Deny, Origin::Own)], vec![]), Level::Mounts);
-        assert_eq!(level(vec![rule("/w/vendor", Access::Read, Origin::Request)], vec![]), Level::Mounts);
+        assert_eq!(level(vec![rule("/home/x", PathAccess::Deny, RuleOrigin::Own)], vec![]), Level::Landlock);
+        assert_eq!(level(vec![rule("/w/.git", PathAccess::Read, RuleOrigin::Protected)], vec![]), Level::Landlock);
+        assert_eq!(level(vec![rule("/w/.git", PathAccess::Read, RuleOrigin::Request)], vec![]), Level::Landlock);
+        assert_eq!(level(vec![rule("/w/.git", PathAccess::Deny, RuleOrigin::Request)], vec![]), Level::Mounts);
+        assert_eq!(level(vec![rule("/w/secret", PathAccess::Deny, RuleOrigin::Own)], vec![]), Level::Mounts);
+        assert_eq!(level(vec![rule("/w/vendor", PathAccess::Read, RuleOrigin::Request)], vec![]), Level::Mounts);
         let glob = |text: &str| Glob::new(text).unwrap();
         assert_eq!(level(vec![], vec![glob("/w/**/*.env")]), Level::Mounts);
         assert_eq!(level(vec![], vec![glob("/**/*.env")]), Level::Mounts);

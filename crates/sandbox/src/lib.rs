@@ -26,11 +26,11 @@ mod tried;
 mod watchdog;
 mod zygote;
 
-pub use cell::Worker;
-pub use channel::{Channel, Message};
-pub use child::{Child, ChildEnd, Exit, Input, Kin, Output, Signal, Terminal};
-pub use launch::{IdleCells, Launch, LaunchError, LaunchIo, Launcher, LauncherSettings, Layering, LossSink, Owner, TerminalSize};
+pub use cell::WorkerHandle;
+pub use channel::{Channel, ChannelMessage};
+pub use child::{Child, ChildEnd, ChildInput, ChildTerminal, Exit, Output, ProcessTree, Signal};
+pub use launch::{IdleCells, Launch, LaunchError, LaunchIo, Launcher, LauncherSettings, Layering, LossSink, ProcessScope, TerminalSize};
 pub use level::{Capacity, LEVELS, Level};
-pub use limits::{Limit, Limits, Mechanism};
-pub use message::{Held, Loss, Outcome};
-pub use probe::{LEVEL, Row, Verdict, probe, probe_at, probe_with, told};
+pub use limits::{EffectiveLimit, Limits, Mechanism};
+pub use message::{HoldMechanism, Loss, OrderOutcome};
+pub use probe::{HostVerdict, LEVEL, PromiseRow, probe, probe_at, probe_with, told};

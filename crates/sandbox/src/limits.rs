@@ -104,13 +104,13 @@ impl Mechanism {
 
 /// One limit as it really is here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit {
+pub struct EffectiveLimit {
     pub what: &'static str,
     pub value: u64,
     pub mechanism: Mechanism,
 }
 
-impl std::fmt::Display for Limit {
+impl std::fmt::Display for EffectiveLimit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the limit of {} {} ({})", self.value, self.what, self.mechanism.name())
     }
@@ -139,8 +139,8 @@ impl Limits {
     }
 
     /// What every limit is held by on this machine.
-    pub fn held(&self, hierarchies: &Hierarchies) -> Vec<Limit> {
-        let of = |what, value: Option<u64>, mechanism| value.map(|value| Limit { what, value, mechanism });
+    pub fn held(&self, hierarchies: &Hierarchies) -> Vec<EffectiveLimit> {
+        let of = |what, value: Option<u64>, mechanism| value.map(|value| EffectiveLimit { what, value, mechanism });
         [
             of(
                 PROCESSES,

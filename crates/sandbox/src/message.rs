@@ -10,7 +10,7 @@ use crate::launch::Launch;
 
 /// To the zygote or a cell. Each comes with the socket of the new process.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum StageOrder {
     /// Fork a cell, which is described by these bytes.
     Cell(Vec<u8>),
     /// Fork a reaper.
@@ -26,7 +26,7 @@ pub enum Order {
 /// To a reaper. Every order is for one job, and is not obeyed in a later one.
 #[derive(Debug)]
 pub enum Task {
-    Start(Start),
+    Start(StartOrder),
     Signal { job: u64, signal: i32 },
     Kill { job: u64 },
 }
@@ -42,13 +42,13 @@ pub struct Check {
 }
 
 impl Check {
-    fn encode(&self, out: &mut Writer) {
+    fn encode(&self, out: &mut MessageWriter) {
         out.text(self.path.as_os_str());
         out.number(self.mount.unwrap_or(0));
         out.byte(self.is_strict.into());
     }
 
-    fn decode(input: &mut Reader<'_>) -> io::Result<Self> {
+    fn decode(input: &mut MessageReader<'_>) -> io::Result<Self> {
         let path = input.path()?;
         let mount = Some(input.number()?).filter(|mount| *mount != 0);
         Ok(Self { path, mount, is_strict: input.byte()? == 1 })
@@ -68,7 +68,7 @@ pub struct Checked {
 
 impl Checked {
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = MessageWriter::default();
         out.text(OsStr::new(self.stale.as_deref().unwrap_or_default()));
         out.list(&self.checks, |out, check| check.encode(out));
         out.list(&self.missing, |out, path| out.text(path.as_os_str()));
@@ -76,9 +76,9 @@ impl Checked {
     }
 
     pub fn decode(bytes: &[u8]) -> io::Result<Self> {
-        let mut input = Reader(bytes);
+        let mut input = MessageReader(bytes);
         let stale = Some(input.text()?.to_string_lossy().into_owned()).filter(|why| !why.is_empty());
-        Ok(Self { stale, checks: input.list(Check::decode)?, missing: input.list(Reader::path)? })
+        Ok(Self { stale, checks: input.list(Check::decode)?, missing: input.list(MessageReader::path)? })
     }
 }
 
@@ -86,13 +86,13 @@ impl Checked {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
     pub path: PathBuf,
-    pub held: Held,
-    pub outcome: Outcome,
+    pub held: HoldMechanism,
+    pub outcome: OrderOutcome,
 }
 
 /// How something was held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Held {
+pub enum HoldMechanism {
     Denied,
     ReadOnly,
     /// A directory on the way to something that is denied or read-only.
@@ -105,7 +105,7 @@ pub enum Held {
 
 /// What came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum OrderOutcome {
     /// It is held again.
     Restored,
     /// There is nothing at the path now.
@@ -116,7 +116,7 @@ pub enum Outcome {
 
 impl Loss {
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = MessageWriter::default();
         out.text(self.path.as_os_str());
         out.byte(self.held as u8);
         out.byte(self.outcome as u8);
@@ -124,19 +124,19 @@ impl Loss {
     }
 
     pub fn decode(bytes: &[u8]) -> io::Result<Self> {
-        let mut input = Reader(bytes);
+        let mut input = MessageReader(bytes);
         let path = input.path()?;
         let held = match input.byte()? {
-            0 => Held::Denied,
-            1 => Held::ReadOnly,
-            2 => Held::Directory,
-            3 => Held::Link,
-            _ => Held::Root,
+            0 => HoldMechanism::Denied,
+            1 => HoldMechanism::ReadOnly,
+            2 => HoldMechanism::Directory,
+            3 => HoldMechanism::Link,
+            _ => HoldMechanism::Root,
         };
         let outcome = match input.byte()? {
-            0 => Outcome::Restored,
-            1 => Outcome::Missing,
-            _ => Outcome::Open,
+            0 => OrderOutcome::Restored,
+            1 => OrderOutcome::Missing,
+            _ => OrderOutcome::Open,
         };
         Ok(Self { path, held, outcome })
     }
@@ -144,7 +144,7 @@ impl Loss {
 
 /// A program to start. Descriptors that come with it: the terminal, or output, errors and perhaps input.
 #[derive(Debug)]
-pub struct Start {
+pub struct StartOrder {
     pub job: u64,
     pub terminal: bool,
     pub program: OsString,
@@ -160,7 +160,7 @@ pub struct Start {
 
 /// From a reaper or a cell.
 #[derive(Debug, PartialEq, Eq)]
-pub enum News {
+pub enum StageEvent {
     Started {
         job: u64,
         pid: u32,
@@ -191,7 +191,7 @@ pub enum News {
     },
     /// A cell cannot be made: why.
     Refused {
-        cause: Cause,
+        cause: CellFailure,
         reason: String,
     },
     /// Somebody is in the groups that were to be tried; whether they kept it from forking.
@@ -202,7 +202,7 @@ pub enum News {
 
 /// What stood in the way of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum CellFailure {
     /// The policy cannot be held.
     Policy,
     /// The control groups of its session cannot be entered.
@@ -214,9 +214,9 @@ pub enum Cause {
 }
 
 #[derive(Default)]
-pub struct Writer(pub Vec<u8>);
+pub struct MessageWriter(pub Vec<u8>);
 
-impl Writer {
+impl MessageWriter {
     pub fn byte(&mut self, value: u8) {
         self.0.push(value);
     }
@@ -235,13 +235,13 @@ impl Writer {
     }
 }
 
-pub struct Reader<'a>(pub &'a [u8]);
+pub struct MessageReader<'a>(pub &'a [u8]);
 
 fn garbled() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a message between our own processes is garbled")
 }
 
-impl Reader<'_> {
+impl MessageReader<'_> {
     pub fn byte(&mut self) -> io::Result<u8> {
         let (first, rest) = self.0.split_first().ok_or_else(garbled)?;
         self.0 = rest;
@@ -267,9 +267,9 @@ impl Reader<'_> {
     }
 }
 
-impl Order {
+impl StageOrder {
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = MessageWriter::default();
         match self {
             Self::Cell(description) => {
                 out.byte(0);
@@ -296,13 +296,13 @@ impl Order {
     }
 
     pub fn decode(bytes: &[u8]) -> io::Result<Self> {
-        let mut input = Reader(bytes);
+        let mut input = MessageReader(bytes);
         Ok(match input.byte()? {
             0 => Self::Cell(input.0.to_vec()),
             1 => Self::Reaper { number: input.number()? },
             2 => Self::Fell { number: input.number()? },
             3 => Self::Worker { number: input.number()? },
-            4 => Self::Trial { doors: input.list(Reader::path)? },
+            4 => Self::Trial { doors: input.list(MessageReader::path)? },
             _ => return Err(garbled()),
         })
     }
@@ -310,14 +310,14 @@ impl Order {
 
 /// How far a cell is known to be as it should.
 #[derive(Debug, Clone, Default)]
-pub struct Standing {
+pub struct CellStanding {
     pub checks: std::sync::Arc<Vec<Check>>,
     pub was_checked: bool,
 }
 
 /// The bytes of a start, straight from what is to be launched.
-pub fn encode_start(job: u64, terminal: bool, launch: &Launch, standing: &Standing) -> Vec<u8> {
-    let mut out = Writer::default();
+pub fn encode_start(job: u64, terminal: bool, launch: &Launch, standing: &CellStanding) -> Vec<u8> {
+    let mut out = MessageWriter::default();
     out.byte(0);
     out.number(job);
     out.byte(terminal.into());
@@ -339,7 +339,7 @@ pub fn encode_start(job: u64, terminal: bool, launch: &Launch, standing: &Standi
 
 impl Task {
     pub fn signal(job: u64, signal: i32) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = MessageWriter::default();
         out.byte(1);
         out.number(job);
         out.number(u64::from(signal.unsigned_abs()));
@@ -347,21 +347,21 @@ impl Task {
     }
 
     pub fn kill(job: u64) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = MessageWriter::default();
         out.byte(2);
         out.number(job);
         out.0
     }
 
     pub fn decode(bytes: &[u8]) -> io::Result<Self> {
-        let mut input = Reader(bytes);
+        let mut input = MessageReader(bytes);
         Ok(match input.byte()? {
-            0 => Self::Start(Start {
+            0 => Self::Start(StartOrder {
                 job: input.number()?,
                 terminal: input.byte()? != 0,
                 program: input.text()?,
                 arg0: if input.byte()? != 0 { Some(input.text()?) } else { None },
-                args: input.list(Reader::text)?,
+                args: input.list(MessageReader::text)?,
                 env: input.list(|input| Ok((input.text()?, input.text()?)))?,
                 cwd: input.path()?,
                 checks: input.list(Check::decode)?,
@@ -374,9 +374,9 @@ impl Task {
     }
 }
 
-impl News {
+impl StageEvent {
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = MessageWriter::default();
         match self {
             Self::Started { job, pid } => {
                 out.byte(0);
@@ -427,8 +427,8 @@ impl News {
     }
 
     pub fn decode(bytes: &[u8]) -> io::Result<Self> {
-        let mut input = Reader(bytes);
-        let number = |input: &mut Reader<'_>| i32::try_from(input.number()?).map_err(|_| garbled());
+        let mut input = MessageReader(bytes);
+        let number = |input: &mut MessageReader<'_>| i32::try_from(input.number()?).map_err(|_| garbled());
         Ok(match input.byte()? {
             0 => Self::Started { job: input.number()?, pid: u32::try_from(input.number()?).map_err(|_| garbled())? },
             1 => Self::Failed { job: input.number()?, errno: number(&mut input)? },
@@ -446,10 +446,10 @@ impl News {
             4 => Self::Ready { pid: u32::try_from(input.number()?).map_err(|_| garbled())?, shares: input.byte()? },
             5 => {
                 let cause = match input.byte()? {
-                    0 => Cause::Policy,
-                    1 => Cause::Groups,
-                    2 => Cause::Users,
-                    _ => Cause::Layer,
+                    0 => CellFailure::Policy,
+                    1 => CellFailure::Groups,
+                    2 => CellFailure::Users,
+                    _ => CellFailure::Layer,
                 };
                 Self::Refused { cause, reason: input.text()?.to_string_lossy().into_owned() }
             }
@@ -469,29 +469,29 @@ mod tests {
     #[test]
     fn news_survive_the_way() {
         for news in [
-            News::Started { job: 7, pid: 12 },
-            News::Failed { job: 7, errno: 2 },
-            News::Exited { job: 1, exit: Exit::Signal(9), alone: true },
-            News::Exited { job: 1, exit: Exit::Code(255), alone: false },
-            News::Alone { job: u64::MAX },
-            News::Ready { pid: 3, shares: 5 },
-            News::Refused { cause: Cause::Policy, reason: "no".into() },
-            News::Refused { cause: Cause::Groups, reason: "no".into() },
-            News::Refused { cause: Cause::Users, reason: "no".into() },
-            News::Refused { cause: Cause::Layer, reason: "no".into() },
-            News::Tried { held: true },
-            News::Doubtful { job: 8 },
+            StageEvent::Started { job: 7, pid: 12 },
+            StageEvent::Failed { job: 7, errno: 2 },
+            StageEvent::Exited { job: 1, exit: Exit::Signal(9), alone: true },
+            StageEvent::Exited { job: 1, exit: Exit::Code(255), alone: false },
+            StageEvent::Alone { job: u64::MAX },
+            StageEvent::Ready { pid: 3, shares: 5 },
+            StageEvent::Refused { cause: CellFailure::Policy, reason: "no".into() },
+            StageEvent::Refused { cause: CellFailure::Groups, reason: "no".into() },
+            StageEvent::Refused { cause: CellFailure::Users, reason: "no".into() },
+            StageEvent::Refused { cause: CellFailure::Layer, reason: "no".into() },
+            StageEvent::Tried { held: true },
+            StageEvent::Doubtful { job: 8 },
         ] {
-            assert_eq!(News::decode(&news.encode()).unwrap(), news);
+            assert_eq!(StageEvent::decode(&news.encode()).unwrap(), news);
         }
         for order in [
-            Order::Cell(vec![1, 2, 3]),
-            Order::Reaper { number: 4 },
-            Order::Fell { number: 5 },
-            Order::Worker { number: 6 },
-            Order::Trial { doors: vec!["/x".into()] },
+            StageOrder::Cell(vec![1, 2, 3]),
+            StageOrder::Reaper { number: 4 },
+            StageOrder::Fell { number: 5 },
+            StageOrder::Worker { number: 6 },
+            StageOrder::Trial { doors: vec!["/x".into()] },
         ] {
-            assert_eq!(Order::decode(&order.encode()).unwrap(), order);
+            assert_eq!(StageOrder::decode(&order.encode()).unwrap(), order);
         }
     }
 
@@ -502,8 +502,8 @@ mod tests {
             let checked = Checked { stale, checks: checks.clone(), missing: vec!["/w/x".into()] };
             assert_eq!(Checked::decode(&checked.encode()).unwrap(), checked);
         }
-        for held in [Held::Denied, Held::ReadOnly, Held::Directory, Held::Link, Held::Root] {
-            for outcome in [Outcome::Restored, Outcome::Missing, Outcome::Open] {
+        for held in [HoldMechanism::Denied, HoldMechanism::ReadOnly, HoldMechanism::Directory, HoldMechanism::Link, HoldMechanism::Root] {
+            for outcome in [OrderOutcome::Restored, OrderOutcome::Missing, OrderOutcome::Open] {
                 let loss = Loss { path: "/w".into(), held, outcome };
                 assert_eq!(Loss::decode(&loss.encode()).unwrap(), loss);
             }
@@ -513,8 +513,8 @@ mod tests {
     proptest! {
         #[test]
         fn garbage_is_an_error_and_no_more(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = News::decode(&bytes);
-            let _ = Order::decode(&bytes);
+            let _ = StageEvent::decode(&bytes);
+            let _ = StageOrder::decode(&bytes);
             let _ = Task::decode(&bytes);
             let _ = Checked::decode(&bytes);
             let _ = Loss::decode(&bytes);

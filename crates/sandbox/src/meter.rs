@@ -11,7 +11,7 @@ use rustix::fs::statvfs;
 
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::Exit;
-use crate::limits::{CPU, FILE_SIZE, FREE_SPACE, HOME_LAYER, Limit, Limits, MEMORY, Mechanism};
+use crate::limits::{CPU, EffectiveLimit, FILE_SIZE, FREE_SPACE, HOME_LAYER, Limits, MEMORY, Mechanism};
 use crate::memory::{Process, Program, Root, Use};
 
 /// What a killed process reports that wrote too much into one file, or used too much time.
@@ -33,7 +33,7 @@ pub struct Meter {
 
 #[derive(Debug, Default)]
 struct State {
-    limits: Vec<Limit>,
+    limits: Vec<EffectiveLimit>,
     group: Option<Group>,
     /// Where its processes can write, by file system.
     directories: HashMap<u64, HashSet<PathBuf>>,
@@ -76,7 +76,7 @@ impl State {
         self.kills.push(kill);
     }
 
-    fn limit(&self, what: &str) -> Option<Limit> {
+    fn limit(&self, what: &str) -> Option<EffectiveLimit> {
         self.limits.iter().find(|limit| limit.what == what).copied()
     }
 
@@ -94,7 +94,7 @@ impl Meter {
     }
 
     /// Its groups hold nobody any more: from now on these limits count. Returns what is to be removed.
-    pub fn without_group(&self, limits: Vec<Limit>) -> Option<Group> {
+    pub fn without_group(&self, limits: Vec<EffectiveLimit>) -> Option<Group> {
         let mut state = self.lock();
         state.limits = limits;
         state.group.take()
@@ -134,7 +134,7 @@ impl Meter {
     }
 
     /// Which limit a program ran into that ended like this, if that can be told.
-    pub fn reached(&self, program: Program, exit: Exit) -> Option<Limit> {
+    pub fn reached(&self, program: Program, exit: Exit) -> Option<EffectiveLimit> {
         let mut state = self.lock();
         let group = state.group.as_ref().and_then(Group::reached);
         let killed = state.killed(program);
@@ -150,7 +150,7 @@ impl Meter {
     }
 
     /// Which limit kept a process from being started.
-    pub fn refused(&self) -> Option<Limit> {
+    pub fn refused(&self) -> Option<EffectiveLimit> {
         let state = self.lock();
         state.limit(state.group.as_ref().and_then(Group::reached)?)
     }

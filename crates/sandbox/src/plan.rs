@@ -6,12 +6,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::level::Level;
-use crate::message::{Reader, Writer};
-use crate::policy::{Access, Glob, Network};
+use crate::message::{MessageReader, MessageWriter};
+use crate::policy::{Glob, NetworkRule, PathAccess};
 
 /// Whom sandboxed code runs as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Identity {
+pub enum SandboxUser {
     /// As the executor's own user, who is not root.
     Own,
     /// As this user and group, which nobody else has; files of a writable root are mapped to it.
@@ -23,7 +23,7 @@ pub enum Identity {
     Owner { uid: u32, gid: u32, id: u32 },
 }
 
-impl Identity {
+impl SandboxUser {
     /// The user and group that a process of root becomes, if it becomes another one.
     pub fn other_user(self) -> Option<(u32, u32)> {
         match self {
@@ -40,21 +40,21 @@ impl Identity {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct PlannedPath {
     pub path: PathBuf,
-    pub access: Access,
+    pub access: PathAccess,
     pub rights: Rights,
     /// Whether the directories between it and the writable place around it must keep their names, so that it is found again
     /// where the policy says.
     pub fixed: bool,
-    pub shape: Shape,
+    pub shape: PathShape,
     /// A pattern denies it, by its name.
     pub by_pattern: bool,
     /// A directory of ours that is seen there instead of what is there.
     pub source: Option<PathBuf>,
 }
 
-impl Place {
+impl PlannedPath {
     /// Where what is seen there comes from.
     pub fn origin(&self) -> &Path {
         self.source.as_deref().unwrap_or(&self.path)
@@ -63,7 +63,7 @@ impl Place {
 
 /// What is at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub enum PathShape {
     /// A file, or a directory with everything below it.
     Tree,
     /// A link on the way to something with the access of the place.
@@ -87,11 +87,11 @@ pub enum Rights {
 pub struct Confinement {
     pub level: Level,
     /// Outer places first.
-    pub places: Vec<Place>,
+    pub places: Vec<PlannedPath>,
     /// Patterns that deny.
     pub globs: Vec<Glob>,
-    pub network: Network,
-    pub identity: Identity,
+    pub network: NetworkRule,
+    pub identity: SandboxUser,
     /// What the cell sees as `/tmp`; without it, something that goes with the cell.
     pub temporary: Option<PathBuf>,
     /// Devices that are shown besides the harmless ones.
@@ -123,7 +123,7 @@ pub struct FileCopy {
 }
 
 impl HomeLayer {
-    fn encode(&self, out: &mut Writer) {
+    fn encode(&self, out: &mut MessageWriter) {
         out.text(self.home.as_os_str());
         out.text(self.frame.as_os_str());
         out.text(self.store.as_deref().unwrap_or(Path::new("")).as_os_str());
@@ -136,14 +136,14 @@ impl HomeLayer {
         });
     }
 
-    fn decode(input: &mut Reader<'_>) -> io::Result<Self> {
+    fn decode(input: &mut MessageReader<'_>) -> io::Result<Self> {
         Ok(Self {
             home: input.path()?,
             frame: input.path()?,
             store: Some(input.path()?).filter(|path| !path.as_os_str().is_empty()),
             room: input.number()?,
-            directories: input.list(Reader::path)?,
-            hidden: input.list(Reader::path)?,
+            directories: input.list(MessageReader::path)?,
+            hidden: input.list(MessageReader::path)?,
             copies: input.list(|input| Ok(FileCopy { path: input.path()?, text: input.text()?.into_vec() }))?,
         })
     }
@@ -157,7 +157,7 @@ pub struct Rlimit {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Plan {
+pub struct CellPlan {
     /// Nothing: the cell is only looked after, not confined.
     pub confinement: Option<Confinement>,
     pub rlimits: Vec<Rlimit>,
@@ -167,9 +167,9 @@ pub struct Plan {
     pub shares: u8,
 }
 
-impl Plan {
+impl CellPlan {
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = MessageWriter::default();
         out.list(&self.rlimits, |out, rlimit| {
             out.number(rlimit.resource.into());
             out.number(rlimit.value);
@@ -195,19 +195,19 @@ impl Plan {
             out.text(glob.pattern().as_ref());
         });
         out.byte(confinement.level as u8);
-        out.byte((confinement.network == Network::Enabled).into());
+        out.byte((confinement.network == NetworkRule::Enabled).into());
         match confinement.identity {
-            Identity::Own => out.byte(0),
-            Identity::Mapped { id } => {
+            SandboxUser::Own => out.byte(0),
+            SandboxUser::Mapped { id } => {
                 out.byte(1);
                 out.number(id.into());
             }
-            Identity::Named { uid, gid } => {
+            SandboxUser::Named { uid, gid } => {
                 out.byte(2);
                 out.number(uid.into());
                 out.number(gid.into());
             }
-            Identity::Owner { uid, gid, id } => {
+            SandboxUser::Owner { uid, gid, id } => {
                 out.byte(3);
                 out.number(uid.into());
                 out.number(gid.into());
@@ -227,10 +227,10 @@ impl Plan {
     }
 
     pub fn decode(bytes: &[u8]) -> io::Result<Self> {
-        let mut input = Reader(bytes);
-        let id = |input: &mut Reader<'_>| u32::try_from(input.number()?).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
+        let mut input = MessageReader(bytes);
+        let id = |input: &mut MessageReader<'_>| u32::try_from(input.number()?).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
         let rlimits = input.list(|input| Ok(Rlimit { resource: id(input)?, value: input.number()? }))?;
-        let cgroups = input.list(Reader::path)?;
+        let cgroups = input.list(MessageReader::path)?;
         let shares = input.byte()?;
         if input.byte()? == 0 {
             return Ok(Self { confinement: None, rlimits, cgroups, shares });
@@ -238,9 +238,9 @@ impl Plan {
         let places = input.list(|input| {
             let path = input.path()?;
             let access = match input.byte()? {
-                0 => Access::Deny,
-                1 => Access::Read,
-                _ => Access::Write,
+                0 => PathAccess::Deny,
+                1 => PathAccess::Read,
+                _ => PathAccess::Write,
             };
             let rights = match input.byte()? {
                 0 => Rights::Others,
@@ -249,13 +249,13 @@ impl Plan {
             };
             let fixed = input.byte()? == 1;
             let shape = match input.byte()? {
-                0 => Shape::Tree,
-                1 => Shape::Link,
-                _ => Shape::Home,
+                0 => PathShape::Tree,
+                1 => PathShape::Link,
+                _ => PathShape::Home,
             };
             let by_pattern = input.byte()? == 1;
             let source = Some(input.path()?).filter(|source| !source.as_os_str().is_empty());
-            Ok(Place { path, access, rights, fixed, shape, by_pattern, source })
+            Ok(PlannedPath { path, access, rights, fixed, shape, by_pattern, source })
         })?;
         let globs = input.list(|input| {
             let (base, pattern) = (input.path()?, input.text()?);
@@ -266,16 +266,16 @@ impl Plan {
             1 => Level::Mounts,
             _ => Level::Full,
         };
-        let network = if input.byte()? == 1 { Network::Enabled } else { Network::Restricted };
+        let network = if input.byte()? == 1 { NetworkRule::Enabled } else { NetworkRule::Restricted };
         let identity = match input.byte()? {
-            0 => Identity::Own,
-            1 => Identity::Mapped { id: id(&mut input)? },
-            2 => Identity::Named { uid: id(&mut input)?, gid: id(&mut input)? },
-            _ => Identity::Owner { uid: id(&mut input)?, gid: id(&mut input)?, id: id(&mut input)? },
+            0 => SandboxUser::Own,
+            1 => SandboxUser::Mapped { id: id(&mut input)? },
+            2 => SandboxUser::Named { uid: id(&mut input)?, gid: id(&mut input)? },
+            _ => SandboxUser::Owner { uid: id(&mut input)?, gid: id(&mut input)?, id: id(&mut input)? },
         };
         let temporary = if input.byte()? == 1 { Some(input.path()?) } else { None };
         let home = if input.byte()? == 1 { Some(HomeLayer::decode(&mut input)?) } else { None };
-        let devices = input.list(Reader::path)?;
+        let devices = input.list(MessageReader::path)?;
         let confinement = Confinement { level, places, globs, network, identity, temporary, devices, home };
         Ok(Self { confinement: Some(confinement), rlimits, cgroups, shares })
     }
@@ -285,8 +285,8 @@ impl Plan {
 mod tests {
     use super::*;
 
-    fn place(path: &str, access: Access, rights: Rights) -> Place {
-        Place { path: path.into(), access, rights, fixed: true, shape: Shape::Tree, by_pattern: false, source: None }
+    fn place(path: &str, access: PathAccess, rights: Rights) -> PlannedPath {
+        PlannedPath { path: path.into(), access, rights, fixed: true, shape: PathShape::Tree, by_pattern: false, source: None }
     }
 
     #[test]
@@ -294,15 +294,15 @@ mod tests {
         let confinement = Confinement {
             level: Level::Mounts,
             places: vec![
-                place("/", Access::Read, Rights::OwnersIfPossible),
-                Place { fixed: false, ..place("/w", Access::Write, Rights::Owners) },
-                Place { by_pattern: true, source: Some("/own/layer".into()), ..place("/w/.git", Access::Deny, Rights::Others) },
-                Place { shape: Shape::Link, ..place("/w/link", Access::Read, Rights::Others) },
-                Place { shape: Shape::Home, ..place("/home/u/.cache", Access::Write, Rights::Others) },
+                place("/", PathAccess::Read, Rights::OwnersIfPossible),
+                PlannedPath { fixed: false, ..place("/w", PathAccess::Write, Rights::Owners) },
+                PlannedPath { by_pattern: true, source: Some("/own/layer".into()), ..place("/w/.git", PathAccess::Deny, Rights::Others) },
+                PlannedPath { shape: PathShape::Link, ..place("/w/link", PathAccess::Read, Rights::Others) },
+                PlannedPath { shape: PathShape::Home, ..place("/home/u/.cache", PathAccess::Write, Rights::Others) },
             ],
             globs: vec![Glob::below(std::path::Path::new("/w/[x]"), "**/*.env").unwrap(), Glob::new("/a/*").unwrap()],
-            network: Network::Enabled,
-            identity: Identity::Mapped { id: 7 },
+            network: NetworkRule::Enabled,
+            identity: SandboxUser::Mapped { id: 7 },
             temporary: Some("/x".into()),
             home: Some(HomeLayer {
                 home: "/home/u".into(),
@@ -315,25 +315,25 @@ mod tests {
             }),
             devices: vec!["/dev/dri/card0".into()],
         };
-        let plan = Plan {
+        let plan = CellPlan {
             confinement: Some(confinement),
             rlimits: vec![Rlimit { resource: 7, value: u64::MAX }],
             cgroups: vec!["/sys/fs/cgroup/x/cgroup.procs".into()],
             shares: 5,
         };
-        assert_eq!(Plan::decode(&plan.encode()).unwrap(), plan);
+        assert_eq!(CellPlan::decode(&plan.encode()).unwrap(), plan);
         let other = Confinement {
             level: Level::Full,
             places: Vec::new(),
             globs: Vec::new(),
-            network: Network::Restricted,
-            identity: Identity::Owner { uid: 0, gid: 1, id: 2 },
+            network: NetworkRule::Restricted,
+            identity: SandboxUser::Owner { uid: 0, gid: 1, id: 2 },
             temporary: None,
             home: None,
             devices: Vec::new(),
         };
-        let plan = Plan { confinement: Some(other), ..Plan::default() };
-        assert_eq!(Plan::decode(&plan.encode()).unwrap(), plan);
-        assert_eq!(Plan::decode(&Plan::default().encode()).unwrap(), Plan::default());
+        let plan = CellPlan { confinement: Some(other), ..CellPlan::default() };
+        assert_eq!(CellPlan::decode(&plan.encode()).unwrap(), plan);
+        assert_eq!(CellPlan::decode(&CellPlan::default().encode()).unwrap(), CellPlan::default());
     }
 }

@@ -31,11 +31,11 @@ pub enum Policy {
     #[default]
     Open,
     /// By these rules, or not run.
-    Confined(Arc<Rules>),
+    Confined(Arc<PathRules>),
 }
 
 impl Policy {
-    pub fn rules(&self) -> Option<&Arc<Rules>> {
+    pub fn rules(&self) -> Option<&Arc<PathRules>> {
         match self {
             Self::Open => None,
             Self::Confined(rules) => Some(rules),
@@ -45,21 +45,21 @@ impl Policy {
 
 /// What may be done with a path. Ordered: more comes later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Access {
+pub enum PathAccess {
     Deny,
     Read,
     Write,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Network {
+pub enum NetworkRule {
     Restricted,
     Enabled,
 }
 
 /// Why a rule is there; told in refusals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Origin {
+pub enum RuleOrigin {
     /// The request asked for it.
     Request,
     /// Things inside a writable root that run later, outside: `.git`, hooks, start-up files.
@@ -76,7 +76,7 @@ pub enum Origin {
     Layer,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for RuleOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Request => "the policy",
@@ -92,19 +92,19 @@ impl fmt::Display for Origin {
 
 /// One rule: this path and everything below it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Rule {
+pub struct PathRule {
     /// Absolute, without `.` and `..`, links resolved as far as it exists.
     pub path: PathBuf,
-    pub access: Access,
-    pub origin: Origin,
+    pub access: PathAccess,
+    pub origin: RuleOrigin,
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for PathRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.access {
-            Access::Deny => "denied",
-            Access::Read => "read-only",
-            Access::Write => "writable",
+            PathAccess::Deny => "denied",
+            PathAccess::Read => "read-only",
+            PathAccess::Write => "writable",
         };
         write!(f, "{} is {what} ({})", self.path.display(), self.origin)
     }
@@ -112,14 +112,14 @@ impl fmt::Display for Rule {
 
 /// What decides about a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason<'a> {
-    Rule(&'a Rule),
+pub enum DecisionReason<'a> {
+    Rule(&'a PathRule),
     Glob(&'a Glob),
     /// No rule holds the path.
     Nothing,
 }
 
-impl fmt::Display for Reason<'_> {
+impl fmt::Display for DecisionReason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rule(rule) => rule.fmt(f),
@@ -131,17 +131,17 @@ impl fmt::Display for Reason<'_> {
 
 /// The answer to "what may be done with this path".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Decision<'a> {
-    pub access: Access,
-    pub reason: Reason<'a>,
+pub struct PathDecision<'a> {
+    pub access: PathAccess,
+    pub reason: DecisionReason<'a>,
 }
 
 /// Something was refused: what, and by which rule.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{verb} {path} is refused: {rule}", verb = if *.wanted == Access::Write { "writing" } else { "reading" }, path = .path.display())]
-pub struct Refusal {
+#[error("{verb} {path} is refused: {rule}", verb = if *.wanted == PathAccess::Write { "writing" } else { "reading" }, path = .path.display())]
+pub struct PathRefusal {
     pub path: PathBuf,
-    pub wanted: Access,
+    pub wanted: PathAccess,
     pub rule: String,
 }
 
@@ -149,7 +149,7 @@ pub struct Refusal {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Exceeds {
     #[error("the policy asks for {wanted} access to {path}, but the operator's ceiling does not allow it: {rule}", wanted = word(*.wanted), path = .path.display())]
-    Path { path: PathBuf, wanted: Access, rule: String },
+    Path { path: PathBuf, wanted: PathAccess, rule: String },
     #[error("the policy asks for the network, but the operator's ceiling says network = \"restricted\"")]
     Network,
     #[error("the policy asks for the device {}, but the operator's ceiling does not name it in `devices`", .0.display())]
@@ -158,26 +158,26 @@ pub enum Exceeds {
     Unconfined { rule: String },
 }
 
-fn word(access: Access) -> &'static str {
+fn word(access: PathAccess) -> &'static str {
     match access {
-        Access::Deny => "no",
-        Access::Read => "read",
-        Access::Write => "write",
+        PathAccess::Deny => "no",
+        PathAccess::Read => "read",
+        PathAccess::Write => "write",
     }
 }
 
 /// Checked rules. Equal rules are one policy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Rules {
+pub struct PathRules {
     /// By path; one rule a path.
-    rules: BTreeMap<PathBuf, Rule>,
+    rules: BTreeMap<PathBuf, PathRule>,
     globs: Vec<Glob>,
-    pub network: Network,
+    pub network: NetworkRule,
     /// What the work is about. Where it may only be read, that must not depend on who owns it.
     workspaces: Vec<PathBuf>,
     /// Links on the way to something that is denied or read-only, and which of the two: they have to lead where they led when
     /// the rules were made.
-    links: BTreeMap<PathBuf, Access>,
+    links: BTreeMap<PathBuf, PathAccess>,
     /// How the home of the executor's user is seen.
     home: Option<HomeView>,
     /// What is seen in the place of the machine's.
@@ -186,7 +186,7 @@ pub struct Rules {
     devices: BTreeSet<PathBuf>,
 }
 
-impl Rules {
+impl PathRules {
     /// Shows these devices as well.
     #[must_use]
     pub fn with_devices(mut self, devices: impl IntoIterator<Item = PathBuf>) -> Self {
@@ -199,7 +199,7 @@ impl Rules {
     }
 
     /// Of two rules for one path the later one counts.
-    pub fn new(rules: impl IntoIterator<Item = Rule>, globs: Vec<Glob>, network: Network) -> Self {
+    pub fn new(rules: impl IntoIterator<Item = PathRule>, globs: Vec<Glob>, network: NetworkRule) -> Self {
         let rules = rules.into_iter().map(|rule| (rule.path.clone(), rule)).collect();
         Self {
             rules,
@@ -215,16 +215,16 @@ impl Rules {
 
     /// Everything may be read, nothing written.
     pub fn read_only() -> Self {
-        Self::new([rule("/", Access::Read)], Vec::new(), Network::Restricted)
+        Self::new([rule("/", PathAccess::Read)], Vec::new(), NetworkRule::Restricted)
     }
 
     /// Everything may be read; these roots may be written, except for what is protected in them.
     pub fn workspace_write(roots: impl IntoIterator<Item = PathBuf>) -> Self {
         let roots: Vec<PathBuf> = roots.into_iter().collect();
-        let given = roots.iter().map(|root| rule(root, Access::Write));
-        let rules = Self::new([rule("/", Access::Read)].into_iter().chain(given), Vec::new(), Network::Restricted);
+        let given = roots.iter().map(|root| rule(root, PathAccess::Write));
+        let rules = Self::new([rule("/", PathAccess::Read)].into_iter().chain(given), Vec::new(), NetworkRule::Restricted);
         roots.iter().flat_map(|root| protected_paths(root, &[])).fold(rules, |rules, path| match trace(&path) {
-            Ok(led) => rules.led_by(led.links, Access::Read).protecting(led.real),
+            Ok(led) => rules.led_by(led.links, PathAccess::Read).protecting(led.real),
             Err(_) => rules.protecting(path),
         })
     }
@@ -232,12 +232,12 @@ impl Rules {
     /// Keeps something that may be written read-only. Gives nothing where less is allowed, and leaves what was asked for below it.
     #[must_use]
     pub fn protecting(self, path: PathBuf) -> Self {
-        self.limited(Rule { path, access: Access::Read, origin: Origin::Protected })
+        self.limited(PathRule { path, access: PathAccess::Read, origin: RuleOrigin::Protected })
     }
 
     /// The same for any rule: it only counts where more is allowed.
     #[must_use]
-    pub fn limited(mut self, rule: Rule) -> Self {
+    pub fn limited(mut self, rule: PathRule) -> Self {
         if holder(&self.rules, &rule.path).is_some_and(|around| around.access > rule.access) {
             self.rules.insert(rule.path.clone(), rule);
         }
@@ -246,7 +246,7 @@ impl Rules {
 
     /// Says which links lead to something with this access.
     #[must_use]
-    pub fn led_by(mut self, links: impl IntoIterator<Item = PathBuf>, access: Access) -> Self {
+    pub fn led_by(mut self, links: impl IntoIterator<Item = PathBuf>, access: PathAccess) -> Self {
         for link in links {
             let known = self.links.entry(link).or_insert(access);
             *known = access.min(*known);
@@ -255,7 +255,7 @@ impl Rules {
     }
 
     /// Links that must keep leading where they lead, with the access that what is behind them has.
-    pub fn links(&self) -> impl Iterator<Item = (&Path, Access)> {
+    pub fn links(&self) -> impl Iterator<Item = (&Path, PathAccess)> {
         self.links.iter().map(|(path, access)| (path.as_path(), *access))
     }
 
@@ -279,34 +279,34 @@ impl Rules {
         &self.workspaces
     }
 
-    pub fn access(&self, path: &Path) -> Decision<'_> {
+    pub fn access(&self, path: &Path) -> PathDecision<'_> {
         if let Some(glob) = self.globs.iter().find(|glob| glob.holds(path)) {
-            return Decision { access: Access::Deny, reason: Reason::Glob(glob) };
+            return PathDecision { access: PathAccess::Deny, reason: DecisionReason::Glob(glob) };
         }
         match holder(&self.rules, path) {
-            Some(rule) => Decision { access: rule.access, reason: Reason::Rule(rule) },
-            None => Decision { access: Access::Deny, reason: Reason::Nothing },
+            Some(rule) => PathDecision { access: rule.access, reason: DecisionReason::Rule(rule) },
+            None => PathDecision { access: PathAccess::Deny, reason: DecisionReason::Nothing },
         }
     }
 
     /// The path must be absolute, without `.` and `..`, and its links must be resolved.
-    pub fn may_read(&self, path: &Path) -> Result<(), Refusal> {
-        self.may(path, Access::Read)
+    pub fn may_read(&self, path: &Path) -> Result<(), PathRefusal> {
+        self.may(path, PathAccess::Read)
     }
 
-    pub fn may_write(&self, path: &Path) -> Result<(), Refusal> {
-        self.may(path, Access::Write)
+    pub fn may_write(&self, path: &Path) -> Result<(), PathRefusal> {
+        self.may(path, PathAccess::Write)
     }
 
-    fn may(&self, path: &Path, wanted: Access) -> Result<(), Refusal> {
+    fn may(&self, path: &Path, wanted: PathAccess) -> Result<(), PathRefusal> {
         let decision = self.access(path);
         if decision.access >= wanted {
             return Ok(());
         }
-        Err(Refusal { path: path.to_owned(), wanted, rule: decision.reason.to_string() })
+        Err(PathRefusal { path: path.to_owned(), wanted, rule: decision.reason.to_string() })
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Rule> {
+    pub fn iter(&self) -> impl Iterator<Item = &PathRule> {
         self.rules.values()
     }
 
@@ -315,32 +315,32 @@ impl Rules {
     }
 
     /// Places that may be read and that are not inside another one that may: what to open as directories.
-    pub fn readable_roots(&self) -> impl Iterator<Item = &Rule> {
-        self.roots(Access::Read)
+    pub fn readable_roots(&self) -> impl Iterator<Item = &PathRule> {
+        self.roots(PathAccess::Read)
     }
 
     /// Places that may be written and that are not inside another one that may.
-    pub fn writable_roots(&self) -> impl Iterator<Item = &Rule> {
-        self.roots(Access::Write)
+    pub fn writable_roots(&self) -> impl Iterator<Item = &PathRule> {
+        self.roots(PathAccess::Write)
     }
 
-    fn roots(&self, access: Access) -> impl Iterator<Item = &Rule> {
+    fn roots(&self, access: PathAccess) -> impl Iterator<Item = &PathRule> {
         self.rules.values().filter(move |rule| rule.access >= access && self.above(&rule.path) < access)
     }
 
     /// What the parent of a path is allowed, globs aside.
-    fn above(&self, path: &Path) -> Access {
-        path.parent().and_then(|parent| holder(&self.rules, parent)).map_or(Access::Deny, |rule| rule.access)
+    fn above(&self, path: &Path) -> PathAccess {
+        path.parent().and_then(|parent| holder(&self.rules, parent)).map_or(PathAccess::Deny, |rule| rule.access)
     }
 
     /// Rules strictly below a path, which take away from it or give to it.
-    pub fn below<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Rule> {
+    pub fn below<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a PathRule> {
         self.rules.values().filter(move |rule| rule.path != path && rule.path.starts_with(path))
     }
 
     /// Adds a rule that only ever takes away.
     #[must_use]
-    pub fn held_to(mut self, stricter: Rule) -> Self {
+    pub fn held_to(mut self, stricter: PathRule) -> Self {
         let inside: Vec<_> =
             self.below(&stricter.path).filter(|rule| rule.access > stricter.access).map(|rule| rule.path.clone()).collect();
         for path in inside {
@@ -355,7 +355,7 @@ impl Rules {
     /// Adds a place of our own that may be read although it lies in one that may not.
     #[must_use]
     pub fn showing(mut self, path: PathBuf) -> Self {
-        self.rules.insert(path.clone(), Rule { path, access: Access::Read, origin: Origin::Own });
+        self.rules.insert(path.clone(), PathRule { path, access: PathAccess::Read, origin: RuleOrigin::Own });
         self
     }
 
@@ -375,23 +375,23 @@ impl Rules {
                 continue;
             }
             // What is written into a layer changes nothing that the ceiling speaks of.
-            if rule.origin == Origin::Home && allowed.access == Access::Read {
+            if rule.origin == RuleOrigin::Home && allowed.access == PathAccess::Read {
                 continue;
             }
             // What we protect is nothing that somebody asked for.
-            if !matches!(rule.origin, Origin::Protected | Origin::Home) {
+            if !matches!(rule.origin, RuleOrigin::Protected | RuleOrigin::Home) {
                 return Err(Exceeds::Path { path: rule.path.clone(), wanted: rule.access, rule: allowed.reason.to_string() });
             }
-            rules.insert(rule.path.clone(), Rule { path: rule.path.clone(), access: allowed.access, origin: Origin::Ceiling });
+            rules.insert(rule.path.clone(), PathRule { path: rule.path.clone(), access: allowed.access, origin: RuleOrigin::Ceiling });
         }
         // Outer paths come first: what holds a path by then is what an inner rule has to differ from.
         for limit in ceiling.rules.values() {
             let Some(granted) = holder(&self.rules, &limit.path) else { continue };
             let path = limit.path.clone();
             if granted.access > limit.access {
-                rules.insert(path.clone(), Rule { path, access: limit.access, origin: Origin::Ceiling });
+                rules.insert(path.clone(), PathRule { path, access: limit.access, origin: RuleOrigin::Ceiling });
             } else if holder(&rules, &limit.path).is_none_or(|above| above.access != granted.access) {
-                rules.insert(path.clone(), Rule { path, ..granted.clone() });
+                rules.insert(path.clone(), PathRule { path, ..granted.clone() });
             }
         }
         let mut globs = self.globs.clone();
@@ -424,12 +424,12 @@ impl Policy {
     }
 }
 
-fn rule(path: impl Into<PathBuf>, access: Access) -> Rule {
-    Rule { path: path.into(), access, origin: Origin::Request }
+fn rule(path: impl Into<PathBuf>, access: PathAccess) -> PathRule {
+    PathRule { path: path.into(), access, origin: RuleOrigin::Request }
 }
 
 /// The rule with the longest path that holds this one.
-fn holder<'a>(rules: &'a BTreeMap<PathBuf, Rule>, path: &Path) -> Option<&'a Rule> {
+fn holder<'a>(rules: &'a BTreeMap<PathBuf, PathRule>, path: &Path) -> Option<&'a PathRule> {
     path.ancestors().find_map(|ancestor| rules.get(ancestor))
 }
 
@@ -439,21 +439,26 @@ mod tests {
 
     use super::*;
 
-    fn workspace() -> Rules {
-        Rules::workspace_write([PathBuf::from("/w")])
+    fn workspace() -> PathRules {
+        PathRules::workspace_write([PathBuf::from("/w")])
     }
 
     #[test]
     fn the_longest_path_decides_and_nothing_is_allowed_by_default() {
-        let rules = Rules::new(
-            [rule("/a", Access::Read), rule("/a/b", Access::Write), rule("/a/b/c", Access::Deny), rule("/a/b/c/d", Access::Read)],
+        let rules = PathRules::new(
+            [
+                rule("/a", PathAccess::Read),
+                rule("/a/b", PathAccess::Write),
+                rule("/a/b/c", PathAccess::Deny),
+                rule("/a/b/c/d", PathAccess::Read),
+            ],
             Vec::new(),
-            Network::Restricted,
+            NetworkRule::Restricted,
         );
         let access = |path: &str| rules.access(Path::new(path)).access;
-        assert_eq!([access("/"), access("/a"), access("/a/x")], [Access::Deny, Access::Read, Access::Read]);
-        assert_eq!([access("/a/b/x"), access("/a/b/c"), access("/a/b/c/x")], [Access::Write, Access::Deny, Access::Deny]);
-        assert_eq!([access("/a/b/c/d/x"), access("/ab"), access("/a/bc")], [Access::Read, Access::Deny, Access::Read]);
+        assert_eq!([access("/"), access("/a"), access("/a/x")], [PathAccess::Deny, PathAccess::Read, PathAccess::Read]);
+        assert_eq!([access("/a/b/x"), access("/a/b/c"), access("/a/b/c/x")], [PathAccess::Write, PathAccess::Deny, PathAccess::Deny]);
+        assert_eq!([access("/a/b/c/d/x"), access("/ab"), access("/a/bc")], [PathAccess::Read, PathAccess::Deny, PathAccess::Read]);
     }
 
     #[test]
@@ -475,30 +480,35 @@ mod tests {
         std::fs::create_dir(root.join("dotfiles")).unwrap();
         std::fs::write(root.join("dotfiles/rc"), "").unwrap();
         std::os::unix::fs::symlink("dotfiles/rc", root.join(".envrc")).unwrap();
-        let rules = Rules::workspace_write([root.clone()]);
+        let rules = PathRules::workspace_write([root.clone()]);
         assert!(rules.may_write(&root.join("dotfiles/rc")).is_err() && rules.may_write(&root.join("dotfiles/x")).is_ok());
-        assert_eq!(rules.links().collect::<Vec<_>>(), [(root.join(".envrc").as_path(), Access::Read)]);
+        assert_eq!(rules.links().collect::<Vec<_>>(), [(root.join(".envrc").as_path(), PathAccess::Read)]);
     }
 
     #[test]
     fn a_limit_gives_nothing() {
-        let rules = Rules::new([rule("/a", Access::Write), rule("/a/b", Access::Deny)], Vec::new(), Network::Restricted);
+        let rules = PathRules::new([rule("/a", PathAccess::Write), rule("/a/b", PathAccess::Deny)], Vec::new(), NetworkRule::Restricted);
         let held = rules.protecting("/a/b/c".into()).protecting("/x".into()).protecting("/a/d".into());
         let access = |path: &str| held.access(Path::new(path)).access;
         assert_eq!(
             [access("/a/b/c"), access("/x"), access("/a/d/e"), access("/a/e")],
-            [Access::Deny, Access::Deny, Access::Read, Access::Write]
+            [PathAccess::Deny, PathAccess::Deny, PathAccess::Read, PathAccess::Write]
         );
     }
 
     #[test]
     fn roots_are_the_outermost_places() {
-        let rules = Rules::new(
-            [rule("/a", Access::Read), rule("/a/b", Access::Write), rule("/a/b/c", Access::Read), rule("/a/b/c/d", Access::Write)],
+        let rules = PathRules::new(
+            [
+                rule("/a", PathAccess::Read),
+                rule("/a/b", PathAccess::Write),
+                rule("/a/b/c", PathAccess::Read),
+                rule("/a/b/c/d", PathAccess::Write),
+            ],
             Vec::new(),
-            Network::Restricted,
+            NetworkRule::Restricted,
         );
-        let paths = |roots: Vec<&Rule>| roots.iter().map(|rule| rule.path.display().to_string()).collect::<Vec<_>>();
+        let paths = |roots: Vec<&PathRule>| roots.iter().map(|rule| rule.path.display().to_string()).collect::<Vec<_>>();
         assert_eq!(paths(rules.readable_roots().collect()), ["/a"]);
         assert_eq!(paths(rules.writable_roots().collect()), ["/a/b", "/a/b/c/d"]);
         assert_eq!(rules.below(Path::new("/a/b")).count(), 2);
@@ -506,18 +516,18 @@ mod tests {
 
     #[test]
     fn a_ceiling_is_not_exceeded() {
-        let ceiling = Rules::new(
-            [rule("/", Access::Read), rule("/w", Access::Write), rule("/w/secret", Access::Deny)],
+        let ceiling = PathRules::new(
+            [rule("/", PathAccess::Read), rule("/w", PathAccess::Write), rule("/w/secret", PathAccess::Deny)],
             vec![Glob::new("/w/**/*.pem").unwrap()],
-            Network::Restricted,
+            NetworkRule::Restricted,
         );
         let held = workspace().within(&ceiling).unwrap();
-        assert_eq!(held.access(Path::new("/w/secret/x")).access, Access::Deny);
-        assert_eq!(held.access(Path::new("/w/a/key.pem")).access, Access::Deny);
-        assert_eq!(held.access(Path::new("/w/a")).access, Access::Write);
-        let refused = Rules::workspace_write([PathBuf::from("/other")]).within(&ceiling).unwrap_err();
+        assert_eq!(held.access(Path::new("/w/secret/x")).access, PathAccess::Deny);
+        assert_eq!(held.access(Path::new("/w/a/key.pem")).access, PathAccess::Deny);
+        assert_eq!(held.access(Path::new("/w/a")).access, PathAccess::Write);
+        let refused = PathRules::workspace_write([PathBuf::from("/other")]).within(&ceiling).unwrap_err();
         assert!(refused.to_string().contains("write access to /other"), "{refused}");
-        let online = Rules { network: Network::Enabled, ..workspace() };
+        let online = PathRules { network: NetworkRule::Enabled, ..workspace() };
         assert_eq!(online.within(&ceiling), Err(Exceeds::Network));
         let held = Policy::Confined(Arc::new(ceiling));
         assert!(matches!(Policy::Open.within(&held), Err(Exceeds::Unconfined { .. })));
@@ -527,49 +537,49 @@ mod tests {
     #[test]
     fn a_ceiling_may_deny_what_is_protected() {
         for denied in ["/w/.codex", "/w/.git/objects", "/w/.git"] {
-            let limits = [rule("/", Access::Read), rule("/w", Access::Write), rule(denied, Access::Deny)];
-            let held = workspace().within(&Rules::new(limits, Vec::new(), Network::Restricted)).unwrap();
-            assert_eq!(held.access(&Path::new(denied).join("x")).access, Access::Deny);
-            assert_eq!(held.access(Path::new("/w/x")).access, Access::Write);
+            let limits = [rule("/", PathAccess::Read), rule("/w", PathAccess::Write), rule(denied, PathAccess::Deny)];
+            let held = workspace().within(&PathRules::new(limits, Vec::new(), NetworkRule::Restricted)).unwrap();
+            assert_eq!(held.access(&Path::new(denied).join("x")).access, PathAccess::Deny);
+            assert_eq!(held.access(Path::new("/w/x")).access, PathAccess::Write);
         }
         let pattern = vec![Glob::new("/**/.ssh").unwrap()];
-        let ceiling = Rules::new([rule("/", Access::Read), rule("/w", Access::Write)], pattern, Network::Restricted);
-        assert_eq!(workspace().within(&ceiling).unwrap().access(Path::new("/w/.ssh/key")).access, Access::Deny);
+        let ceiling = PathRules::new([rule("/", PathAccess::Read), rule("/w", PathAccess::Write)], pattern, NetworkRule::Restricted);
+        assert_eq!(workspace().within(&ceiling).unwrap().access(Path::new("/w/.ssh/key")).access, PathAccess::Deny);
         // What a request says of such a path itself is what it asks for.
-        let asked = Rules::new([rule("/w", Access::Write), rule("/w/.ssh", Access::Read)], Vec::new(), Network::Restricted);
+        let asked = PathRules::new([rule("/w", PathAccess::Write), rule("/w/.ssh", PathAccess::Read)], Vec::new(), NetworkRule::Restricted);
         assert!(matches!(asked.within(&ceiling), Err(Exceeds::Path { .. })));
     }
 
     #[test]
     fn what_a_ceiling_gives_back_below_what_it_takes_away_is_kept() {
-        let ceiling = Rules::new(
-            [rule("/", Access::Read), rule("/home", Access::Deny), rule("/home/me", Access::Read)],
+        let ceiling = PathRules::new(
+            [rule("/", PathAccess::Read), rule("/home", PathAccess::Deny), rule("/home/me", PathAccess::Read)],
             Vec::new(),
-            Network::Restricted,
+            NetworkRule::Restricted,
         );
-        let held = Rules::read_only().within(&ceiling).unwrap();
+        let held = PathRules::read_only().within(&ceiling).unwrap();
         let access = |path: &str| held.access(Path::new(path)).access;
-        assert_eq!([access("/etc"), access("/home/you"), access("/home/me/x")], [Access::Read, Access::Deny, Access::Read]);
+        assert_eq!([access("/etc"), access("/home/you"), access("/home/me/x")], [PathAccess::Read, PathAccess::Deny, PathAccess::Read]);
     }
 
     fn paths() -> impl Strategy<Value = PathBuf> {
         proptest::collection::vec("[ab]", 0..5).prop_map(|parts| Path::new("/").join(parts.join("/")))
     }
 
-    fn any_access() -> impl Strategy<Value = Access> {
-        prop_oneof![Just(Access::Deny), Just(Access::Read), Just(Access::Write)]
+    fn any_access() -> impl Strategy<Value = PathAccess> {
+        prop_oneof![Just(PathAccess::Deny), Just(PathAccess::Read), Just(PathAccess::Write)]
     }
 
-    fn any_rules() -> impl Strategy<Value = Rules> {
+    fn any_rules() -> impl Strategy<Value = PathRules> {
         proptest::collection::vec((paths(), any_access()), 0..8)
-            .prop_map(|list| Rules::new(list.into_iter().map(|(path, access)| rule(path, access)), Vec::new(), Network::Restricted))
+            .prop_map(|list| PathRules::new(list.into_iter().map(|(path, access)| rule(path, access)), Vec::new(), NetworkRule::Restricted))
     }
 
     /// Some of them ours, as everything that stays read-only inside a writable root.
-    fn with_protected() -> impl Strategy<Value = Rules> {
+    fn with_protected() -> impl Strategy<Value = PathRules> {
         (any_rules(), proptest::collection::vec(paths(), 0..4)).prop_map(|(mut rules, protected)| {
             for path in protected {
-                rules.rules.entry(path.clone()).or_insert(Rule { path, access: Access::Read, origin: Origin::Protected });
+                rules.rules.entry(path.clone()).or_insert(PathRule { path, access: PathAccess::Read, origin: RuleOrigin::Protected });
             }
             rules
         })
@@ -586,7 +596,7 @@ mod tests {
 
         #[test]
         fn a_rule_that_takes_away_gives_nothing(rules in any_rules(), at in paths(), access in any_access(), path in paths()) {
-            let held = rules.clone().held_to(Rule { path: at.clone(), access, origin: Origin::Own });
+            let held = rules.clone().held_to(PathRule { path: at.clone(), access, origin: RuleOrigin::Own });
             prop_assert!(held.access(&path).access <= rules.access(&path).access);
             if path.starts_with(&at) {
                 prop_assert!(held.access(&path).access <= access);
@@ -598,8 +608,8 @@ mod tests {
         #[test]
         fn every_allowed_path_is_below_a_root(rules in any_rules(), path in paths()) {
             let access = rules.access(&path).access;
-            prop_assert_eq!(access >= Access::Read, access >= Access::Read && rules.readable_roots().any(|root| path.starts_with(&root.path)));
-            if access == Access::Write {
+            prop_assert_eq!(access >= PathAccess::Read, access >= PathAccess::Read && rules.readable_roots().any(|root| path.starts_with(&root.path)));
+            if access == PathAccess::Write {
                 prop_assert!(rules.writable_roots().any(|root| path.starts_with(&root.path)));
             }
         }

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use crate::launch::{LaunchError, Launcher, LauncherSettings, Layering};
 use crate::level::{Capacity, Level};
 use crate::limits::PROCESSES;
-use crate::policy::{KEY_DIRECTORY, PROTECTED_IF_PRESENT, PROTECTED_NAMES, Policy, Rules, STARTUP_FILES};
+use crate::policy::{KEY_DIRECTORY, PROTECTED_IF_PRESENT, PROTECTED_NAMES, PathRules, Policy, STARTUP_FILES};
 use crate::sys;
 
 /// One promise on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Row {
+pub struct PromiseRow {
     /// What is promised, in a few words.
     pub promise: &'static str,
     pub holds: bool,
@@ -27,11 +27,11 @@ pub struct Row {
 /// What this host can hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Verdict {
+pub struct HostVerdict {
     /// How much of it; nothing if there is no sandbox at all.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "by_name")]
     pub level: Option<Level>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<PromiseRow>,
     /// The one setting that would raise the level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub raised_by: Option<String>,
@@ -41,7 +41,7 @@ fn by_name<S: serde::Serializer>(level: &Option<Level>, serializer: S) -> Result
     level.map(Level::name).serialize(serializer)
 }
 
-impl Verdict {
+impl HostVerdict {
     /// What does not hold, in a line for people, if anything of a sandbox does not.
     pub fn shortfall(&self) -> Option<String> {
         let level = self.level.filter(|level| *level < Level::Full)?;
@@ -80,24 +80,24 @@ const FORKS: &str = "a number of processes per session";
 const MEMORY: &str = "an amount of memory per session";
 
 /// Tries everything out, with this program as the stage (see [`crate::stage`]) and with files in a directory of ours.
-pub fn probe(scratch: &Path) -> Verdict {
+pub fn probe(scratch: &Path) -> HostVerdict {
     probe_at(scratch, LauncherSettings::default())
 }
 
 /// The same with what else a launcher is given on this host.
-pub fn probe_at(scratch: &Path, settings: LauncherSettings) -> Verdict {
+pub fn probe_at(scratch: &Path, settings: LauncherSettings) -> HostVerdict {
     let settings = LauncherSettings { scratch: Some(scratch.to_owned()), ..settings };
     probe_with(&Launcher::with_own_stage(settings), scratch)
 }
 
 /// The same for a launcher that is there already: a process, and one that is confined as by default.
-pub fn probe_with(launcher: &Launcher, scratch: &Path) -> Verdict {
+pub fn probe_with(launcher: &Launcher, scratch: &Path) -> HostVerdict {
     let owner = launcher.owner();
     let reason = |tried: Result<(), LaunchError>| tried.err().map(|error| error.to_string());
     let open = reason(owner.prepare(&Policy::Open));
     let work = trial_directory(scratch);
     let held = match &work {
-        Ok(work) => reason(owner.prepare(&Policy::Confined(std::sync::Arc::new(Rules::workspace_write([work.clone()]))))),
+        Ok(work) => reason(owner.prepare(&Policy::Confined(std::sync::Arc::new(PathRules::workspace_write([work.clone()]))))),
         Err(error) => Some(format!("nothing could be tried in {}: {error}", scratch.display())),
     };
     owner.end();
@@ -108,7 +108,7 @@ pub fn probe_with(launcher: &Launcher, scratch: &Path) -> Verdict {
 }
 
 /// What is told of this host: its level and its limits, which were tried once, perhaps by an earlier start.
-pub fn told(launcher: &Launcher) -> Verdict {
+pub fn told(launcher: &Launcher) -> HostVerdict {
     let (capacity, minimum) = (launcher.told_capacity(), launcher.minimum());
     let refused = match capacity.level {
         None => Some(capacity.why.clone().unwrap_or_default()),
@@ -125,14 +125,14 @@ fn trial_directory(scratch: &Path) -> std::io::Result<PathBuf> {
 }
 
 /// `open` and `held`: why nothing can be run without a sandbox, or with one.
-fn rows(capacity: &Capacity, (open, held): (Option<&str>, Option<&str>), launcher: &Launcher) -> Verdict {
+fn rows(capacity: &Capacity, (open, held): (Option<&str>, Option<&str>), launcher: &Launcher) -> HostVerdict {
     let level = capacity.level.unwrap_or_default();
     let landlock = sys::landlock_version();
     let second = if landlock > 0 { format!("Landlock {landlock}") } else { "no Landlock here".into() };
     let mut rows = Vec::new();
     let mut add = |promise, mechanism: String, missing: Option<String>, restriction: Option<&str>| {
         let reason = missing.clone().or_else(|| restriction.map(Into::into));
-        rows.push(Row { promise, holds: missing.is_none(), mechanism, reason });
+        rows.push(PromiseRow { promise, holds: missing.is_none(), mechanism, reason });
     };
     let held = || held.map(str::to_owned);
     let not_at = |enough: Level, what: &str| held().or_else(|| (level < enough).then(|| what.to_owned()));
@@ -198,14 +198,14 @@ fn rows(capacity: &Capacity, (open, held): (Option<&str>, Option<&str>), launche
     add(ROOT, identity.into(), held().or_else(|| by_name.then(|| root.to_owned())), restriction);
     add(CALLS, "seccomp, no_new_privs, no capabilities".into(), held(), None);
     limits(launcher, &mut rows);
-    Verdict { level: capacity.level, rows, raised_by: capacity.raised_by() }
+    HostVerdict { level: capacity.level, rows, raised_by: capacity.raised_by() }
 }
 
-fn limits(launcher: &Launcher, rows: &mut Vec<Row>) {
+fn limits(launcher: &Launcher, rows: &mut Vec<PromiseRow>) {
     let (limits, why) = (launcher.limits(), launcher.why_no_groups());
     for (promise, what) in [(FORKS, PROCESSES), (MEMORY, crate::limits::MEMORY)] {
         let limit = limits.iter().find(|limit| limit.what == what);
-        rows.push(Row {
+        rows.push(PromiseRow {
             promise,
             holds: limit.is_some(),
             mechanism: limit.map_or("none".into(), |limit| limit.mechanism.name().into()),

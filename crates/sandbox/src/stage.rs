@@ -9,7 +9,7 @@
 //! - all of them hear when their parent is gone.
 
 mod confine;
-mod hub;
+mod fork_server;
 mod kin;
 mod reaper;
 
@@ -65,5 +65,5 @@ fn zygote(worker: Worker) -> std::io::Result<()> {
     let _ = setsid();
     let _ = rustix::thread::set_name(c"outpost-zygote");
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    hub::run(control, hub::Role::Zygote, worker, Quiet::Always)
+    fork_server::run(control, fork_server::Role::Zygote, worker, Quiet::Always)
 }

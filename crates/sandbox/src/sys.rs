@@ -42,7 +42,7 @@ pub fn exit(code: i32) -> ! {
 }
 
 /// Signals that a stage hears by reading instead of being interrupted.
-pub struct Signals {
+pub struct SignalReader {
     mask: libc::sigset_t,
     descriptor: OwnedFd,
 }
@@ -53,7 +53,7 @@ extern "C" fn nothing(_signal: i32) {}
 /// Told to a stage when its parent is gone. Not one that anybody sends by mistake.
 pub const PARENT_GONE: i32 = 50;
 
-impl Signals {
+impl SignalReader {
     /// Blocks and listens to the end of children and of the parent. Every other signal gets its usual meaning back, except that a
     /// stage is not ended by what is sent to everybody when a job, a unit or a session ends: the executor ends it, after everybody
     /// was told how the programs ended. A handler, because that is not inherited by what is started.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use crate::home;
-use crate::launch::State;
+use crate::launch::LauncherState;
 use crate::meter::{self, Meter};
 
 /// How often is looked, while there is room and while there is not.
@@ -23,8 +23,8 @@ const PER_SECOND: u64 = 4 << 30;
 /// How much longer than looking itself is waited at least: looking must not become the work of this machine.
 const RESTS: u32 = 10;
 
-type Watched = (Weak<Meter>, Weak<Mutex<State>>);
-type Held = (Arc<Meter>, Weak<Mutex<State>>);
+type Watched = (Weak<Meter>, Weak<Mutex<LauncherState>>);
+type Held = (Arc<Meter>, Weak<Mutex<LauncherState>>);
 
 #[derive(Debug, Clone, Default)]
 pub struct Watchdog(Arc<Inner>);
@@ -62,7 +62,7 @@ impl Inner {
 
 impl Watchdog {
     /// Watches an owner from now on, whenever it runs something.
-    pub fn watch(&self, meter: &Arc<Meter>, state: &Arc<Mutex<State>>) {
+    pub fn watch(&self, meter: &Arc<Meter>, state: &Arc<Mutex<LauncherState>>) {
         self.0.list().push((Arc::downgrade(meter), Arc::downgrade(state)));
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let mut looking = self.0.looking.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +101,7 @@ async fn run(inner: Weak<Inner>, wake: Arc<Notify>, _looking: Looking) {
 /// Those who run something now.
 fn busy(inner: &Inner) -> Vec<Held> {
     let list: Vec<Held> = inner.list().iter().filter_map(|(meter, state)| Some((meter.upgrade()?, state.clone()))).collect();
-    let is_busy = |state: &Weak<Mutex<State>>| {
+    let is_busy = |state: &Weak<Mutex<LauncherState>>| {
         let cells = state.upgrade().map(|state| state.lock().unwrap_or_else(PoisonError::into_inner).all_cells());
         cells.is_some_and(|cells| cells.iter().any(|cell| cell.is_busy()))
     };
@@ -145,7 +145,7 @@ fn hold_memory(watched: &[Held]) {
     }
 }
 
-fn kill_all(state: &Weak<Mutex<State>>) {
+fn kill_all(state: &Weak<Mutex<LauncherState>>) {
     let Some(state) = state.upgrade() else { return };
     let cells = state.lock().unwrap_or_else(PoisonError::into_inner).all_cells();
     for cell in cells {

@@ -13,9 +13,9 @@ use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, Resource, Rlimit, geteuid, getrlimit, prlimit};
 
 use crate::cell::wait_for_news;
-use crate::cgroup::{Hierarchies, Kernel, Probing, Surroundings};
+use crate::cgroup::{CgroupHost, Hierarchies, Kernel, Probing};
 use crate::channel::{self, Channel};
-use crate::message::{News, Order};
+use crate::message::{StageEvent, StageOrder};
 use crate::stage;
 use crate::tried::Tried;
 
@@ -118,11 +118,11 @@ impl Zygote {
         // A report that does not fit is left out: whoever keeps the sandbox must not wait.
         rustix::io::ioctl_fionbio(&told, true)?;
         let more: Vec<_> = [asked.as_fd(), told.as_fd()].into_iter().chain(shared.iter().copied()).collect();
-        let control = self.ask(&Order::Cell(description.to_vec()), &more)?;
+        let control = self.ask(&StageOrder::Cell(description.to_vec()), &more)?;
         Ok((CellEnds { control, requests, zygote }, reports))
     }
 
-    fn ask(&self, order: &Order, more: &[BorrowedFd<'_>]) -> io::Result<Channel> {
+    fn ask(&self, order: &StageOrder, more: &[BorrowedFd<'_>]) -> io::Result<Channel> {
         let order = order.encode();
         let mut running = self.lock();
         let (ours, theirs) = channel::pair()?;
@@ -160,7 +160,7 @@ impl Zygote {
             Err(why) => Hierarchies::none(format!("nothing can be tried: {why}")),
             Ok((_, Unit::Refused(why))) => Hierarchies::none(why),
             Ok((surroundings, unit)) => {
-                let surroundings = Surroundings { is_granted: unit == Unit::Own, ..surroundings };
+                let surroundings = CgroupHost { is_granted: unit == Unit::Own, ..surroundings };
                 let known = |group: &str| tried.has_group(group);
                 let probing = Probing { trial: &|doors, look| self.trial(doors, look), known: &known };
                 let found = Hierarchies::probe(Arc::new(Kernel), &surroundings, &probing);
@@ -171,26 +171,26 @@ impl Zygote {
     }
 
     /// What is around it, once it runs.
-    fn surroundings(&self) -> io::Result<(Surroundings, Unit)> {
+    fn surroundings(&self) -> io::Result<(CgroupHost, Unit)> {
         let mut running = self.lock();
         let is_there = running.as_mut().is_some_and(|zygote| matches!(zygote.process.try_wait(), Ok(None)));
         if !is_there {
             *running = Some(self.start()?);
         }
         let zygote = running.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        Ok((Surroundings::of(zygote.process.id())?, zygote.unit.clone()))
+        Ok((CgroupHost::of(zygote.process.id())?, zygote.unit.clone()))
     }
 
     /// Lets somebody enter groups; `look` is called while it is inside. True if it was kept from forking.
     fn trial(&self, doors: &[PathBuf], look: &mut dyn FnMut()) -> Result<bool, String> {
         let _in_use = InUse::new(&self.uses);
-        let asked = self.ask(&Order::Trial { doors: doors.to_vec() }, &[]).map_err(|error| error.to_string())?;
+        let asked = self.ask(&StageOrder::Trial { doors: doors.to_vec() }, &[]).map_err(|error| error.to_string())?;
         match wait_for_news(asked.as_fd()) {
-            Ok(Some(News::Tried { held })) => {
+            Ok(Some(StageEvent::Tried { held })) => {
                 look();
                 Ok(held)
             }
-            Ok(Some(News::Refused { reason, .. })) => Err(reason),
+            Ok(Some(StageEvent::Refused { reason, .. })) => Err(reason),
             Ok(_) => Err("the process that tried it ended".into()),
             Err(error) => Err(error.to_string()),
         }
@@ -201,7 +201,7 @@ impl Zygote {
         if self.program == Path::new(OWN) && !stage::is_offered() {
             return Err(io::Error::other(format!("this program is no stage for its own sandboxes: {ADVICE}")));
         }
-        let needs_unit = self.wants_groups && Surroundings::of(std::process::id()).is_ok_and(|own| own.needs_unit(&Kernel));
+        let needs_unit = self.wants_groups && CgroupHost::of(std::process::id()).is_ok_and(|own| own.needs_unit(&Kernel));
         if !needs_unit {
             return self.start_here();
         }
@@ -264,10 +264,10 @@ impl Zygote {
         let running = Running { control, process, unit: Unit::Own };
         // It is there once it answers.
         let (ours, theirs) = channel::pair().map_err(|error| error.to_string())?;
-        let sent = running.control.send(&Order::Trial { doors: Vec::new() }.encode(), &[theirs.as_fd()]);
+        let sent = running.control.send(&StageOrder::Trial { doors: Vec::new() }.encode(), &[theirs.as_fd()]);
         drop(theirs);
         match sent.and_then(|()| wait_for_news(ours.as_fd())) {
-            Ok(Some(News::Tried { .. })) if running.has_proved() => Ok(running),
+            Ok(Some(StageEvent::Tried { .. })) if running.has_proved() => Ok(running),
             Ok(_) => {
                 let mut said = String::new();
                 let _ = complaints.map(|mut complaints| complaints.read_to_string(&mut said));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use outpost_rpc::{Close, FrameSink};
 use tokio::time::Instant;
 
-use crate::tokens::Tokens;
+use crate::tokens::TokenStore;
 
 /// How often tokens are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -34,12 +34,12 @@ pub struct Pass {
     /// The digest of the token, where it is one that can be revoked.
     pub token: Option<String>,
     /// The session of a browser.
-    pub session: Option<Seat>,
+    pub session: Option<BrowserSession>,
 }
 
 /// A browser session with connected clients.
 #[derive(Debug, Clone)]
-pub struct Seat {
+pub struct BrowserSession {
     /// The digest of its cookie.
     pub cookie: String,
     pub ends: Instant,
@@ -57,7 +57,7 @@ impl Pass {
 }
 
 /// A client's slot; freed when this is dropped.
-pub struct Place {
+pub struct AdmissionSlot {
     admission: Arc<Admission>,
     number: u64,
 }
@@ -69,14 +69,14 @@ impl Admission {
 
     /// Notes that a link is open on the strength of a pass. The place must be given back when the link has ended: until
     /// then its sink is held.
-    pub fn admit(self: &Arc<Self>, pass: Pass, sink: FrameSink) -> Place {
+    pub fn admit(self: &Arc<Self>, pass: Pass, sink: FrameSink) -> AdmissionSlot {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.lock().insert(number, Guest { pass, sink });
-        Place { admission: self.clone(), number }
+        AdmissionSlot { admission: self.clone(), number }
     }
 
     /// Disconnects all clients whose token was revoked or whose session is over.
-    fn look(&self, tokens: &Tokens) {
+    fn look(&self, tokens: &TokenStore) {
         let used: BTreeSet<String> = self.lock().values().filter_map(|guest| guest.pass.token.clone()).collect();
         for token in used.iter().filter(|token| !tokens.is_good(token)) {
             self.put_out("the token was revoked", |pass| pass.token.as_ref() == Some(token));
@@ -97,7 +97,7 @@ impl Admission {
     }
 
     /// Checks periodically, for as long as this future is polled.
-    pub async fn keep_looking(&self, tokens: &Tokens) {
+    pub async fn keep_looking(&self, tokens: &TokenStore) {
         loop {
             tokio::time::sleep(LOOK).await;
             self.look(tokens);
@@ -105,7 +105,7 @@ impl Admission {
     }
 }
 
-impl Drop for Place {
+impl Drop for AdmissionSlot {
     fn drop(&mut self) {
         self.admission.lock().remove(&self.number);
     }

@@ -5,21 +5,21 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use outpost_runtime::feed::{Cursor, Read};
+use outpost_runtime::feed::{FeedReader, Read};
 use outpost_runtime::live::LiveThread;
 use outpost_runtime::runtime::AgentStart;
 use outpost_thread::ThreadId;
 use outpost_wire::Fault;
 use outpost_wire::app::event::ThreadStarted;
 
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::methods::reading;
-use crate::projection::{self, Shown};
-use crate::server::Shared;
-use crate::subscription::{Opening, Reason};
+use crate::projection::{self, ThreadFacts};
+use crate::server::ServerShared;
+use crate::subscription::{SubscriptionReason, ThreadOpening};
 
 /// Runs for as long as the server does.
-pub async fn follow(server: Weak<Shared>, mut starts: Cursor<AgentStart>) {
+pub async fn follow(server: Weak<ServerShared>, mut starts: FeedReader<AgentStart>) {
     loop {
         let read = starts.next().await;
         let Some(server) = server.upgrade() else { return };
@@ -38,12 +38,12 @@ pub async fn follow(server: Weak<Shared>, mut starts: Cursor<AgentStart>) {
     }
 }
 
-async fn started(server: &Arc<Shared>, start: &AgentStart) {
+async fn started(server: &Arc<ServerShared>, start: &AgentStart) {
     let id = start.thread.id;
     let Some(live) = server.runtime.get(id) else { return };
     if start.is_new {
         let (ephemeral, store) = (server.runtime.is_ephemeral(id).await, server.runtime.store_of(id).await);
-        let shown = Shown { status: Some(live.status()), ephemeral, path: reading::path(&store, id), turns: vec![], damage: vec![] };
+        let shown = ThreadFacts { status: Some(live.status()), ephemeral, path: reading::path(&store, id), turns: vec![], damage: vec![] };
         server.broadcast(&ThreadStarted { thread: projection::thread(&start.thread, shown, &server.defaults) }.into());
     }
     for connection in server.subscribers(start.maker) {
@@ -53,7 +53,7 @@ async fn started(server: &Arc<Shared>, start: &AgentStart) {
 }
 
 /// Lets a client that hears of a thread hear of its agents that are loaded already, and of theirs.
-pub async fn join(connection: &Arc<Connection>, thread: ThreadId) {
+pub async fn join(connection: &Arc<ClientConnection>, thread: ThreadId) {
     let mut makers = VecDeque::from([thread]);
     while let Some(maker) = makers.pop_front() {
         for live in connection.server.runtime.agents_of(maker) {
@@ -66,14 +66,14 @@ pub async fn join(connection: &Arc<Connection>, thread: ThreadId) {
 }
 
 /// Tells a client of an agent; with the moment at which it began, everything since then.
-async fn subscribe(connection: &Arc<Connection>, live: LiveThread, start: Option<&AgentStart>) -> Result<(), Fault> {
+async fn subscribe(connection: &Arc<ClientConnection>, live: LiveThread, start: Option<&AgentStart>) -> Result<(), Fault> {
     let Some(maker) = live.maker().filter(|_| !connection.is_subscribed(live.id())) else { return Ok(()) };
-    let opening = Opening::of(connection, live).await?;
+    let opening = ThreadOpening::of(connection, live).await?;
     let first = match start {
         Some(start) => reading::told_since(&connection.server, &opening, &start.thread).await?,
         None => Vec::new(),
     };
-    let begun = opening.begin(connection, Reason::Maker(maker)).await;
+    let begun = opening.begin(connection, SubscriptionReason::Maker(maker)).await;
     tokio::spawn(begun.tell(first));
     Ok(())
 }

@@ -30,7 +30,7 @@ pub fn hide_secrets(value: &mut Value) {
     members.values_mut().for_each(hide_secrets);
 }
 
-pub struct Configuration {
+pub struct UserConfiguration {
     file: PathBuf,
     check: fn(&str) -> Result<(), String>,
     /// What stands over the file.
@@ -41,7 +41,7 @@ pub struct Configuration {
 
 /// The file as it is now.
 #[derive(Debug)]
-pub struct Layer {
+pub struct FileLayer {
     pub config: Value,
     pub version: String,
 }
@@ -56,7 +56,7 @@ pub struct Edit {
 }
 
 #[derive(Debug, Error)]
-pub enum ConfigError {
+pub enum ConfigEditError {
     #[error("`{path}` is no key: {why}")]
     Key { path: String, why: String },
     #[error("`{0}` is not a table, so nothing can be put into it")]
@@ -73,14 +73,14 @@ pub enum ConfigError {
     Io(#[from] io::Error),
 }
 
-impl ConfigError {
+impl ConfigEditError {
     /// Whether the machine is to blame and not the client.
     pub fn is_of_the_machine(&self) -> bool {
         matches!(self, Self::Io(_))
     }
 }
 
-impl Configuration {
+impl UserConfiguration {
     pub fn new(facts: &Facts) -> Self {
         let file = facts.home.join("config.toml");
         let written = read(&file).ok().and_then(|text| text.parse::<DocumentMut>().ok()).map(|document| table_json(document.as_table()));
@@ -104,28 +104,28 @@ impl Configuration {
     }
 
     /// The file as others may see it.
-    pub fn written(&self) -> Result<Layer, ConfigError> {
+    pub fn written(&self) -> Result<FileLayer, ConfigEditError> {
         let text = read(&self.file)?;
-        let document = text.parse::<DocumentMut>().map_err(|error| ConfigError::Unreadable(error.to_string()))?;
+        let document = text.parse::<DocumentMut>().map_err(|error| ConfigEditError::Unreadable(error.to_string()))?;
         let mut config = table_json(document.as_table());
         hide_secrets(&mut config);
-        Ok(Layer { config, version: version(&text) })
+        Ok(FileLayer { config, version: version(&text) })
     }
 
     /// Changes the file, all edits or none, and tells its new version.
-    pub fn write(&self, edits: &[Edit], expected: Option<&str>) -> Result<String, ConfigError> {
+    pub fn write(&self, edits: &[Edit], expected: Option<&str>) -> Result<String, ConfigEditError> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = read(&self.file)?;
         let found = version(&before);
         if let Some(expected) = expected.filter(|expected| *expected != found) {
-            return Err(ConfigError::Version { expected: expected.to_owned(), found });
+            return Err(ConfigEditError::Version { expected: expected.to_owned(), found });
         }
-        let mut document = before.parse::<DocumentMut>().map_err(|error| ConfigError::Unreadable(error.to_string()))?;
+        let mut document = before.parse::<DocumentMut>().map_err(|error| ConfigEditError::Unreadable(error.to_string()))?;
         for edit in edits {
             apply(document.as_table_mut(), edit)?;
         }
         let after = document.to_string();
-        (self.check)(&after).map_err(ConfigError::Invalid)?;
+        (self.check)(&after).map_err(ConfigEditError::Invalid)?;
         if after != before {
             replace(&self.file, &after)?;
         }
@@ -166,8 +166,8 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     moved
 }
 
-fn apply(table: &mut Table, edit: &Edit) -> Result<(), ConfigError> {
-    let wrong = |why: String| ConfigError::Key { path: edit.key_path.clone(), why };
+fn apply(table: &mut Table, edit: &Edit) -> Result<(), ConfigEditError> {
+    let wrong = |why: String| ConfigEditError::Key { path: edit.key_path.clone(), why };
     let mut keys = Key::parse(&edit.key_path).map_err(|error| wrong(error.to_string().trim().to_owned()))?;
     let last = keys.pop().ok_or_else(|| wrong("it is empty".into()))?;
     let mut place: &mut dyn TableLike = table;
@@ -180,12 +180,12 @@ fn apply(table: &mut Table, edit: &Edit) -> Result<(), ConfigError> {
             inner.set_implicit(true);
             Item::Table(inner)
         });
-        place = inner.as_table_like_mut().ok_or_else(|| ConfigError::NotATable(key.get().to_owned()))?;
+        place = inner.as_table_like_mut().ok_or_else(|| ConfigEditError::NotATable(key.get().to_owned()))?;
     }
     put(place, &last, edit)
 }
 
-fn put(place: &mut dyn TableLike, key: &Key, edit: &Edit) -> Result<(), ConfigError> {
+fn put(place: &mut dyn TableLike, key: &Key, edit: &Edit) -> Result<(), ConfigEditError> {
     if edit.value.is_null() {
         place.remove(key.get());
         return Ok(());
@@ -199,7 +199,7 @@ fn put(place: &mut dyn TableLike, key: &Key, edit: &Edit) -> Result<(), ConfigEr
         }
         return Ok(());
     }
-    let mut item = item(&edit.value).ok_or_else(|| ConfigError::Value(edit.key_path.clone()))?;
+    let mut item = item(&edit.value).ok_or_else(|| ConfigEditError::Value(edit.key_path.clone()))?;
     match place.get_mut(key.get()) {
         Some(old) => {
             // What stands behind a value, such as a comment, stays there.
@@ -337,12 +337,12 @@ mod tests {
 
     use super::*;
 
-    fn configuration(text: &str) -> (tempfile::TempDir, Configuration) {
+    fn configuration(text: &str) -> (tempfile::TempDir, UserConfiguration) {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("config.toml");
         fs::write(&file, text).unwrap();
         let check = |text: &str| if text.contains("bad") { Err("it is bad".to_owned()) } else { Ok(()) };
-        (home, Configuration { file, check, over: Value::Null, writing: Mutex::default() })
+        (home, UserConfiguration { file, check, over: Value::Null, writing: Mutex::default() })
     }
 
     fn edit(key_path: &str, value: Value) -> Edit {
@@ -374,11 +374,11 @@ mod tests {
         let (_home, configuration) = configuration("model = \"a\"\n");
         let version = configuration.written().unwrap().version;
         let refused = |edits: &[Edit], expected| configuration.write(edits, expected).unwrap_err();
-        assert!(matches!(refused(&[edit("model", json!("bad"))], None), ConfigError::Invalid(_)));
-        assert!(matches!(refused(&[edit("model.name", json!(1))], None), ConfigError::NotATable(_)));
-        assert!(matches!(refused(&[edit("a..b", json!(1))], None), ConfigError::Key { .. }));
-        assert!(matches!(refused(&[edit("a", json!([null]))], None), ConfigError::Value(_)));
-        assert!(matches!(refused(&[edit("a", json!(1))], Some("sha256:0")), ConfigError::Version { .. }));
+        assert!(matches!(refused(&[edit("model", json!("bad"))], None), ConfigEditError::Invalid(_)));
+        assert!(matches!(refused(&[edit("model.name", json!(1))], None), ConfigEditError::NotATable(_)));
+        assert!(matches!(refused(&[edit("a..b", json!(1))], None), ConfigEditError::Key { .. }));
+        assert!(matches!(refused(&[edit("a", json!([null]))], None), ConfigEditError::Value(_)));
+        assert!(matches!(refused(&[edit("a", json!(1))], Some("sha256:0")), ConfigEditError::Version { .. }));
         assert_eq!(configuration.written().unwrap().version, version);
         assert_ne!(configuration.write(&[edit("a", json!(1))], Some(&version)).unwrap(), version);
     }

@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
-use outpost_rpc::peer::{Answer, Request};
+use outpost_rpc::peer::{PeerRequest, ResponseFuture};
 use outpost_rpc::{Close, FrameSink, Lane, Link, Peer, PeerOptions, Service, Violation};
 use outpost_thread::ThreadId;
 use outpost_wire::app::event::Notice;
 use outpost_wire::{Fault, RequestId, envelope};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-use crate::belongings::Belongings;
+use crate::connection_resources::ConnectionResources;
 use crate::fault;
 use crate::questions;
-use crate::server::Shared;
-use crate::subscription::{Reason, Subscription};
+use crate::server::ServerShared;
+use crate::subscription::{Subscription, SubscriptionReason};
 use crate::table::Sent;
 
 /// So many requests of one client may wait for their answers; more are refused.
@@ -26,17 +26,17 @@ const UNREAD: usize = 32 << 20;
 
 /// What a client said about itself.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct ConnectedClient {
     pub name: String,
     pub experimental: bool,
     pub opted_out: HashSet<String>,
 }
 
-pub struct Connection {
+pub struct ClientConnection {
     pub id: u64,
-    pub server: Arc<Shared>,
-    pub outlet: Outlet,
-    pub belongings: Belongings,
+    pub server: Arc<ServerShared>,
+    pub outlet: ClientOutlet,
+    pub belongings: ConnectionResources,
     peer: Peer,
     subscriptions: Mutex<HashMap<ThreadId, Arc<Subscription>>>,
     /// Threads that are being opened, one after the other each.
@@ -47,12 +47,12 @@ pub struct Connection {
 
 /// Sends messages to a client.
 #[derive(Clone)]
-pub struct Outlet {
+pub struct ClientOutlet {
     sink: FrameSink,
-    client: Arc<OnceLock<Client>>,
+    client: Arc<OnceLock<ConnectedClient>>,
 }
 
-impl Outlet {
+impl ClientOutlet {
     /// Tells something, unless the client does not want to hear it or is not there yet.
     pub fn tell(&self, notice: &Notice, at_ms: u64) {
         let Some(client) = self.client.get() else { return };
@@ -72,17 +72,17 @@ impl Outlet {
 }
 
 /// Serves one client until its link ends.
-pub async fn serve(server: Arc<Shared>, link: Link) {
+pub async fn serve(server: Arc<ServerShared>, link: Link) {
     let name = link.name.clone();
     server.follow_environments();
     server.follow_agents();
     let mut made = None;
     let (_peer, driver) = Peer::new(link, PeerOptions::default(), |peer| {
-        let connection = Arc::new(Connection {
+        let connection = Arc::new(ClientConnection {
             id: server.next_connection(),
             server: server.clone(),
-            outlet: Outlet { sink: peer.sink().clone(), client: Arc::default() },
-            belongings: Belongings::default(),
+            outlet: ClientOutlet { sink: peer.sink().clone(), client: Arc::default() },
+            belongings: ConnectionResources::default(),
             peer: peer.clone(),
             subscriptions: Mutex::default(),
             openings: Mutex::default(),
@@ -101,7 +101,7 @@ pub async fn serve(server: Arc<Shared>, link: Link) {
 }
 
 /// However a connection ends, its resources are released.
-struct Leaving(Arc<Connection>);
+struct Leaving(Arc<ClientConnection>);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
@@ -112,18 +112,18 @@ impl Drop for Leaving {
     }
 }
 
-impl Connection {
+impl ClientConnection {
     fn lock(&self) -> MutexGuard<'_, HashMap<ThreadId, Arc<Subscription>>> {
         self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Who this is; nothing before the handshake.
-    pub fn client(&self) -> Option<&Client> {
+    pub fn client(&self) -> Option<&ConnectedClient> {
         self.outlet.client.get()
     }
 
     /// Takes the handshake. Only the first one counts.
-    pub fn introduce(&self, client: Client) -> Result<(), Fault> {
+    pub fn introduce(&self, client: ConnectedClient) -> Result<(), Fault> {
         self.outlet.client.set(client).map_err(|_| fault::already_initialized())?;
         self.peer.admit();
         Ok(())
@@ -183,14 +183,14 @@ impl Connection {
             if !old.is_over() {
                 ended.push(thread);
             }
-            next.extend(subscriptions.values().filter(|one| one.reason() == Reason::Maker(thread)).map(|one| one.thread()));
+            next.extend(subscriptions.values().filter(|one| one.reason() == SubscriptionReason::Maker(thread)).map(|one| one.thread()));
         }
         ended
     }
 }
 
 /// Counts a request for as long as it is under way.
-struct Flight(Arc<Connection>);
+struct Flight(Arc<ClientConnection>);
 
 impl Drop for Flight {
     fn drop(&mut self) {
@@ -198,9 +198,9 @@ impl Drop for Flight {
     }
 }
 
-impl Service for Connection {
-    fn request(self: Arc<Self>, request: Request) -> Answer {
-        let Request { id, method, params, trace } = request;
+impl Service for ClientConnection {
+    fn request(self: Arc<Self>, request: PeerRequest) -> ResponseFuture {
+        let PeerRequest { id, method, params, trace } = request;
         if self.in_flight.fetch_add(1, Ordering::Relaxed) >= IN_FLIGHT {
             self.in_flight.fetch_sub(1, Ordering::Relaxed);
             return Box::pin(std::future::ready(envelope::error(&id, &fault::overloaded()).into()));

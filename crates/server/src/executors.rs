@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
-use outpost_environment::{Door, Origin, Registry, RegistryError};
-use outpost_rpc::house::{Reception, Visit, plain};
+use outpost_environment::{EnvironmentOrigin, JoinedLinks, Registry, RegistryError};
+use outpost_rpc::http_service::{HttpOutcome, HttpRequest, plain};
 use outpost_rpc::link::Liveness;
 use outpost_rpc::{Close, FrameSink, Link};
 use outpost_wire::EnvironmentId;
 use thiserror::Error;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::admission::{Admission, Pass, Place};
+use crate::admission::{Admission, AdmissionSlot, Pass};
 use crate::relay;
-use crate::tokens::{BindError, Issued, Scope, TokenError, Tokens};
+use crate::tokens::{BindError, Issued, TokenError, TokenPurpose, TokenStore};
 
 /// How patient this room is.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +56,7 @@ enum JoinError {
     #[error("missing or invalid token; an executor shows one that `outpost token create --executor ID` made here")]
     Token,
     #[error("this token is for {scope}, not for joining as `{id}`")]
-    Scope { scope: Scope, id: EnvironmentId },
+    Scope { scope: TokenPurpose, id: EnvironmentId },
     #[error("`{0}` is missing from the address, or makes no sense")]
     Said(&'static str),
     #[error("environment `{0}` is defined in environments.toml; join under another id, or remove it there")]
@@ -70,22 +70,22 @@ enum JoinError {
 }
 
 impl JoinError {
-    fn reception(&self) -> Reception {
+    fn reception(&self) -> HttpOutcome {
         let status = match self {
-            Self::Token => return Reception::Stranger(plain(StatusCode::UNAUTHORIZED, self.to_string())),
+            Self::Token => return HttpOutcome::Stranger(plain(StatusCode::UNAUTHORIZED, self.to_string())),
             Self::Scope { .. } => StatusCode::FORBIDDEN,
             Self::Said(_) => StatusCode::BAD_REQUEST,
             Self::Configured(_) | Self::Doubled(..) | Self::Bound(BindError::Other { .. }) | Self::Registry(_) => StatusCode::CONFLICT,
             Self::Bound(BindError::Token(_)) => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        Reception::Answer(plain(status, self.to_string()))
+        HttpOutcome::Answer(plain(status, self.to_string()))
     }
 }
 
 /// All executors that dial in here.
 pub struct Executors {
     registry: Registry,
-    tokens: Tokens,
+    tokens: TokenStore,
     admission: Arc<Admission>,
     limits: JoinLimits,
     joined: Mutex<HashMap<EnvironmentId, Joined>>,
@@ -106,7 +106,7 @@ struct Held {
 }
 
 impl Executors {
-    pub fn new(registry: Registry, tokens: Tokens, admission: Arc<Admission>, limits: JoinLimits) -> Arc<Self> {
+    pub fn new(registry: Registry, tokens: TokenStore, admission: Arc<Admission>, limits: JoinLimits) -> Arc<Self> {
         Arc::new(Self {
             registry,
             tokens,
@@ -152,7 +152,7 @@ impl Executors {
         let mut ids: Vec<EnvironmentId> = Vec::new();
         for token in self.tokens.list()? {
             match token.scope {
-                Scope::Executor { id } if !ids.contains(&id) => ids.push(id),
+                TokenPurpose::Executor { id } if !ids.contains(&id) => ids.push(id),
                 _ => {}
             }
         }
@@ -160,8 +160,8 @@ impl Executors {
     }
 
     /// Where links for an id are handed in. What is configured is never replaced.
-    fn door(&self, id: &EnvironmentId) -> Result<Door, JoinError> {
-        if self.registry.status(id).is_some_and(|status| status.origin == Origin::Configured) {
+    fn door(&self, id: &EnvironmentId) -> Result<JoinedLinks, JoinError> {
+        if self.registry.status(id).is_some_and(|status| status.origin == EnvironmentOrigin::Configured) {
             return Err(JoinError::Configured(id.clone()));
         }
         Ok(self.registry.join(id.clone())?)
@@ -174,14 +174,14 @@ impl Executors {
                 held.sink.close(Close::new(crate::admission::POLICY, "the token was revoked"));
             }
         }
-        let is_ours = self.registry.status(id).is_some_and(|status| status.origin == Origin::Added);
+        let is_ours = self.registry.status(id).is_some_and(|status| status.origin == EnvironmentOrigin::Added);
         if is_ours && let Err(error) = self.registry.remove(id) {
             tracing::debug!(%id, %error, "an environment was gone already");
         }
     }
 
     /// An executor wants to join: `/executors/join`.
-    pub fn join(self: &Arc<Self>, visit: &Visit) -> Reception {
+    pub fn join(self: &Arc<Self>, visit: &HttpRequest) -> HttpOutcome {
         let (hello, token) = match self.check(visit) {
             Ok(checked) => checked,
             Err(error) => {
@@ -191,13 +191,13 @@ impl Executors {
             }
         };
         let executors = self.clone();
-        Reception::Link(Box::new(move |link| executors.take_in(hello, token, link)))
+        HttpOutcome::Link(Box::new(move |link| executors.take_in(hello, token, link)))
     }
 
-    fn check(&self, visit: &Visit) -> Result<(Hello, Issued), JoinError> {
+    fn check(&self, visit: &HttpRequest) -> Result<(Hello, Issued), JoinError> {
         let token = visit.bearer().and_then(|secret| self.tokens.find(secret)).ok_or(JoinError::Token)?;
         let hello = Hello::read(visit)?;
-        if token.scope != (Scope::Executor { id: hello.id.clone() }) {
+        if token.scope != (TokenPurpose::Executor { id: hello.id.clone() }) {
             return Err(JoinError::Scope { scope: token.scope, id: hello.id });
         }
         self.door(&hello.id)?;
@@ -247,7 +247,7 @@ impl Executors {
     }
 
     /// Stays with a link until it ends, and ends it when nothing is heard of it.
-    async fn watch(self: Arc<Self>, hello: Hello, place: Place, held: Held) {
+    async fn watch(self: Arc<Self>, hello: Hello, place: AdmissionSlot, held: Held) {
         let mut queued = 0;
         loop {
             tokio::select! {
@@ -271,8 +271,8 @@ impl Executors {
     }
 
     /// A client wants to talk to an executor: `/executors/reach/ID`.
-    pub fn reach(self: &Arc<Self>, id: &str, pass: Pass) -> Reception {
-        let answer = |status: StatusCode, text: String| Reception::Answer(plain(status, text));
+    pub fn reach(self: &Arc<Self>, id: &str, pass: Pass) -> HttpOutcome {
+        let answer = |status: StatusCode, text: String| HttpOutcome::Answer(plain(status, text));
         let Ok(id) = EnvironmentId::parse(id) else { return answer(StatusCode::NOT_FOUND, format!("`{id}` is no id of an executor")) };
         if !self.lock().contains_key(&id) {
             return answer(StatusCode::NOT_FOUND, format!("no executor with the id `{id}` has joined here"));
@@ -285,12 +285,12 @@ impl Executors {
             Err(error) => return error.reception(),
         };
         let executors = self.clone();
-        Reception::Link(Box::new(move |client| {
+        HttpOutcome::Link(Box::new(move |client| {
             tokio::spawn(executors.pass_on(id, door, client, pass));
         }))
     }
 
-    async fn pass_on(self: Arc<Self>, id: EnvironmentId, door: Door, client: Link, pass: Pass) {
+    async fn pass_on(self: Arc<Self>, id: EnvironmentId, door: JoinedLinks, client: Link, pass: Pass) {
         client.gate.open();
         let _place = self.admission.admit(pass, client.tx.clone());
         match timeout(self.limits.patience, door.take()).await {
@@ -318,7 +318,7 @@ impl Held {
 }
 
 impl Hello {
-    fn read(visit: &Visit) -> Result<Self, JoinError> {
+    fn read(visit: &HttpRequest) -> Result<Self, JoinError> {
         let said = |name: &'static str| {
             let fits = |value: &&str| !value.is_empty() && value.len() <= 128 && value.bytes().all(|byte| byte.is_ascii_graphic());
             visit.query(name).filter(fits).ok_or(JoinError::Said(name))

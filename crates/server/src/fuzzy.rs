@@ -1,7 +1,7 @@
 //! Whether a path has all letters of a query, in order, and how well they fit.
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FuzzyMatch {
     /// Higher is better.
     pub score: u32,
     /// Which characters of the path.
@@ -10,7 +10,7 @@ pub struct Found {
 
 /// Capitals in the query must be capitals in the path. The end of the path is looked at first, because names matter more
 /// than the directories that they are in.
-pub fn find(path: &str, query: &str) -> Option<Found> {
+pub fn find(path: &str, query: &str) -> Option<FuzzyMatch> {
     let is_cased = query.chars().any(char::is_uppercase);
     let same = |one: char, other: char| one == other || (!is_cased && one.to_lowercase().eq(other.to_lowercase()));
     let path: Vec<char> = path.chars().collect();
@@ -38,7 +38,7 @@ pub fn find(path: &str, query: &str) -> Option<Found> {
     // Of two that fit equally well, the shorter one is meant.
     let length = u32::try_from(path.len()).unwrap_or(u32::MAX);
     let score = (score * 8).saturating_sub(length.min(score * 4));
-    Some(Found { score, indices: indices.into_iter().filter_map(|at| u32::try_from(at).ok()).collect() })
+    Some(FuzzyMatch { score, indices: indices.into_iter().filter_map(|at| u32::try_from(at).ok()).collect() })
 }
 
 #[cfg(test)]

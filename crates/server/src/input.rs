@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 
 /// What a client said, as it said it and as the model is told.
 #[derive(Debug, Default)]
-pub struct Message {
+pub struct UserMessage {
     pub content: Vec<Raw>,
     /// Only where it is more than the texts of `content`.
     pub items: Vec<Raw>,
 }
 
-pub async fn message(input: Vec<UserInput>, context: Option<BTreeMap<String, AdditionalContext>>) -> Result<Message, Fault> {
+pub async fn message(input: Vec<UserInput>, context: Option<BTreeMap<String, AdditionalContext>>) -> Result<UserMessage, Fault> {
     let content = input.iter().filter_map(|part| Raw::of(part).ok()).collect();
     let is_plain = context.as_ref().is_none_or(BTreeMap::is_empty) && input.iter().all(|part| matches!(part, UserInput::Text { .. }));
     if is_plain && !input.is_empty() {
-        return Ok(Message { content, items: vec![] });
+        return Ok(UserMessage { content, items: vec![] });
     }
     let mut items: Vec<Raw> = context.into_iter().flatten().map(|(name, context)| known(&name, context)).collect();
     let mut parts = Vec::new();
@@ -30,7 +30,7 @@ pub async fn message(input: Vec<UserInput>, context: Option<BTreeMap<String, Add
     if !parts.is_empty() {
         items.push(Raw::from(json!({"type": "message", "role": "user", "content": parts})));
     }
-    Ok(Message { content, items })
+    Ok(UserMessage { content, items })
 }
 
 /// What the application knows, the model may believe; what others wrote, it may only read.

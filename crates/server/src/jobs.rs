@@ -13,7 +13,7 @@ use outpost_wire::exec::process::{Stream, TerminalSize};
 use tokio::sync::{Mutex, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 
 /// What a command left behind may keep its output open for so long after its end.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -25,13 +25,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub const TIMED_OUT: i32 = 124;
 
 /// What is to run, and how it is followed.
-pub struct Wanted {
+pub struct JobRequest {
     pub environment: Environment,
     pub start: ProcessStart,
     pub sandbox: Option<SandboxContext>,
     pub size: Option<TerminalSize>,
     /// Told as it comes, under this name; kept for the end otherwise.
-    pub streams: Option<Label>,
+    pub streams: Option<JobLabel>,
     /// Of each stream.
     pub cap: Option<usize>,
     pub timeout: Option<Duration>,
@@ -39,12 +39,12 @@ pub struct Wanted {
 
 /// How a client calls it.
 #[derive(Debug, Clone)]
-pub enum Label {
+pub enum JobLabel {
     Command(String),
     Process(String),
 }
 
-impl Label {
+impl JobLabel {
     fn delta(&self, stream: OutputStream, bytes: bytes::Bytes, cap_reached: bool) -> Notice {
         let delta_base64 = bytes.into();
         match self {
@@ -59,7 +59,7 @@ impl Label {
 }
 
 /// What later requests about a job find, also while it is being started.
-pub struct Seat {
+pub struct JobHandle {
     pub has_input: bool,
     pub has_terminal: bool,
     /// Writers wait here, so that writes arrive in the order in which they came.
@@ -70,7 +70,7 @@ pub struct Seat {
 /// Where the process of a seat is put as soon as there is one.
 pub struct Arrival(watch::Sender<Option<Arc<RemoteProcess>>>);
 
-impl Seat {
+impl JobHandle {
     pub fn new(has_terminal: bool, streams_input: bool) -> (Arc<Self>, Arrival) {
         let (sender, process) = watch::channel(None);
         let has_input = has_terminal || streams_input;
@@ -108,7 +108,7 @@ impl Capture {
 
 /// How a job ended.
 #[derive(Debug, Default)]
-pub struct Ended {
+pub struct JobOutcome {
     pub exit_code: i32,
     pub stdout: Capture,
     pub stderr: Capture,
@@ -119,8 +119,8 @@ pub struct Ended {
 /// A running process; dropping this kills it.
 pub struct Job {
     process: Arc<RemoteProcess>,
-    connection: Arc<Connection>,
-    streams: Option<Label>,
+    connection: Arc<ClientConnection>,
+    streams: Option<JobLabel>,
     cap: Option<usize>,
     deadline: Option<Instant>,
     is_lagging: bool,
@@ -129,8 +129,8 @@ pub struct Job {
 }
 
 impl Job {
-    pub async fn start(connection: Arc<Connection>, wanted: Wanted, arrival: Arrival) -> Result<Self, EnvironmentError> {
-        let Wanted { environment, start, sandbox, size, streams, cap, timeout } = wanted;
+    pub async fn start(connection: Arc<ClientConnection>, wanted: JobRequest, arrival: Arrival) -> Result<Self, EnvironmentError> {
+        let JobRequest { environment, start, sandbox, size, streams, cap, timeout } = wanted;
         let (sender, started) = oneshot::channel();
         let name = environment.name().to_owned();
         // By itself, because a start whose caller is gone may still become a process.
@@ -151,8 +151,8 @@ impl Job {
     }
 
     /// Follows it to its end.
-    pub async fn end(mut self) -> Result<Ended, Fault> {
-        let mut ended = Ended::default();
+    pub async fn end(mut self) -> Result<JobOutcome, Fault> {
+        let mut ended = JobOutcome::default();
         let (mut code, mut is_late) = (None, false);
         loop {
             let deadline = self.deadline;

@@ -9,9 +9,9 @@
 
 pub mod admission;
 mod agents;
-mod belongings;
 mod configuration;
 mod connection;
+mod connection_resources;
 mod excerpt;
 pub mod executors;
 mod fault;
@@ -32,4 +32,4 @@ pub mod tokens;
 pub mod web;
 
 pub use configuration::hide_secrets;
-pub use server::{Facts, Parts, Server};
+pub use server::{Facts, Server, ServerParts};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use outpost_runtime::{Runtime, Status};
+use outpost_runtime::{Runtime, ThreadActivity};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -21,7 +21,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 
 /// Where the numbers come from.
 #[derive(Clone)]
-pub struct Sources {
+pub struct MetricSources {
     pub server: Server,
     pub executors: Arc<Executors>,
 }
@@ -29,7 +29,7 @@ pub struct Sources {
 pub struct Metrics(Registry);
 
 impl Metrics {
-    pub fn new(sources: Sources) -> Self {
+    pub fn new(sources: MetricSources) -> Self {
         let mut registry = Registry::with_prefix("outpost");
         registry.register_collector(Box::new(sources));
         Self(registry)
@@ -42,13 +42,13 @@ impl Metrics {
     }
 }
 
-impl fmt::Debug for Sources {
+impl fmt::Debug for MetricSources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Sources")
     }
 }
 
-impl Collector for Sources {
+impl Collector for MetricSources {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut page = Page(encoder);
         let runtime = self.server.runtime();
@@ -81,16 +81,16 @@ impl Collector for Sources {
     }
 }
 
-impl Sources {
+impl MetricSources {
     fn threads(&self, page: &mut Page<'_>, runtime: &Runtime) -> fmt::Result {
         let mut states: BTreeMap<&str, usize> = ["idle", "active", "waiting", "broken"].into_iter().map(|state| (state, 0)).collect();
         for thread in runtime.loaded().into_iter().filter_map(|id| runtime.get(id)) {
             let state = match thread.status() {
-                Status::Idle => "idle",
-                Status::Active { waits_for_approval: false, waits_for_input: false } => "active",
-                Status::Active { .. } => "waiting",
-                Status::Broken { .. } => "broken",
-                Status::Closed => continue,
+                ThreadActivity::Idle => "idle",
+                ThreadActivity::Active { waits_for_approval: false, waits_for_input: false } => "active",
+                ThreadActivity::Active { .. } => "waiting",
+                ThreadActivity::Broken { .. } => "broken",
+                ThreadActivity::Closed => continue,
             };
             *states.entry(state).or_default() += 1;
         }

@@ -3,40 +3,40 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
-use outpost_environment::{Event, News, Registry, Standing};
+use outpost_environment::{EnvironmentState, Registry, RegistryEvent, RegistryNews};
 use outpost_wire::app::event::{EnvironmentConnected, EnvironmentDisconnected, Notice};
 use outpost_wire::app::skills::SkillsChanged;
 use outpost_wire::intent::EnvironmentId;
 use tokio::sync::watch;
 
-use crate::server::Shared;
+use crate::server::ServerShared;
 
 /// Runs for as long as the server does.
-pub async fn follow(server: Weak<Shared>, registry: Registry) {
+pub async fn follow(server: Weak<ServerShared>, registry: Registry) {
     let mut watcher = registry.watch();
     let mut ready: HashSet<EnvironmentId> = HashSet::new();
     loop {
         let change = watcher.next().await;
         let Some(server) = server.upgrade() else { return };
-        let News::Environment { id, standing, event, .. } = change.news else { continue };
-        let is_ready = standing == Standing::Ready;
+        let RegistryNews::Environment { id, standing, event, .. } = change.news else { continue };
+        let is_ready = standing == EnvironmentState::Ready;
         let changed = if is_ready { ready.insert(id.clone()) } else { ready.remove(&id) };
         // How things stood when the server began is no news.
-        if changed && event != Event::Replayed {
+        if changed && event != RegistryEvent::Replayed {
             tell(&server, &id, is_ready).await;
         }
     }
 }
 
 /// The same for the skills of this machine, of which all clients hear.
-pub async fn follow_skills(server: Weak<Shared>, mut changes: watch::Receiver<u64>) {
+pub async fn follow_skills(server: Weak<ServerShared>, mut changes: watch::Receiver<u64>) {
     while changes.changed().await.is_ok() {
         let Some(server) = server.upgrade() else { return };
         server.broadcast(&SkillsChanged {}.into());
     }
 }
 
-async fn tell(server: &Arc<Shared>, id: &EnvironmentId, is_ready: bool) {
+async fn tell(server: &Arc<ServerShared>, id: &EnvironmentId, is_ready: bool) {
     let connections = server.connections();
     let threads: HashSet<_> = connections.iter().flat_map(|connection| connection.threads()).collect();
     for thread in threads {

@@ -23,26 +23,26 @@ use outpost_wire::app::settings::{
     ApprovalsReviewer, AskForApproval, CollaborationMode, CollaborationSettings, MultiAgentMode, SandboxPolicy, ThreadSettings,
 };
 
-pub use ask::{Ask, QuestionKind};
+pub use ask::{ApprovalPrompt, QuestionKind};
 pub use projector::{Projector, damage_warning};
-pub use thread::{Shown, damage, environments, opened, status, summary, thread};
+pub use thread::{ThreadFacts, damage, environments, opened, status, summary, thread};
 pub use turns::{Turns, only_last_message, without_items};
 
 use crate::server::Facts;
 
 /// Something that a client is to be told.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Told {
+pub enum ClientMessage {
     Notice(Notice),
     /// The client is asked something.
-    Ask(Box<Ask>),
+    Ask(Box<ApprovalPrompt>),
     /// The question was withdrawn.
     Resolved(ApprovalId),
     /// This turn and all later ones do not count any more; for those who put turns together.
     Reverted(TurnId),
 }
 
-impl<N: Into<Notice>> From<N> for Told {
+impl<N: Into<Notice>> From<N> for ClientMessage {
     fn from(notice: N) -> Self {
         Self::Notice(notice.into())
     }

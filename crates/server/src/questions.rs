@@ -17,15 +17,15 @@ use outpost_wire::{Fault, RequestId};
 use serde_json::json;
 use tokio::runtime::Handle;
 
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::projection::QuestionKind;
-use crate::server::Shared;
+use crate::server::ServerShared;
 
 /// So many questions are remembered; older ones that come back get another number.
 const REMEMBERED: usize = 4096;
 
 #[derive(Default)]
-pub struct Questions(Mutex<Asked>);
+pub struct ClientQuestions(Mutex<Asked>);
 
 #[derive(Default)]
 struct Asked {
@@ -45,7 +45,7 @@ struct Question {
     why: String,
 }
 
-impl Questions {
+impl ClientQuestions {
     fn lock(&self) -> MutexGuard<'_, Asked> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,7 +101,7 @@ impl Questions {
 type Verdict = (Decision, Option<Raw>);
 
 /// Takes what a client answered. An answer to a question that was answered already is no error: two were asked.
-pub fn take_answer(connection: &Connection, id: RequestId, answer: Result<Bytes, Fault>) {
+pub fn take_answer(connection: &ClientConnection, id: RequestId, answer: Result<Bytes, Fault>) {
     let RequestId::Number(number) = id else { return };
     let Some(question) = connection.server.questions.get(number) else { return };
     let verdict = match answer.and_then(|result| read(question.kind, &result)) {
@@ -117,7 +117,7 @@ pub fn take_answer(connection: &Connection, id: RequestId, answer: Result<Bytes,
 
 /// Refuses questions that no subscriber of a thread can answer: checked when a client cannot, and when one leaves. Without any
 /// subscriber, the next one is asked.
-pub fn settle(server: &Arc<Shared>, thread: ThreadId) {
+pub fn settle(server: &Arc<ServerShared>, thread: ThreadId) {
     let present: Vec<u64> = server.subscribers(thread).iter().map(|client| client.id).collect();
     if present.is_empty() {
         return;
@@ -128,7 +128,7 @@ pub fn settle(server: &Arc<Shared>, thread: ThreadId) {
     }
 }
 
-fn conclude(server: &Arc<Shared>, question: Question, (decision, detail): Verdict) {
+fn conclude(server: &Arc<ServerShared>, question: Question, (decision, detail): Verdict) {
     let Some(live) = server.runtime.get(question.thread) else { return };
     // A client may leave because the whole program ends.
     let Ok(tasks) = Handle::try_current() else { return };

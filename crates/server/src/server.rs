@@ -15,16 +15,16 @@ use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::agents;
-use crate::configuration::Configuration;
-use crate::connection::{self, Connection};
+use crate::configuration::UserConfiguration;
+use crate::connection::{self, ClientConnection};
 use crate::methods;
 use crate::news;
 use crate::projection::Defaults;
-use crate::questions::Questions;
+use crate::questions::ClientQuestions;
 use crate::table::Table;
 
 /// What a server is made of.
-pub struct Parts {
+pub struct ServerParts {
     pub runtime: Runtime,
     pub facts: Facts,
     pub clock: Clock,
@@ -47,17 +47,17 @@ pub struct Facts {
 
 /// All clients of one runtime. Cheap to clone.
 #[derive(Clone)]
-pub struct Server(pub(crate) Arc<Shared>);
+pub struct Server(pub(crate) Arc<ServerShared>);
 
-pub(crate) struct Shared {
+pub(crate) struct ServerShared {
     pub runtime: Runtime,
     pub facts: Facts,
     pub clock: Clock,
     pub table: Table,
     pub defaults: Arc<Defaults>,
-    pub questions: Questions,
-    pub configuration: Configuration,
-    connections: Mutex<HashMap<u64, Weak<Connection>>>,
+    pub questions: ClientQuestions,
+    pub configuration: UserConfiguration,
+    connections: Mutex<HashMap<u64, Weak<ClientConnection>>>,
     next_connection: AtomicU64,
     news: OnceLock<AbortOnDropHandle<()>>,
     skill_news: OnceLock<AbortOnDropHandle<()>>,
@@ -65,18 +65,18 @@ pub(crate) struct Shared {
 }
 
 impl Server {
-    pub fn new(parts: Parts) -> Self {
-        let Parts { runtime, facts, clock } = parts;
+    pub fn new(parts: ServerParts) -> Self {
+        let ServerParts { runtime, facts, clock } = parts;
         let defaults = Arc::new(Defaults::of(runtime.config(), &facts));
-        let configuration = Configuration::new(&facts);
-        Self(Arc::new(Shared {
+        let configuration = UserConfiguration::new(&facts);
+        Self(Arc::new(ServerShared {
             configuration,
             runtime,
             facts,
             clock,
             table: methods::table(),
             defaults,
-            questions: Questions::default(),
+            questions: ClientQuestions::default(),
             connections: Mutex::default(),
             next_connection: AtomicU64::new(1),
             news: OnceLock::new(),
@@ -100,8 +100,8 @@ impl Server {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<Connection>>> {
+impl ServerShared {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<ClientConnection>>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -133,7 +133,7 @@ impl Shared {
         self.next_connection.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub fn enter(&self, connection: &Arc<Connection>) {
+    pub fn enter(&self, connection: &Arc<ClientConnection>) {
         self.lock().insert(connection.id, Arc::downgrade(connection));
     }
 
@@ -141,12 +141,12 @@ impl Shared {
         self.lock().remove(&id);
     }
 
-    pub fn connections(&self) -> Vec<Arc<Connection>> {
+    pub fn connections(&self) -> Vec<Arc<ClientConnection>> {
         self.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     /// Those who hear of a thread.
-    pub fn subscribers(&self, thread: ThreadId) -> Vec<Arc<Connection>> {
+    pub fn subscribers(&self, thread: ThreadId) -> Vec<Arc<ClientConnection>> {
         self.connections().into_iter().filter(|connection| connection.is_subscribed(thread)).collect()
     }
 

@@ -7,12 +7,12 @@ use http::header::{self, HeaderValue};
 use http::{Method, StatusCode};
 use outpost_rpc::Link;
 use outpost_rpc::auth::Auth;
-use outpost_rpc::house::{House, Receiving, Reception, Visit, plain};
+use outpost_rpc::http_service::{HttpOutcome, HttpRequest, HttpService, Receiving, plain};
 
 use crate::admission::{Admission, Pass};
 use crate::executors::Executors;
 use crate::metrics::{self, Metrics};
-use crate::tokens::{Scope, Tokens};
+use crate::tokens::{TokenPurpose, TokenStore};
 use crate::web::{self, Sessions};
 
 /// Where an executor dials in.
@@ -24,7 +24,7 @@ pub const REACH: &str = "/executors/reach/";
 pub type OnClient = Arc<dyn Fn(Link) + Send + Sync>;
 
 /// Who is let in as a client.
-pub enum Access {
+pub enum ClientAccess {
     /// Every client that can connect. Only for addresses that other users cannot reach.
     Open,
     /// Clients with an issued token, or with the credential that this listener asks for besides.
@@ -33,8 +33,8 @@ pub enum Access {
 
 /// Everything that is behind the listener.
 pub struct Site {
-    pub access: Access,
-    pub tokens: Tokens,
+    pub access: ClientAccess,
+    pub tokens: TokenStore,
     pub admission: Arc<Admission>,
     pub executors: Arc<Executors>,
     pub on_client: OnClient,
@@ -49,10 +49,10 @@ enum Refused {
     /// It is not authenticated.
     Stranger(String),
     /// It is known, and may not do that.
-    Scope { has: Scope, wants: Scope },
+    Scope { has: TokenPurpose, wants: TokenPurpose },
 }
 
-impl From<Refused> for Reception {
+impl From<Refused> for HttpOutcome {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Stranger(text) => Self::Stranger(plain(StatusCode::UNAUTHORIZED, text)),
@@ -65,8 +65,8 @@ impl From<Refused> for Reception {
 
 impl Site {
     /// Whether the visitor may do what a client may, or what this scope is for.
-    fn check(&self, visit: &Visit, scope: &Scope) -> Result<Pass, Refused> {
-        let Access::Tokens(_) = &self.access else { return Ok(Pass::default()) };
+    fn check(&self, visit: &HttpRequest, scope: &TokenPurpose) -> Result<Pass, Refused> {
+        let ClientAccess::Tokens(_) = &self.access else { return Ok(Pass::default()) };
         if let Some(pass) = self.sessions.find(visit).filter(|pass| pass.token.as_ref().is_none_or(|token| self.tokens.is_good(token))) {
             return Ok(pass);
         }
@@ -75,10 +75,10 @@ impl Site {
     }
 
     /// Who has this secret.
-    fn identify(&self, secret: Option<&str>, credentials: Option<&[u8]>, scope: &Scope) -> Result<Pass, Refused> {
-        let Access::Tokens(own) = &self.access else { return Ok(Pass::default()) };
+    fn identify(&self, secret: Option<&str>, credentials: Option<&[u8]>, scope: &TokenPurpose) -> Result<Pass, Refused> {
+        let ClientAccess::Tokens(own) = &self.access else { return Ok(Pass::default()) };
         if let Some(token) = secret.and_then(|secret| self.tokens.find(secret)) {
-            if token.scope == Scope::Client || token.scope == *scope {
+            if token.scope == TokenPurpose::Client || token.scope == *scope {
                 return Ok(Pass::token(&token.digest));
             }
             return Err(Refused::Scope { has: token.scope, wants: scope.clone() });
@@ -89,58 +89,60 @@ impl Site {
         }
     }
 
-    fn route(&self, visit: &Visit) -> Reception {
+    fn route(&self, visit: &HttpRequest) -> HttpOutcome {
         let is_read = visit.is_read();
         match visit.path() {
-            "/readyz" | "/healthz" if is_read => Reception::Answer(plain(StatusCode::OK, "")),
+            "/readyz" | "/healthz" if is_read => HttpOutcome::Answer(plain(StatusCode::OK, "")),
             JOIN if is_read => self.executors.join(visit),
             "/" if is_read && visit.wants_websocket() => self.client(visit),
             "/session" if is_read => {
-                let is_open = matches!(self.access, Access::Open);
-                Reception::Answer(web::session(self.check(visit, &Scope::Client).is_ok(), is_open))
+                let is_open = matches!(self.access, ClientAccess::Open);
+                HttpOutcome::Answer(web::session(self.check(visit, &TokenPurpose::Client).is_ok(), is_open))
             }
             "/login" if visit.method == Method::POST => self.log_in(visit),
             "/logout" if visit.method == Method::POST => self.log_out(visit),
-            "/metrics" if is_read => self.check(visit, &Scope::Metrics).map_or_else(Into::into, |_| self.measure()),
+            "/metrics" if is_read => self.check(visit, &TokenPurpose::Metrics).map_or_else(Into::into, |_| self.measure()),
             path => match path.strip_prefix(REACH) {
-                Some(id) if is_read => self.check(visit, &Scope::Client).map_or_else(Into::into, |pass| self.executors.reach(id, pass)),
+                Some(id) if is_read => {
+                    self.check(visit, &TokenPurpose::Client).map_or_else(Into::into, |pass| self.executors.reach(id, pass))
+                }
                 _ => match web::file(path).filter(|_| is_read) {
-                    Some(file) => Reception::Answer(file),
-                    None => Reception::Answer(plain(StatusCode::NOT_FOUND, "")),
+                    Some(file) => HttpOutcome::Answer(file),
+                    None => HttpOutcome::Answer(plain(StatusCode::NOT_FOUND, "")),
                 },
             },
         }
     }
 
     /// A browser posts a client's token in a form, and gets a cookie for it.
-    fn log_in(&self, visit: &Visit) -> Reception {
+    fn log_in(&self, visit: &HttpRequest) -> HttpOutcome {
         let secret = web::form(&visit.body, "token").map(str::trim).filter(|secret| !secret.is_empty());
         let bearer = secret.map(|secret| format!("Bearer {secret}"));
-        match self.identify(secret, bearer.as_ref().map(String::as_bytes), &Scope::Client) {
+        match self.identify(secret, bearer.as_ref().map(String::as_bytes), &TokenPurpose::Client) {
             Ok(pass) => match self.sessions.begin(pass.token, secret.and_then(|secret| self.good_for(secret)), self.is_private) {
-                Some(cookie) => Reception::Answer(web::redirect("/", Some(&cookie))),
-                None => Reception::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "this machine gives no random numbers")),
+                Some(cookie) => HttpOutcome::Answer(web::redirect("/", Some(&cookie))),
+                None => HttpOutcome::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "this machine gives no random numbers")),
             },
-            Err(_) => Reception::Stranger(web::redirect("/#wrong", None)),
+            Err(_) => HttpOutcome::Stranger(web::redirect("/#wrong", None)),
         }
     }
 
     /// For how long a token is good that says so itself.
     fn good_for(&self, secret: &str) -> Option<Duration> {
-        let Access::Tokens(own) = &self.access else { return None };
+        let ClientAccess::Tokens(own) = &self.access else { return None };
         Some(own.until(secret)?.duration_since(SystemTime::now()).unwrap_or_default())
     }
 
     /// Ends a session and everything that was opened by it.
-    fn log_out(&self, visit: &Visit) -> Reception {
+    fn log_out(&self, visit: &HttpRequest) -> HttpOutcome {
         if let Some(cookie) = self.sessions.end(visit) {
             self.admission.end_session(&cookie);
         }
-        Reception::Answer(web::redirect("/", Some(&web::no_cookie())))
+        HttpOutcome::Answer(web::redirect("/", Some(&web::no_cookie())))
     }
 
-    fn measure(&self) -> Reception {
-        Reception::Answer(match self.metrics.text() {
+    fn measure(&self) -> HttpOutcome {
+        HttpOutcome::Answer(match self.metrics.text() {
             Ok(text) => {
                 let mut answer = plain(StatusCode::OK, text);
                 answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE));
@@ -150,13 +152,13 @@ impl Site {
         })
     }
 
-    fn client(&self, visit: &Visit) -> Reception {
-        let pass = match self.check(visit, &Scope::Client) {
+    fn client(&self, visit: &HttpRequest) -> HttpOutcome {
+        let pass = match self.check(visit, &TokenPurpose::Client) {
             Ok(pass) => pass,
             Err(refused) => return refused.into(),
         };
         let (on_client, admission) = (self.on_client.clone(), self.admission.clone());
-        Reception::Link(Box::new(move |link| {
+        HttpOutcome::Link(Box::new(move |link| {
             if !pass.is_for_ever() {
                 let place = admission.admit(pass, link.tx.clone());
                 let sink = link.tx.clone();
@@ -170,8 +172,8 @@ impl Site {
     }
 }
 
-impl House for Site {
-    fn receive(&self, visit: Visit) -> Receiving<'_> {
+impl HttpService for Site {
+    fn receive(&self, visit: HttpRequest) -> Receiving<'_> {
         Box::pin(async move { self.route(&visit) })
     }
 }

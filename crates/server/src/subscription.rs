@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use outpost_runtime::feed::{Cursor, Read};
-use outpost_runtime::live::{Event, LiveThread};
+use outpost_runtime::feed::{FeedReader, Read};
+use outpost_runtime::live::{LiveThread, ThreadEvent};
 use outpost_store::{ReadError, Store};
 use outpost_thread::{Entry, Seq, Thread, ThreadId};
 use outpost_wire::Fault;
@@ -15,24 +15,24 @@ use outpost_wire::app::event::{ServerRequestResolved, ThreadClosed};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::connection::{Connection, Outlet};
+use crate::connection::{ClientConnection, ClientOutlet};
 use crate::fault;
-use crate::projection::{self, Projector, Told};
-use crate::server::Shared;
+use crate::projection::{self, ClientMessage, Projector};
+use crate::server::ServerShared;
 
 /// A client that hears of a thread. Dropping it ends it.
 pub struct Subscription {
     thread: ThreadId,
-    reason: Reason,
+    reason: SubscriptionReason,
     /// Held while something must be sent before anything else.
-    voice: Arc<AsyncMutex<Voice>>,
+    voice: Arc<AsyncMutex<SubscriptionState>>,
     over: Arc<AtomicBool>,
     _task: AbortOnDropHandle<()>,
 }
 
 /// Why a client hears of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum SubscriptionReason {
     /// It opened the thread.
     Asked,
     /// It hears of the thread that made this one.
@@ -40,14 +40,14 @@ pub enum Reason {
 }
 
 /// As long as it is held, nothing is told.
-pub type Hold = OwnedMutexGuard<Voice>;
+pub type Hold = OwnedMutexGuard<SubscriptionState>;
 
 impl Subscription {
     pub fn thread(&self) -> ThreadId {
         self.thread
     }
 
-    pub fn reason(&self) -> Reason {
+    pub fn reason(&self) -> SubscriptionReason {
         self.reason
     }
 
@@ -63,11 +63,11 @@ impl Subscription {
 }
 
 /// A thread as it was at one moment, and everything that comes after it.
-pub struct Opening {
+pub struct ThreadOpening {
     pub state: Thread,
     pub store: Store,
     live: LiveThread,
-    cursor: Cursor<Event>,
+    cursor: FeedReader<ThreadEvent>,
     projector: Projector,
     /// An older subscription of the same client, which must be silent until this one takes its place.
     old: Option<Hold>,
@@ -75,9 +75,9 @@ pub struct Opening {
     _only: OwnedMutexGuard<()>,
 }
 
-impl Opening {
+impl ThreadOpening {
     /// Looks at a loaded thread.
-    pub async fn of(connection: &Connection, live: LiveThread) -> Result<Self, Fault> {
+    pub async fn of(connection: &ClientConnection, live: LiveThread) -> Result<Self, Fault> {
         let id = live.id();
         let only = connection.opening(id).await;
         let mut old = match connection.subscription(id) {
@@ -108,32 +108,32 @@ impl Opening {
     }
 
     /// Begins to tell what happens; nothing is told as long as the result is held.
-    pub async fn begin(self, connection: &Connection, reason: Reason) -> Begun {
+    pub async fn begin(self, connection: &ClientConnection, reason: SubscriptionReason) -> StartedSubscription {
         let Self { live, cursor, projector, store, old, _only, .. } = self;
-        let questions = projector.open_questions().iter().cloned().map(|ask| Told::Ask(Box::new(ask))).collect();
+        let questions = projector.open_questions().iter().cloned().map(|ask| ClientMessage::Ask(Box::new(ask))).collect();
         let thread = live.id();
         let teller = Teller { thread, outlet: connection.outlet.clone(), server: connection.server.clone() };
         let (outlet, over) = (teller.outlet.clone(), Arc::new(AtomicBool::new(false)));
-        let voice = Arc::new(AsyncMutex::new(Voice { teller, store, projector, is_replaced: false }));
+        let voice = Arc::new(AsyncMutex::new(SubscriptionState { teller, store, projector, is_replaced: false }));
         let hold = voice.clone().lock_owned().await;
         let pump = Pump { outlet, cursor, voice: voice.clone(), over: over.clone() };
         let task = AbortOnDropHandle::new(tokio::spawn(pump.run()));
         // Another task may still hold the old one and wait for its turn to send.
         old.into_iter().for_each(|mut old| old.is_replaced = true);
         connection.subscribe(Arc::new(Subscription { thread, reason, voice, over, _task: task }));
-        Begun { hold, questions }
+        StartedSubscription { hold, questions }
     }
 }
 
 /// A subscription that has begun and is still held.
-pub struct Begun {
+pub struct StartedSubscription {
     hold: Hold,
-    questions: Vec<Told>,
+    questions: Vec<ClientMessage>,
 }
 
-impl Begun {
+impl StartedSubscription {
     /// What is told first, once the answer is on its way: `first`, then what is still being asked.
-    pub async fn tell(self, first: Vec<Told>) {
+    pub async fn tell(self, first: Vec<ClientMessage>) {
         for told in first.into_iter().chain(self.questions) {
             self.hold.teller.outlet.room().await;
             self.hold.teller.tell(&told);
@@ -157,20 +157,20 @@ pub async fn recent(store: &Store, state: &Thread) -> Result<Vec<Entry>, ReadErr
 #[derive(Clone)]
 struct Teller {
     thread: ThreadId,
-    outlet: Outlet,
-    server: Arc<Shared>,
+    outlet: ClientOutlet,
+    server: Arc<ServerShared>,
 }
 
 impl Teller {
-    fn tell(&self, told: &Told) {
+    fn tell(&self, told: &ClientMessage) {
         match told {
-            Told::Notice(notice) => self.outlet.tell(notice, (self.server.clock)()),
-            Told::Reverted(_) => {}
-            Told::Ask(ask) => {
+            ClientMessage::Notice(notice) => self.outlet.tell(notice, (self.server.clock)()),
+            ClientMessage::Reverted(_) => {}
+            ClientMessage::Ask(ask) => {
                 let number = self.server.questions.number(self.thread, &ask.approval, ask.kind());
                 self.outlet.send(ask.frame(number));
             }
-            Told::Resolved(approval) => {
+            ClientMessage::Resolved(approval) => {
                 if let Some(number) = self.server.questions.known(self.thread, approval) {
                     let resolved = ServerRequestResolved { thread_id: self.thread.to_string(), request_id: number.into() };
                     self.outlet.tell(&resolved.into(), (self.server.clock)());
@@ -181,7 +181,7 @@ impl Teller {
 }
 
 /// What is told to a client of a thread, and how far that has come. One speaks at a time.
-pub struct Voice {
+pub struct SubscriptionState {
     teller: Teller,
     store: Store,
     projector: Projector,
@@ -197,13 +197,13 @@ enum Questions {
     AreAskedAgain,
 }
 
-impl Voice {
+impl SubscriptionState {
     /// This one is silent for ever.
     pub fn is_replaced(&self) -> bool {
         self.is_replaced
     }
 
-    fn tell(&self, told: &[Told]) {
+    fn tell(&self, told: &[ClientMessage]) {
         told.iter().for_each(|told| self.teller.tell(told));
     }
 
@@ -216,7 +216,7 @@ impl Voice {
         while let Some(batch) = history.next().await? {
             for entry in batch.with_gaps().iter().filter(|entry| entry.seq <= until) {
                 let mut told = self.projector.entry(entry);
-                told.retain(|told| questions == Questions::AreAsked || !matches!(told, Told::Ask(_)));
+                told.retain(|told| questions == Questions::AreAsked || !matches!(told, ClientMessage::Ask(_)));
                 self.tell(&told);
                 self.teller.outlet.room().await;
             }
@@ -227,9 +227,9 @@ impl Voice {
 
 /// Reads the feed of a thread and has its client told.
 struct Pump {
-    outlet: Outlet,
-    cursor: Cursor<Event>,
-    voice: Arc<AsyncMutex<Voice>>,
+    outlet: ClientOutlet,
+    cursor: FeedReader<ThreadEvent>,
+    voice: Arc<AsyncMutex<SubscriptionState>>,
     over: Arc<AtomicBool>,
 }
 
@@ -263,7 +263,7 @@ impl Pump {
         }
     }
 
-    fn end(&self, voice: &Voice) {
+    fn end(&self, voice: &SubscriptionState) {
         self.over.store(true, Ordering::Release);
         voice.tell(&[ThreadClosed { thread_id: voice.teller.thread.to_string() }.into()]);
     }

@@ -6,19 +6,19 @@ use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outpost_rpc::Outcome;
+use outpost_rpc::HandlerOutcome;
 use outpost_rpc::frame::decode_value;
-use outpost_rpc::peer::{Answer, Reply};
+use outpost_rpc::peer::{PeerReply, ResponseFuture};
 use outpost_wire::app::AppMethod;
 use outpost_wire::app::session::Initialize;
 use outpost_wire::envelope::TraceContext;
 use outpost_wire::{Fault, Method, RequestId, envelope};
 use serde_json::value::RawValue;
 
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::fault;
 
-type Handler = Box<dyn Fn(Arc<Connection>, Sent, Bytes) -> Answer + Send + Sync>;
+type Handler = Box<dyn Fn(Arc<ClientConnection>, Sent, Bytes) -> ResponseFuture + Send + Sync>;
 
 /// What a request says besides its method and its parameters.
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ impl Table {
     pub fn on<M, F, Fut>(self, handler: F) -> Self
     where
         M: AppMethod,
-        F: Fn(Arc<Connection>, M::Params) -> Fut + Send + Sync + Copy + 'static,
+        F: Fn(Arc<ClientConnection>, M::Params) -> Fut + Send + Sync + Copy + 'static,
         Fut: Future<Output = Result<M::Output, Fault>> + Send,
     {
         self.on_call::<M, _, _>(move |connection, params| async move { Ok(handler(connection, params).await?.into()) })
@@ -51,8 +51,8 @@ impl Table {
     pub fn on_call<M, F, Fut>(self, handler: F) -> Self
     where
         M: AppMethod,
-        F: Fn(Arc<Connection>, M::Params) -> Fut + Send + Sync + Copy + 'static,
-        Fut: Future<Output = Result<Outcome<M::Output>, Fault>> + Send,
+        F: Fn(Arc<ClientConnection>, M::Params) -> Fut + Send + Sync + Copy + 'static,
+        Fut: Future<Output = Result<HandlerOutcome<M::Output>, Fault>> + Send,
     {
         self.on_request::<M, _, _>(move |connection, _, params| handler(connection, params))
     }
@@ -61,8 +61,8 @@ impl Table {
     pub fn on_request<M, F, Fut>(mut self, handler: F) -> Self
     where
         M: AppMethod,
-        F: Fn(Arc<Connection>, Sent, M::Params) -> Fut + Send + Sync + Copy + 'static,
-        Fut: Future<Output = Result<Outcome<M::Output>, Fault>> + Send,
+        F: Fn(Arc<ClientConnection>, Sent, M::Params) -> Fut + Send + Sync + Copy + 'static,
+        Fut: Future<Output = Result<HandlerOutcome<M::Output>, Fault>> + Send,
     {
         let route: Handler = Box::new(move |connection, sent, params| {
             Box::pin(async move {
@@ -73,7 +73,7 @@ impl Table {
                     handler(connection, sent, decoded).await
                 };
                 match answer.await {
-                    Ok(Outcome { output, rest }) => Reply { frame: envelope::response(&id, &output), rest },
+                    Ok(HandlerOutcome { output, rest }) => PeerReply { frame: envelope::response(&id, &output), rest },
                     Err(fault) => envelope::error(&id, &fault).into(),
                 }
             })
@@ -88,7 +88,7 @@ impl Table {
         &self.names
     }
 
-    pub fn answer(&self, connection: Arc<Connection>, sent: Sent, method: &str, params: Bytes) -> Answer {
+    pub fn answer(&self, connection: Arc<ClientConnection>, sent: Sent, method: &str, params: Bytes) -> ResponseFuture {
         match self.routes.get(method) {
             Some(handler) => handler(connection, sent, params),
             None => Box::pin(std::future::ready(envelope::error(&sent.id, &fault::unknown_method(method, &self.names)).into())),
@@ -104,7 +104,7 @@ fn decode<M: AppMethod>(params: &[u8]) -> Result<M::Params, Fault> {
 }
 
 /// Whether this client may send this now.
-fn admit<M: AppMethod>(connection: &Connection, params: &[u8]) -> Result<(), Fault> {
+fn admit<M: AppMethod>(connection: &ClientConnection, params: &[u8]) -> Result<(), Fault> {
     if M::NAME == <Initialize as Method>::NAME {
         return Ok(());
     }

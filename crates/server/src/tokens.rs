@@ -15,7 +15,7 @@ use thiserror::Error;
 /// What a token is good for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
-pub enum Scope {
+pub enum TokenPurpose {
     /// Everything that a client may do, which includes running commands.
     Client,
     /// Reading `/metrics`, and nothing else.
@@ -24,7 +24,7 @@ pub enum Scope {
     Executor { id: EnvironmentId },
 }
 
-impl std::fmt::Display for Scope {
+impl std::fmt::Display for TokenPurpose {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Client => f.write_str("client"),
@@ -41,7 +41,7 @@ pub struct Issued {
     /// The digest of the secret, in hexadecimal. Its beginning is the token's name.
     #[serde(skip)]
     pub digest: String,
-    pub scope: Scope,
+    pub scope: TokenPurpose,
     /// Milliseconds since 1970.
     pub created_at: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,7 +84,7 @@ pub enum BindError {
 
 /// All tokens of one home. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Tokens {
+pub struct TokenStore {
     issued: PathBuf,
     bound: PathBuf,
 }
@@ -98,14 +98,14 @@ pub fn digest(secret: &str) -> String {
     Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-impl Tokens {
+impl TokenStore {
     /// In the directory that also holds the listeners' own.
     pub fn new(directory: &Path) -> Self {
         Self { issued: directory.join("issued"), bound: directory.join("bound") }
     }
 
     /// Stores a token. The caller shows the secret to the user, once.
-    pub fn issue(&self, secret: &str, scope: Scope, note: Option<String>, now: u64) -> Result<Issued, TokenError> {
+    pub fn issue(&self, secret: &str, scope: TokenPurpose, note: Option<String>, now: u64) -> Result<Issued, TokenError> {
         let token = Issued { digest: digest(secret), scope, created_at: now, note };
         let text = serde_json::to_string(&token).map_err(|error| at(&self.issued)(error.into()))?;
         write_private(&self.issued, &token.digest, &text)?;
@@ -159,7 +159,7 @@ impl Tokens {
         let token = self.read(digest)?.ok_or_else(|| TokenError::Unknown(name.to_owned()))?;
         let path = self.issued.join(digest);
         fs::remove_file(&path).map_err(at(&path))?;
-        if let Scope::Executor { id } = &token.scope
+        if let TokenPurpose::Executor { id } = &token.scope
             && !self.list()?.iter().any(|other| other.scope == token.scope)
         {
             self.unbind(id)?;
@@ -235,16 +235,16 @@ mod tests {
 
     use super::*;
 
-    fn executor(id: &str) -> Scope {
-        Scope::Executor { id: id.parse().unwrap() }
+    fn executor(id: &str) -> TokenPurpose {
+        TokenPurpose::Executor { id: id.parse().unwrap() }
     }
 
     #[test]
     fn a_token_is_found_by_its_secret_until_it_is_revoked() {
         let home = tempfile::tempdir().unwrap();
-        let tokens = Tokens::new(home.path());
+        let tokens = TokenStore::new(home.path());
         assert!(tokens.list().unwrap().is_empty() && tokens.find("s").is_none());
-        let issued = tokens.issue("s", Scope::Client, Some("laptop".into()), 7).unwrap();
+        let issued = tokens.issue("s", TokenPurpose::Client, Some("laptop".into()), 7).unwrap();
         assert_eq!(tokens.find("s"), Some(issued.clone()));
         assert_eq!(tokens.find("t"), None);
         assert_eq!(tokens.list().unwrap(), vec![issued.clone()]);
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn an_id_belongs_to_the_first_install_until_its_last_token_is_gone() {
         let home = tempfile::tempdir().unwrap();
-        let (tokens, id) = (Tokens::new(home.path()), "gpu".parse().unwrap());
+        let (tokens, id) = (TokenStore::new(home.path()), "gpu".parse().unwrap());
         let (one, two) = (tokens.issue("1", executor("gpu"), None, 1).unwrap(), tokens.issue("2", executor("gpu"), None, 2).unwrap());
         tokens.bind(&id, "install-a").unwrap();
         tokens.bind(&id, "install-a").unwrap();
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn what_is_no_token_is_not_accepted() {
         let home = tempfile::tempdir().unwrap();
-        let tokens = Tokens::new(home.path());
+        let tokens = TokenStore::new(home.path());
         let issued = tokens.issue("s", executor("gpu"), None, 1).unwrap();
         fs::write(home.path().join("issued").join(&issued.digest), "{}").unwrap();
         assert!(tokens.find("s").is_none());

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
-use outpost_rpc::house::{Visit, plain};
+use outpost_rpc::http_service::{HttpRequest, plain};
 use tokio::time::Instant;
 
-use crate::admission::{Pass, Seat};
+use crate::admission::{BrowserSession, Pass};
 use crate::tokens::digest;
 
 /// A file of the page, and its type.
@@ -106,16 +106,16 @@ impl Sessions {
     }
 
     /// Ends a session: the digest of its cookie, if there was one.
-    pub fn end(&self, visit: &Visit) -> Option<String> {
+    pub fn end(&self, visit: &HttpRequest) -> Option<String> {
         let cookie = digest(visit.cookie(COOKIE)?);
         self.lock().remove(&cookie).map(|_| cookie)
     }
 
     /// The client behind a cookie of ours; with the token that it stands for.
-    pub fn find(&self, visit: &Visit) -> Option<Pass> {
+    pub fn find(&self, visit: &HttpRequest) -> Option<Pass> {
         let cookie = digest(visit.cookie(COOKIE)?);
         let Session { token, ends, .. } = self.lock().get(&cookie).cloned()?;
-        (ends > Instant::now()).then_some(Pass { token, session: Some(Seat { cookie, ends }) })
+        (ends > Instant::now()).then_some(Pass { token, session: Some(BrowserSession { cookie, ends }) })
     }
 }
 
@@ -141,10 +141,10 @@ mod tests {
 
     use super::*;
 
-    fn with(cookie: &str) -> Visit {
+    fn with(cookie: &str) -> HttpRequest {
         let mut headers = HeaderMap::new();
         headers.insert(header::COOKIE, HeaderValue::from_str(cookie.split(';').next().unwrap()).unwrap());
-        Visit { method: Method::GET, uri: Uri::from_static("/"), headers, body: Bytes::new(), ends: None }
+        HttpRequest { method: Method::GET, uri: Uri::from_static("/"), headers, body: Bytes::new(), ends: None }
     }
 
     #[test]

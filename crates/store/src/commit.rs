@@ -47,7 +47,7 @@ impl Default for CommitConfig {
 
 /// Bytes of a journal that must be durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct JournalPiece {
     pub thread: ThreadId,
     pub fence: u64,
     /// Of the journal.
@@ -61,7 +61,7 @@ pub(crate) struct Piece {
 }
 
 /// The journal of a piece, and what else must be synced.
-pub(crate) struct Source {
+pub(crate) struct PieceSource {
     pub journal: Arc<File>,
     pub extent: Extent,
     pub folders: Vec<PathBuf>,
@@ -77,7 +77,7 @@ pub(crate) enum Extent {
 }
 
 struct Request {
-    piece: Piece,
+    piece: JournalPiece,
     extent: Extent,
     /// Folders that do not durably name the journal yet.
     folders: Vec<PathBuf>,
@@ -117,9 +117,9 @@ impl CommitLog {
     }
 
     /// Makes a piece durable. The answer comes when it is.
-    pub fn commit(&self, piece: Piece, source: Source) -> oneshot::Receiver<Result<(), String>> {
+    pub fn commit(&self, piece: JournalPiece, source: PieceSource) -> oneshot::Receiver<Result<(), String>> {
         let (done, answer) = oneshot::channel();
-        let Source { journal, extent, folders } = source;
+        let PieceSource { journal, extent, folders } = source;
         self.send(Message::Commit(Request { piece, extent, folders, journal, done }));
         answer
     }
@@ -319,13 +319,13 @@ fn sync_all<'a>(files: impl Iterator<Item = &'a Arc<File>>) -> io::Result<()> {
     })
 }
 
-impl Piece {
+impl JournalPiece {
     fn size(&self) -> usize {
         16 + 8 + 8 + 8 + 8 + 2 + self.path.len() + 4 + self.bytes.len()
     }
 }
 
-fn encode<'a>(generation: u64, pieces: impl Iterator<Item = &'a Piece>) -> Vec<u8> {
+fn encode<'a>(generation: u64, pieces: impl Iterator<Item = &'a JournalPiece>) -> Vec<u8> {
     let mut frame = vec![0; FRAME_HEAD];
     for piece in pieces {
         frame.extend_from_slice(piece.thread.uuid().as_bytes());
@@ -361,7 +361,7 @@ impl<'a> Scan<'a> {
         self.take(N)?.try_into().ok()
     }
 
-    fn piece(&mut self) -> Option<Piece> {
+    fn piece(&mut self) -> Option<JournalPiece> {
         let thread = ThreadId::new(Uuid::from_bytes(self.array()?));
         let fence = u64::from_le_bytes(self.array()?);
         let edition = u64::from_le_bytes(self.array()?);
@@ -370,13 +370,13 @@ impl<'a> Scan<'a> {
         let length = u16::from_le_bytes(self.array()?);
         let path = std::str::from_utf8(self.take(length.into())?).ok()?.to_owned();
         let length = u32::from_le_bytes(self.array()?);
-        Some(Piece { thread, fence, edition, offset, last, path, bytes: self.take(length as usize)?.to_vec() })
+        Some(JournalPiece { thread, fence, edition, offset, last, path, bytes: self.take(length as usize)?.to_vec() })
     }
 }
 
 /// The pieces in a log that was left behind, in the order in which they were written. What follows the last whole frame was
 /// never told as durable.
-pub(crate) fn decode(log: &[u8]) -> Vec<Piece> {
+pub(crate) fn decode(log: &[u8]) -> Vec<JournalPiece> {
     let mut pieces = Vec::new();
     let mut position = 0;
     let mut generation = None;
@@ -412,7 +412,7 @@ impl Dead {
 
 /// Writes what dead programs left in their logs into the journals again, and removes the logs. `write` does one journal: its
 /// pieces come in the order of their fencing numbers.
-pub(crate) fn replay(folder: &Path, mut write: impl FnMut(&Dead, Vec<Piece>) -> io::Result<()>) -> io::Result<usize> {
+pub(crate) fn replay(folder: &Path, mut write: impl FnMut(&Dead, Vec<JournalPiece>) -> io::Result<()>) -> io::Result<usize> {
     if !folder.exists() {
         return Ok(0);
     }
@@ -430,7 +430,7 @@ pub(crate) fn replay(folder: &Path, mut write: impl FnMut(&Dead, Vec<Piece>) -> 
             logs.push((path, file));
         }
     }
-    let mut journals: HashMap<ThreadId, Vec<Piece>> = HashMap::new();
+    let mut journals: HashMap<ThreadId, Vec<JournalPiece>> = HashMap::new();
     for (path, _) in &logs {
         for piece in decode(&fs::read(path)?) {
             journals.entry(piece.thread).or_default().push(piece);
@@ -452,9 +452,9 @@ pub(crate) fn replay(folder: &Path, mut write: impl FnMut(&Dead, Vec<Piece>) -> 
 mod tests {
     use super::*;
 
-    fn piece(thread: u128, offset: u64, bytes: &[u8]) -> Piece {
+    fn piece(thread: u128, offset: u64, bytes: &[u8]) -> JournalPiece {
         let thread = ThreadId::new(Uuid::from_u128(thread));
-        Piece { thread, fence: 3, edition: 0, offset, last: offset, path: "threads/x.jsonl".into(), bytes: bytes.to_vec() }
+        JournalPiece { thread, fence: 3, edition: 0, offset, last: offset, path: "threads/x.jsonl".into(), bytes: bytes.to_vec() }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use outpost_thread::{Entry, Raw, Seq, ThreadId};
 
 use crate::damage::{Damage, DamageKind};
-use crate::journal::{self, HeaderError, Parts};
+use crate::journal::{self, HeaderError, LineParts};
 use crate::store::{ReadError, Store};
 
 /// What was written.
@@ -49,7 +49,7 @@ pub async fn export(store: &Store, thread: ThreadId, out: &mut impl Write) -> Re
         for entry in &batch.with_gaps() {
             let kind = entry.fact.kind();
             let data = entry.fact.data().map_err(|error| ExportError::Unwritable { kind: kind.to_owned(), why: error.to_string() })?;
-            sum = journal::write(&mut bytes, sum, Parts { seq: entry.seq, at: entry.at, kind, data: data.get() });
+            sum = journal::write(&mut bytes, sum, LineParts { seq: entry.seq, at: entry.at, kind, data: data.get() });
             exported.entries += 1;
         }
         out.write_all(&bytes)?;

@@ -12,8 +12,8 @@ mod file;
 mod line;
 mod lineage;
 mod meta;
+mod rollouts;
 mod scribe;
-mod shelf;
 mod target;
 mod time;
 
@@ -31,10 +31,10 @@ use crate::store::{AppendError, ReadError, Store};
 pub use claude::ClaudeError;
 use convert::{Beside, Converter};
 pub use file::BadLine;
-use lineage::Lineage;
 pub use lineage::LineageError;
+use lineage::RolloutLineage;
+use rollouts::RolloutCatalog;
 use scribe::Dated;
-use shelf::Shelf;
 use target::Target;
 
 /// Pieces of a file that were read and not written yet.
@@ -58,7 +58,7 @@ enum Writer {
 
 /// What there is to import at a path.
 pub struct Rollouts {
-    shelf: Shelf,
+    shelf: RolloutCatalog,
     pub found: Vec<Rollout>,
 }
 
@@ -67,14 +67,14 @@ pub struct Rollouts {
 pub struct Imported {
     pub thread: ThreadId,
     pub turns: u64,
-    pub outcome: Outcome,
+    pub outcome: ImportOutcome,
     /// Kinds of lines that are carried without being understood, and how many of each.
     pub carried: BTreeMap<String, u64>,
     pub unreadable: Vec<BadLine>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ImportOutcome {
     Created,
     /// It was here already, and the rollout has grown since.
     Continued {
@@ -108,8 +108,8 @@ pub enum ImportError {
 impl Rollouts {
     /// Looks at a file, or at everything below a folder.
     pub fn find(path: &Path) -> io::Result<Self> {
-        let shelf = Shelf::open(path)?;
-        let rollout = |(id, found): (&String, &shelf::Found)| Rollout {
+        let shelf = RolloutCatalog::open(path)?;
+        let rollout = |(id, found): (&String, &rollouts::FoundRollout)| Rollout {
             path: found.path.clone(),
             archived: found.archived,
             name: shelf.name(id).map(str::to_owned),
@@ -129,7 +129,7 @@ impl Rollouts {
     }
 
     async fn import_rollout(&self, rollout: &Rollout, store: &Store) -> Result<Imported, ImportError> {
-        let lineage = Lineage::trace(&rollout.path, &self.shelf)?;
+        let lineage = RolloutLineage::trace(&rollout.path, &self.shelf)?;
         let id = &lineage.head.thread;
         let thread: ThreadId = id.parse().map_err(|_| ImportError::Id { path: rollout.path.clone(), id: id.clone() })?;
         let name = rollout.name.as_deref().or_else(|| self.shelf.name(id));
@@ -211,7 +211,7 @@ pub async fn import_export(path: &Path, store: &Store) -> Result<Imported, Impor
     Ok(Imported { thread, turns, outcome, carried: BTreeMap::new(), unreadable: Vec::new() })
 }
 
-async fn write(store: &Store, thread: ThreadId, facts: Vec<Dated>) -> Result<Outcome, ImportError> {
+async fn write(store: &Store, thread: ThreadId, facts: Vec<Dated>) -> Result<ImportOutcome, ImportError> {
     let mut target = Target::begin(store, thread).await?;
     if let Err(error) = target.take(facts).await {
         target.give_up().await;

@@ -31,17 +31,17 @@ pub use database::IndexError;
 
 use crate::blob::Blobs;
 use crate::list::{Coverage, ListPage, ListQuery};
-use crate::summary::Summary;
+use crate::summary::ThreadSummary;
 use database::Database;
 use scan::JournalFile;
-use writer::{Note, Writer};
+use writer::{IndexWriter, Note};
 
 /// How long a search waits for an index that is being filled: most are whole by then, and the caller does not seem to hang.
 const SEARCH_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where things are, and how long a note may wait for others.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct IndexConfig {
     /// Where the index is kept.
     pub directory: PathBuf,
     pub journals: PathBuf,
@@ -52,7 +52,7 @@ pub struct Config {
     pub delay: Duration,
 }
 
-impl Config {
+impl IndexConfig {
     /// Of a home, with the usual patience.
     pub fn of_home(home: &Path) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl Abreast {
 /// A handle; the writer ends with the last one.
 #[derive(Clone)]
 pub struct Index {
-    config: Arc<Config>,
+    config: Arc<IndexConfig>,
     notes: Sender<Note>,
     state: watch::Receiver<State>,
     abreast: Arc<Abreast>,
@@ -120,11 +120,11 @@ pub struct Index {
 
 impl Index {
     /// Starts the writer, which opens, checks or makes the file. Callers need not wait for it.
-    pub fn start(config: Config) -> io::Result<Self> {
+    pub fn start(config: IndexConfig) -> io::Result<Self> {
         let (notes, inbox) = mpsc::channel();
         let (state, watcher) = watch::channel(State::default());
         let abreast: Arc<Abreast> = Arc::default();
-        let writer = Writer::new(config.clone(), inbox, state, abreast.clone());
+        let writer = IndexWriter::new(config.clone(), inbox, state, abreast.clone());
         std::thread::Builder::new().name("thread-index".into()).spawn(move || writer.run())?;
         Ok(Self { config: Arc::new(config), notes, state: watcher, abreast, readers: Arc::default() })
     }
@@ -166,7 +166,7 @@ impl Index {
         Ok(ListPage::cut(threads, &query, self.state.borrow().coverage()))
     }
 
-    pub async fn summary(&self, id: ThreadId) -> Result<Option<Summary>, IndexError> {
+    pub async fn summary(&self, id: ThreadId) -> Result<Option<ThreadSummary>, IndexError> {
         self.ask(move |database| Ok(database.find(id)?.map(|(_, row)| row.summary))).await
     }
 

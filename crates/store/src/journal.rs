@@ -11,7 +11,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use outpost_thread::{Base, Entry, FORMAT, Fact, Raw, Seq, ThreadId, VERSION};
+use outpost_thread::{Entry, FORMAT, Fact, ForkBase, Raw, Seq, ThreadId, VERSION};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// A line is never longer than this, its end included. What is larger becomes a blob.
@@ -75,7 +75,7 @@ impl FromStr for Sum {
 pub struct NotASum;
 
 /// Writes the first line. A fork names the prefix that it shares here, too: without it everything would be lost.
-pub fn header(thread: ThreadId, base: Option<&Base>) -> (Vec<u8>, Sum) {
+pub fn header(thread: ThreadId, base: Option<&ForkBase>) -> (Vec<u8>, Sum) {
     let mut line = format!("{{\"format\":\"{FORMAT}\",\"version\":{VERSION},\"thread\":\"{thread}\"").into_bytes();
     if let Some(text) = base.and_then(|base| serde_json::to_string(base).ok()) {
         line.extend_from_slice(b",\"base\":");
@@ -91,7 +91,7 @@ pub fn header(thread: ThreadId, base: Option<&Base>) -> (Vec<u8>, Sum) {
 
 /// What a line says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parts<'a> {
+pub struct LineParts<'a> {
     pub seq: Seq,
     pub at: u64,
     /// Must be plain, see [`is_plain`].
@@ -101,7 +101,7 @@ pub struct Parts<'a> {
 }
 
 /// Appends a line to `out`.
-pub fn write(out: &mut Vec<u8>, previous: Sum, parts: Parts<'_>) -> Sum {
+pub fn write(out: &mut Vec<u8>, previous: Sum, parts: LineParts<'_>) -> Sum {
     use std::io::Write;
     let start = out.len();
     // Writing into a vector cannot fail.
@@ -138,7 +138,7 @@ pub fn is_plain(kind: &str) -> bool {
 pub struct Header {
     pub version: u32,
     pub thread: ThreadId,
-    pub base: Option<Base>,
+    pub base: Option<ForkBase>,
     pub sum: Sum,
 }
 
@@ -155,14 +155,14 @@ pub enum HeaderError {
 /// Reads the first line, without its end.
 pub fn read_header(line: &[u8]) -> Result<Header, HeaderError> {
     #[derive(serde::Deserialize)]
-    struct Shape {
+    struct LineOutline {
         format: String,
         version: u32,
         thread: ThreadId,
         #[serde(default)]
-        base: Option<Base>,
+        base: Option<ForkBase>,
     }
-    let shape: Shape =
+    let shape: LineOutline =
         serde_json::from_slice(line).map_err(|_| if line.contains(&b'"') { HeaderError::Damaged } else { HeaderError::NotOurs })?;
     if shape.format != FORMAT {
         return Err(HeaderError::NotOurs);
@@ -186,7 +186,7 @@ fn split(line: &[u8]) -> Option<(&[u8], Sum)> {
 
 /// A line that is whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Line<'a> {
+pub struct JournalLine<'a> {
     pub seq: Seq,
     pub at: u64,
     pub kind: &'a str,
@@ -195,7 +195,7 @@ pub struct Line<'a> {
     own: u64,
 }
 
-impl Line<'_> {
+impl JournalLine<'_> {
     /// Whether it stands after a line with this sum.
     pub fn follows(&self, previous: Sum) -> bool {
         Sum::chained(previous, self.own) == self.sum
@@ -205,8 +205,8 @@ impl Line<'_> {
         Raw::parse(self.data)
     }
 
-    pub const fn parts(&self) -> Parts<'_> {
-        Parts { seq: self.seq, at: self.at, kind: self.kind, data: self.data }
+    pub const fn parts(&self) -> LineParts<'_> {
+        LineParts { seq: self.seq, at: self.at, kind: self.kind, data: self.data }
     }
 }
 
@@ -246,14 +246,14 @@ impl Shape {
     }
 
     /// The line itself. None if these are other bytes.
-    pub fn line<'a>(&self, bytes: &'a [u8]) -> Option<Line<'a>> {
+    pub fn line<'a>(&self, bytes: &'a [u8]) -> Option<JournalLine<'a>> {
         let text = |(from, to): (usize, usize)| std::str::from_utf8(bytes.get(from..to)?).ok();
-        Some(Line { seq: self.seq, at: self.at, kind: text(self.kind)?, data: text(self.data)?, sum: self.sum, own: self.own })
+        Some(JournalLine { seq: self.seq, at: self.at, kind: text(self.kind)?, data: text(self.data)?, sum: self.sum, own: self.own })
     }
 }
 
 /// Reads a line, without its end.
-pub fn read(line: &[u8]) -> Option<Line<'_>> {
+pub fn read(line: &[u8]) -> Option<JournalLine<'_>> {
     Shape::of(line)?.line(line)
 }
 
@@ -278,12 +278,12 @@ pub fn as_blob(data: &str) -> Option<BlobData> {
 }
 
 /// The entry of a line, given its data.
-pub fn entry(version: u32, line: &Line<'_>, data: Raw) -> Entry {
+pub fn entry(version: u32, line: &JournalLine<'_>, data: Raw) -> Entry {
     Entry { seq: line.seq, at: line.at, fact: Fact::read(version, line.kind, data) }
 }
 
 /// The same from the text of its data, which is looked at only once. None if that is no JSON.
-pub fn entry_of_text(version: u32, line: &Line<'_>, data: &str) -> Option<Entry> {
+pub fn entry_of_text(version: u32, line: &JournalLine<'_>, data: &str) -> Option<Entry> {
     Fact::read_text(version, line.kind, data).ok().map(|fact| Entry { seq: line.seq, at: line.at, fact })
 }
 
@@ -303,7 +303,7 @@ mod tests {
         let mut out = Vec::new();
         let entry = sample(seq);
         let data = entry.fact.data().unwrap();
-        let sum = write(&mut out, previous, Parts { seq, at: entry.at, kind: entry.fact.kind(), data: data.get() });
+        let sum = write(&mut out, previous, LineParts { seq, at: entry.at, kind: entry.fact.kind(), data: data.get() });
         assert_eq!(out.pop(), Some(b'\n'));
         (out, sum)
     }

@@ -35,7 +35,7 @@ pub enum ClaimMode {
 /// Who holds a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Holder {
+pub struct LeaseHolder {
     /// One start of a program.
     pub instance: String,
     pub host: String,
@@ -45,7 +45,7 @@ pub struct Holder {
     pub renewed: u64,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LeaseHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {} on {}", self.pid, self.host)
     }
@@ -58,7 +58,7 @@ pub enum ClaimError {
     #[error("thread {0} exists already")]
     Exists(ThreadId),
     #[error("thread {thread} is being written by {holder}, for {} s; take it over, or end that process", age_ms / 1000)]
-    Held { thread: ThreadId, holder: Holder, age_ms: u64 },
+    Held { thread: ThreadId, holder: LeaseHolder, age_ms: u64 },
     #[error("the journal of thread {thread} cannot be opened: {why}")]
     Journal { thread: ThreadId, why: crate::reader::JournalError },
     #[error("cannot claim: {0}")]
@@ -73,7 +73,7 @@ pub enum ClaimError {
 pub(crate) struct Record {
     pub fence: u64,
     /// None once it was given back.
-    pub holder: Option<Holder>,
+    pub holder: Option<LeaseHolder>,
     /// Counts how often the journal was replaced by another file. What commit logs hold of an older one is void.
     pub edition: u64,
 }

@@ -39,19 +39,19 @@ pub use blob::{BlobError, Digest, NotADigest};
 pub use commit::CommitConfig;
 pub use damage::{Damage, DamageKind};
 pub use export::{ExportError, ExportFileError, Exported, export, is_export};
-pub use import::{BadLine, ClaudeError, ImportError, Imported, LineageError, Outcome, Rollout, Rollouts, import_export};
-pub use index::{Config as IndexConfig, Index, IndexError};
-pub use journal::{Header, HeaderError, LINE_LIMIT, Line, NotASum, Sum, read as read_line, read_header};
-pub use lease::{ClaimError, ClaimMode, Holder, Lease};
-pub use list::{Coverage, Cursor, CursorError, Direction, Kin, ListPage, ListQuery, Order, Shelf};
+pub use import::{BadLine, ClaudeError, ImportError, ImportOutcome, Imported, LineageError, Rollout, Rollouts, import_export};
+pub use index::{Index, IndexConfig, IndexError};
+pub use journal::{Header, HeaderError, JournalLine, LINE_LIMIT, NotASum, Sum, read as read_line, read_header};
+pub use lease::{ClaimError, ClaimMode, Lease, LeaseHolder};
+pub use list::{Ancestry, Coverage, CursorError, Direction, ListCursor, ListOrder, ListPage, ListQuery, ListScope};
 pub use local::{LocalConfig, LocalHistory, LocalStore, OpenError};
 pub use memory::{MemoryHistory, MemoryStore};
 pub use open::{Opened, context, context_with, keep_checkpoint, open, open_fork, unnoted};
-pub use postgres::{Change, Feed, PostgresConfig, PostgresError, PostgresHistory, PostgresStore};
-pub use reader::{Backward, Forward, Found, JournalError, Place, Start, Tail, locate, start, tail};
+pub use postgres::{ChangeFeed, PostgresConfig, PostgresError, PostgresHistory, PostgresStore, ThreadChange};
+pub use reader::{Backward, Forward, JournalError, JournalStart, ReadOutcome, ReaderPosition, Tail, locate, start, tail};
 pub use store::{
-    AppendError, Appended, Batch, Clock, DeleteError, Durability, ForkRequest, ForkStoreError, Head, History, Need, Page, PageRequest,
-    ReadError, Redactor, Store,
+    AppendError, Appended, Batch, Clock, DeleteError, Durability, ForkRequest, ForkStoreError, HistoryReader, Need, Page, PageRequest,
+    ReadError, Redactor, Store, ThreadHead,
 };
-pub use summary::Summary;
+pub use summary::ThreadSummary;
 pub use words::{of as words_of, searchable};

@@ -7,12 +7,12 @@ use std::str::FromStr;
 use outpost_thread::{Entry, ThreadId};
 use serde::Serialize;
 
-use crate::summary::Summary;
+use crate::summary::ThreadSummary;
 use crate::words;
 
 /// By which time a list is ordered; threads with equal times are ordered by their ids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum ListOrder {
     /// When it was made.
     Created,
     /// When something was last written to it.
@@ -22,7 +22,7 @@ pub enum Order {
     Recency,
 }
 
-impl Order {
+impl ListOrder {
     /// The column that has this time, in either database.
     pub(crate) fn column(self) -> &'static str {
         match self {
@@ -52,13 +52,13 @@ impl Direction {
 
 /// Whom a thread must descend from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kin {
+pub enum Ancestry {
     ChildrenOf(ThreadId),
     DescendantsOf(ThreadId),
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Shelf {
+pub enum ListScope {
     #[default]
     Active,
     Archived,
@@ -68,26 +68,26 @@ pub enum Shelf {
 /// What to list. The default is a page of active threads, the one that changed last at the top.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListQuery {
-    pub shelf: Shelf,
-    pub order: Order,
+    pub shelf: ListScope,
+    pub order: ListOrder,
     pub direction: Direction,
     /// Only these sources; none means all.
     pub sources: Vec<String>,
     /// Only threads that work in one of these directories; none means all.
     pub cwds: Vec<String>,
-    pub kin: Option<Kin>,
+    pub kin: Option<Ancestry>,
     /// Words that all occur in one message of the thread, or a part of its name; the last word may be the beginning of one.
     pub search: Option<String>,
     pub limit: usize,
     /// Where the page before ended.
-    pub after: Option<Cursor>,
+    pub after: Option<ListCursor>,
 }
 
 impl Default for ListQuery {
     fn default() -> Self {
         Self {
-            shelf: Shelf::default(),
-            order: Order::default(),
+            shelf: ListScope::default(),
+            order: ListOrder::default(),
             direction: Direction::default(),
             sources: Vec::new(),
             cwds: Vec::new(),
@@ -102,7 +102,7 @@ impl Default for ListQuery {
 /// The place between two threads of a list. It names both the time and the id, so that threads with equal times are neither
 /// skipped nor shown twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cursor {
+pub struct ListCursor {
     pub at: u64,
     pub id: ThreadId,
 }
@@ -111,19 +111,19 @@ pub struct Cursor {
 #[error("`{0}` is no cursor: use the one that the page before came with")]
 pub struct CursorError(String);
 
-impl Cursor {
-    pub fn behind(summary: &Summary, order: Order) -> Self {
+impl ListCursor {
+    pub fn behind(summary: &ThreadSummary, order: ListOrder) -> Self {
         Self { at: summary.time(order), id: summary.id }
     }
 }
 
-impl fmt::Display for Cursor {
+impl fmt::Display for ListCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.at, self.id)
     }
 }
 
-impl FromStr for Cursor {
+impl FromStr for ListCursor {
     type Err = CursorError;
 
     fn from_str(text: &str) -> Result<Self, CursorError> {
@@ -147,9 +147,9 @@ pub enum Coverage {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListPage {
-    pub threads: Vec<Summary>,
+    pub threads: Vec<ThreadSummary>,
     /// Where the next page begins, if there is one.
-    pub next: Option<Cursor>,
+    pub next: Option<ListCursor>,
     pub coverage: Coverage,
 }
 
@@ -166,29 +166,29 @@ pub(crate) fn matches(search: &str, entry: &Entry) -> bool {
 }
 
 /// The answer from all threads, each with whether the words of a search occur in it.
-pub(crate) fn select(threads: Vec<(Summary, bool)>, query: &ListQuery) -> ListPage {
+pub(crate) fn select(threads: Vec<(ThreadSummary, bool)>, query: &ListQuery) -> ListPage {
     let parents: HashMap<ThreadId, ThreadId> = threads.iter().filter_map(|(thread, _)| Some((thread.id, thread.parent?))).collect();
     let descends = |thread: ThreadId, root: ThreadId| {
         // Bounded, so that a circle does not turn for ever.
         let up = std::iter::successors(parents.get(&thread), |parent| parents.get(parent));
         up.take(parents.len() + 1).any(|parent| *parent == root)
     };
-    let is_wanted = |(thread, is_found): &(Summary, bool)| {
+    let is_wanted = |(thread, is_found): &(ThreadSummary, bool)| {
         let is_named =
             |search: &String| thread.name.as_ref().is_some_and(|name| name.to_lowercase().contains(&search.trim().to_lowercase()));
         let one_of =
             |wanted: &[String], value: &Option<String>| wanted.is_empty() || value.as_ref().is_some_and(|value| wanted.contains(value));
-        (query.shelf == Shelf::Both || (query.shelf == Shelf::Archived) == thread.archived)
+        (query.shelf == ListScope::Both || (query.shelf == ListScope::Archived) == thread.archived)
             && one_of(&query.sources, &thread.source)
             && one_of(&query.cwds, &thread.cwd)
             && query.kin.is_none_or(|kin| match kin {
-                Kin::ChildrenOf(parent) => thread.parent == Some(parent),
-                Kin::DescendantsOf(root) => descends(thread.id, root),
+                Ancestry::ChildrenOf(parent) => thread.parent == Some(parent),
+                Ancestry::DescendantsOf(root) => descends(thread.id, root),
             })
             && query.search.as_ref().is_none_or(|search| *is_found || is_named(search))
     };
-    let mut wanted: Vec<Summary> = threads.into_iter().filter(is_wanted).map(|(thread, _)| thread).collect();
-    let place = |thread: &Summary| (thread.time(query.order), thread.id);
+    let mut wanted: Vec<ThreadSummary> = threads.into_iter().filter(is_wanted).map(|(thread, _)| thread).collect();
+    let place = |thread: &ThreadSummary| (thread.time(query.order), thread.id);
     wanted.sort_unstable_by_key(place);
     if query.direction == Direction::NewestFirst {
         wanted.reverse();
@@ -203,10 +203,10 @@ pub(crate) fn select(threads: Vec<(Summary, bool)>, query: &ListQuery) -> ListPa
 
 impl ListPage {
     /// Of one row more than was asked for: the surplus tells that there is a next page.
-    pub fn cut(mut threads: Vec<Summary>, query: &ListQuery, coverage: Coverage) -> Self {
+    pub fn cut(mut threads: Vec<ThreadSummary>, query: &ListQuery, coverage: Coverage) -> Self {
         let has_more = threads.len() > query.limit;
         threads.truncate(query.limit);
-        let next = threads.last().filter(|_| has_more).map(|last| Cursor::behind(last, query.order));
+        let next = threads.last().filter(|_| has_more).map(|last| ListCursor::behind(last, query.order));
         Self { threads, next, coverage }
     }
 }

@@ -21,20 +21,21 @@ use std::time::{Duration, Instant};
 use outpost_thread::{Checkpoint, Entry, Fact, Seq, ThreadId};
 
 use crate::blob::{BlobError, Blobs, Digest};
-use crate::commit::{self, CommitConfig, CommitLog, Dead, Piece};
-use crate::index::{Config as IndexConfig, Index};
-use crate::lease::{ClaimError, ClaimMode, Holder, Lease, LeaseFile, Record};
+use crate::commit::{self, CommitConfig, CommitLog, Dead, JournalPiece};
+use crate::index::{Index, IndexConfig};
+use crate::lease::{ClaimError, ClaimMode, Lease, LeaseFile, LeaseHolder, Record};
 use crate::list::{ListPage, ListQuery};
 use crate::store::{
-    AppendError, Appended, Clock, DeleteError, Durability, ForkRequest, ForkStoreError, Head, Need, Page, PageRequest, ReadError, Redactor,
+    AppendError, Appended, Clock, DeleteError, Durability, ForkRequest, ForkStoreError, Need, Page, PageRequest, ReadError, Redactor,
+    ThreadHead,
 };
-use crate::summary::Summary;
+use crate::summary::ThreadSummary;
 
-use crate::verify::{Repair, Verdict};
+use crate::verify::{Repair, VerifyReport};
 
 pub use history::LocalHistory;
-use segment::Lineage;
-use writer::Writer;
+use segment::SegmentLineage;
+use writer::JournalWriter;
 
 /// How long a program that was killed may seem to live on.
 const LAST_BREATH: Duration = Duration::from_secs(2);
@@ -64,12 +65,12 @@ pub enum OpenError {
 
 /// A home on disk.
 #[derive(Clone)]
-pub struct LocalStore(Arc<Home>);
+pub struct LocalStore(Arc<LocalHome>);
 
-pub(crate) struct Home {
+pub(crate) struct LocalHome {
     config: LocalConfig,
     blobs: Blobs,
-    writers: Mutex<HashMap<ThreadId, Arc<Mutex<Writer>>>>,
+    writers: Mutex<HashMap<ThreadId, Arc<Mutex<JournalWriter>>>>,
     places: Mutex<Places>,
     /// Made with the first lease, so that merely reading leaves no trace.
     log: OnceLock<CommitLog>,
@@ -94,7 +95,7 @@ impl LocalStore {
     pub fn open(config: LocalConfig) -> Result<Self, OpenError> {
         let shown = config.home.display().to_string();
         make_folder(&config.home).map_err(|why| OpenError::Home { path: shown.clone(), why })?;
-        let home = Home {
+        let home = LocalHome {
             blobs: Blobs::new(config.home.join("blobs")),
             config,
             writers: Mutex::default(),
@@ -118,7 +119,7 @@ impl LocalStore {
         blocking(move || home.claim(thread, mode)).await
     }
 
-    pub async fn holder(&self, thread: ThreadId) -> Result<Option<Holder>, ClaimError> {
+    pub async fn holder(&self, thread: ThreadId) -> Result<Option<LeaseHolder>, ClaimError> {
         let home = self.0.clone();
         blocking(move || home.holder(thread)).await
     }
@@ -138,7 +139,7 @@ impl LocalStore {
         self.0.append(lease, entries, need).await
     }
 
-    pub async fn head(&self, thread: ThreadId) -> Result<Head, ReadError> {
+    pub async fn head(&self, thread: ThreadId) -> Result<ThreadHead, ReadError> {
         let home = self.0.clone();
         blocking(move || home.head(thread)).await
     }
@@ -182,7 +183,7 @@ impl LocalStore {
         Ok(self.index()?.list(query).await?)
     }
 
-    pub async fn summary(&self, thread: ThreadId) -> Result<Option<Summary>, ReadError> {
+    pub async fn summary(&self, thread: ThreadId) -> Result<Option<ThreadSummary>, ReadError> {
         Ok(self.index()?.summary(thread).await?)
     }
 
@@ -214,7 +215,7 @@ impl LocalStore {
         self.index().ok()?.high_seq(thread).await.ok()?
     }
 
-    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
+    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<VerifyReport, ReadError> {
         let home = self.0.clone();
         // Read first: another program may be writing meanwhile.
         let known = known.max(self.known_last(thread).await);
@@ -257,7 +258,7 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-impl Home {
+impl LocalHome {
     pub(crate) fn now(&self) -> u64 {
         (self.config.clock)()
     }
@@ -337,13 +338,19 @@ impl Home {
         journal.with_extension("lease")
     }
 
-    fn me(&self) -> Holder {
+    fn me(&self) -> LeaseHolder {
         let now = self.now();
-        Holder { instance: self.config.instance.clone(), host: self.config.host.clone(), pid: std::process::id(), since: now, renewed: now }
+        LeaseHolder {
+            instance: self.config.instance.clone(),
+            host: self.config.host.clone(),
+            pid: std::process::id(),
+            since: now,
+            renewed: now,
+        }
     }
 
     /// Whether a holder is still there, as far as can be known from here.
-    fn is_alive(&self, holder: &Holder) -> bool {
+    fn is_alive(&self, holder: &LeaseHolder) -> bool {
         if holder.instance == self.config.instance {
             return true;
         }
@@ -391,7 +398,7 @@ impl Home {
         if writers.contains_key(&thread) {
             return Err(ClaimError::Exists(thread));
         }
-        writers.insert(thread, Arc::new(Mutex::new(Writer::unborn(thread))));
+        writers.insert(thread, Arc::new(Mutex::new(JournalWriter::unmaterialized(thread))));
         Ok(Lease { thread, epoch: writer::FIRST_EPOCH })
     }
 
@@ -427,7 +434,7 @@ impl Home {
                 return Err(ClaimError::Held { thread, holder, age_ms });
             }
             let epoch = record.fence + 1;
-            let writer = Writer::open(thread, &path, epoch, record.edition).map_err(|why| ClaimError::Journal { thread, why })?;
+            let writer = JournalWriter::open(thread, &path, epoch, record.edition).map_err(|why| ClaimError::Journal { thread, why })?;
             locked.write(&Record { fence: epoch, holder: Some(self.me()), edition: record.edition })?;
             writer
         };
@@ -442,7 +449,8 @@ impl Home {
         let since = Instant::now();
         while since.elapsed() < LAST_BREATH {
             let holder = lease.lock()?.read()?.and_then(|record| record.holder);
-            let is_gone = |holder: &Holder| holder.host == self.config.host && !Path::new("/proc").join(holder.pid.to_string()).exists();
+            let is_gone =
+                |holder: &LeaseHolder| holder.host == self.config.host && !Path::new("/proc").join(holder.pid.to_string()).exists();
             if !holder.is_some_and(|holder| is_gone(&holder) && self.is_alive(&holder)) {
                 break;
             }
@@ -451,7 +459,7 @@ impl Home {
         Ok(())
     }
 
-    fn holder(&self, thread: ThreadId) -> Result<Option<Holder>, ClaimError> {
+    fn holder(&self, thread: ThreadId) -> Result<Option<LeaseHolder>, ClaimError> {
         if lock(&self.writers).contains_key(&thread) {
             return Ok(Some(self.me()));
         }
@@ -538,13 +546,13 @@ impl Home {
         AppendError::NoSpace { place: self.config.home.clone() }
     }
 
-    fn head(&self, thread: ThreadId) -> Result<Head, ReadError> {
+    fn head(&self, thread: ThreadId) -> Result<ThreadHead, ReadError> {
         if let Some(writer) = lock(&self.writers).get(&thread).cloned()
-            && let Some(head) = lock(&writer).unborn_head(thread)
+            && let Some(head) = lock(&writer).unmaterialized_head(thread)
         {
             return Ok(head);
         }
-        let mut head = Lineage::open(self, thread)?.head(self)?;
+        let mut head = SegmentLineage::open(self, thread)?.head(self)?;
         if let Some(writer) = lock(&self.writers).get(&thread) {
             head.durable = lock(writer).durable();
         }
@@ -579,7 +587,7 @@ impl Home {
 
     fn checkpoint(&self, thread: ThreadId) -> Option<Checkpoint> {
         let checkpoint = Checkpoint::decode(&fs::read(self.checkpoint_path(thread)).ok()?).ok()?;
-        let lineage = Lineage::open(self, thread).ok()?;
+        let lineage = SegmentLineage::open(self, thread).ok()?;
         (checkpoint.thread.id == thread && lineage.bears_out(checkpoint.seq, &checkpoint.sum)).then_some(checkpoint)
     }
 
@@ -598,7 +606,7 @@ impl Home {
     }
 
     /// Writes into a journal what it should hold.
-    fn restore(&self, dead: &Dead, pieces: &[Piece]) -> io::Result<()> {
+    fn restore(&self, dead: &Dead, pieces: &[JournalPiece]) -> io::Result<()> {
         let Some(first) = pieces.first() else { return Ok(()) };
         let path = self.config.home.join(&first.path);
         let journal = match File::options().read(true).write(true).open(&path) {
@@ -653,7 +661,7 @@ fn date(ms: u64) -> (u64, u64, u64) {
 }
 
 /// Whether a thread comes to be on disk with this entry. What only describes it can wait.
-pub(crate) fn gives_birth(entry: &Entry) -> bool {
+pub(crate) fn materializes(entry: &Entry) -> bool {
     !matches!(entry.fact, Fact::ThreadCreated(_) | Fact::MetadataChanged(_) | Fact::SettingsChanged(_) | Fact::SelectionChanged(_))
 }
 

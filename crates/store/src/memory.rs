@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use outpost_thread::{Base, Checkpoint, Entry, Fact, Seq, ThreadId};
+use outpost_thread::{Checkpoint, Entry, Fact, ForkBase, Seq, ThreadId};
 
 use crate::blob::{BlobError, Digest};
 use crate::damage::{Damage, DamageKind};
-use crate::lease::{ClaimError, ClaimMode, Holder, Lease};
+use crate::lease::{ClaimError, ClaimMode, Lease, LeaseHolder};
 use crate::list::{self, ListPage, ListQuery};
 use crate::local::lock;
 use crate::store::{
-    AppendError, Appended, Batch, Clock, DeleteError, ForkRequest, ForkStoreError, Head, Need, Page, PageRequest, ReadError, Redactor,
+    AppendError, Appended, Batch, Clock, DeleteError, ForkRequest, ForkStoreError, Need, Page, PageRequest, ReadError, Redactor, ThreadHead,
 };
-use crate::summary::Summary;
-use crate::verify::{Repair, Verdict};
+use crate::summary::ThreadSummary;
+use crate::verify::{Repair, VerifyReport};
 
 #[derive(Clone)]
 pub struct MemoryStore(Arc<Shared>);
@@ -51,8 +51,8 @@ impl MemoryHistory {
 }
 
 /// This program: no other can hold what is in its memory.
-fn here(since: u64, renewed: u64) -> Holder {
-    Holder { instance: "memory".into(), host: "here".into(), pid: std::process::id(), since, renewed }
+fn here(since: u64, renewed: u64) -> LeaseHolder {
+    LeaseHolder { instance: "memory".into(), host: "here".into(), pid: std::process::id(), since, renewed }
 }
 
 impl MemoryStore {
@@ -86,7 +86,7 @@ impl MemoryStore {
         Ok(Lease { thread, epoch: kept.epoch })
     }
 
-    pub async fn holder(&self, thread: ThreadId) -> Result<Option<Holder>, ClaimError> {
+    pub async fn holder(&self, thread: ThreadId) -> Result<Option<LeaseHolder>, ClaimError> {
         let now = (self.0.clock)();
         let threads = lock(&self.0.threads);
         let kept = threads.get(&thread).ok_or(ClaimError::NotFound(thread))?;
@@ -97,7 +97,7 @@ impl MemoryStore {
         let mut threads = lock(&self.0.threads);
         if let Some(kept) = threads.get_mut(&lease.thread).filter(|kept| kept.epoch == lease.epoch) {
             kept.held_since = None;
-            if !kept.entries.iter().any(crate::local::gives_birth) {
+            if !kept.entries.iter().any(crate::local::materializes) {
                 threads.remove(&lease.thread);
             }
         }
@@ -127,8 +127,8 @@ impl MemoryStore {
         Ok(clean.map_or_else(|| entry.clone(), |data| Entry { fact: Fact::read(outpost_thread::VERSION, kind, data), ..*entry }))
     }
 
-    pub async fn head(&self, thread: ThreadId) -> Result<Head, ReadError> {
-        self.read(thread, |kept| Head {
+    pub async fn head(&self, thread: ThreadId) -> Result<ThreadHead, ReadError> {
+        self.read(thread, |kept| ThreadHead {
             thread,
             first: kept.entries.get(kept.own_from).cloned(),
             last: kept.last(),
@@ -186,7 +186,7 @@ impl MemoryStore {
             return Err(ForkStoreError::OutOfRange { thread: parent, ordinal });
         }
         let own_from = entries.len();
-        forked.base = Base { thread: parent, ordinal, sum: String::new() };
+        forked.base = ForkBase { thread: parent, ordinal, sum: String::new() };
         let facts = std::iter::once(Fact::from(forked)).chain(cut.close.map(Fact::from));
         entries.extend(facts.zip(ordinal + 1..).map(|(fact, seq)| Entry { seq, at, fact }));
         threads.insert(thread, Kept { entries, own_from, epoch: 1, held_since: Some((self.0.clock)()), checkpoint: None });
@@ -201,29 +201,29 @@ impl MemoryStore {
 
     pub async fn threads(&self) -> Result<Vec<ThreadId>, ReadError> {
         let threads = lock(&self.0.threads);
-        Ok(threads.iter().filter(|(_, kept)| kept.entries.iter().any(crate::local::gives_birth)).map(|(thread, _)| *thread).collect())
+        Ok(threads.iter().filter(|(_, kept)| kept.entries.iter().any(crate::local::materializes)).map(|(thread, _)| *thread).collect())
     }
 
     pub async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
         let threads = lock(&self.0.threads);
-        let rows = threads.values().filter(|kept| kept.entries.iter().any(crate::local::gives_birth)).map(|kept| {
+        let rows = threads.values().filter(|kept| kept.entries.iter().any(crate::local::materializes)).map(|kept| {
             let is_found = query.search.as_ref().is_none_or(|search| kept.entries.iter().any(|entry| list::matches(search, entry)));
             (kept.summary(), is_found)
         });
         Ok(list::select(rows.collect(), &query))
     }
 
-    pub async fn summary(&self, thread: ThreadId) -> Result<Option<Summary>, ReadError> {
+    pub async fn summary(&self, thread: ThreadId) -> Result<Option<ThreadSummary>, ReadError> {
         let threads = lock(&self.0.threads);
-        Ok(threads.get(&thread).filter(|kept| kept.entries.iter().any(crate::local::gives_birth)).map(Kept::summary))
+        Ok(threads.get(&thread).filter(|kept| kept.entries.iter().any(crate::local::materializes)).map(Kept::summary))
     }
 
-    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
+    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<VerifyReport, ReadError> {
         self.read(thread, |kept| {
             let last = kept.last();
             let cut = known.filter(|known| *known > last);
             let damage = cut.map(|to| (thread, Damage { from: last + 1, to, offset: 0, bytes: 0, what: DamageKind::CutOff }));
-            Verdict { thread, entries: kept.entries.len() as u64, last, bytes: 0, damage: damage.into_iter().collect(), given_up: 0 }
+            VerifyReport { thread, entries: kept.entries.len() as u64, last, bytes: 0, damage: damage.into_iter().collect(), given_up: 0 }
         })
     }
 
@@ -256,10 +256,10 @@ impl MemoryStore {
 }
 
 impl Kept {
-    fn summary(&self) -> Summary {
+    fn summary(&self) -> ThreadSummary {
         // The first entry that tells an id is followed by those of forks, which tell their own.
         let id = self.entries.iter().find_map(|entry| if let Fact::ThreadCreated(fact) = &entry.fact { Some(fact.thread) } else { None });
-        let mut summary = Summary::new(id.unwrap_or(ThreadId::new(uuid::Uuid::nil())));
+        let mut summary = ThreadSummary::new(id.unwrap_or(ThreadId::new(uuid::Uuid::nil())));
         for entry in &self.entries {
             summary.apply(entry);
         }

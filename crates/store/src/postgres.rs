@@ -23,12 +23,12 @@ use outpost_thread::ThreadId;
 use rustls::RootCertStore;
 
 use address::Address;
-pub use feed::{Change, Feed};
+pub use feed::{ChangeFeed, ThreadChange};
 pub use read::PostgresHistory;
 
 use crate::local::lock;
 use crate::store::Redactor;
-use crate::summary::Summary;
+use crate::summary::ThreadSummary;
 
 /// Everything that a store in Postgres needs to be told.
 #[derive(Clone)]
@@ -88,7 +88,7 @@ struct Shared {
 #[derive(Clone)]
 struct Held {
     epoch: u64,
-    summary: Summary,
+    summary: ThreadSummary,
 }
 
 impl PostgresStore {

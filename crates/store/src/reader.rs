@@ -8,10 +8,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use memchr::{memchr, memmem, memrchr};
-use outpost_thread::{Base, Seq};
+use outpost_thread::{ForkBase, Seq};
 
 use crate::damage::{Damage, DamageKind};
-use crate::journal::{self, HeaderError, LINE_LIMIT, Line, Shape, Sum};
+use crate::journal::{self, HeaderError, JournalLine, LINE_LIMIT, Shape, Sum};
 
 /// How much is read at a time: a little at first, because often a little is enough.
 const SMALLEST: usize = 8 << 10;
@@ -29,9 +29,9 @@ pub enum JournalError {
 
 /// The first line of a file and where it ends. If it is damaged, the lines after it are still read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Start {
+pub struct JournalStart {
     pub version: u32,
-    pub base: Option<Base>,
+    pub base: Option<ForkBase>,
     /// None if the first line is damaged.
     pub sum: Option<Sum>,
     pub end: u64,
@@ -39,23 +39,23 @@ pub struct Start {
     pub first: Seq,
 }
 
-impl Start {
+impl JournalStart {
     /// The place of the first entry.
-    pub const fn place(&self) -> Place {
-        Place { offset: self.end, last: self.first - 1, sum: self.sum }
+    pub const fn place(&self) -> ReaderPosition {
+        ReaderPosition { offset: self.end, last: self.first - 1, sum: self.sum }
     }
 }
 
 /// Reads the first line, and finds out with which ordinal the entries begin.
-pub fn start(file: &File) -> Result<Start, JournalError> {
+pub fn start(file: &File) -> Result<JournalStart, JournalError> {
     let mut buffer = vec![0; 1024];
     let read = read_at(file, &mut buffer, 0)?;
     let line = memchr(b'\n', &buffer[..read]).map(|end| &buffer[..end]);
-    let damaged = Start { version: outpost_thread::VERSION, base: None, sum: None, end: 0, first: 1 };
+    let damaged = JournalStart { version: outpost_thread::VERSION, base: None, sum: None, end: 0, first: 1 };
     let (mut start, why) = match line.map(journal::read_header) {
         Some(Ok(header)) => {
             let end = line.map_or(0, <[u8]>::len) as u64 + 1;
-            (Start { version: header.version, base: header.base, sum: Some(header.sum), end, first: 1 }, None)
+            (JournalStart { version: header.version, base: header.base, sum: Some(header.sum), end, first: 1 }, None)
         }
         Some(Err(error @ HeaderError::Version(_))) => return Err(error.into()),
         Some(Err(error)) => (damaged, Some(error)),
@@ -74,7 +74,7 @@ pub fn start(file: &File) -> Result<Start, JournalError> {
 /// that are not.
 fn first(file: &File) -> io::Result<Option<Seq>> {
     // A file that has no whole line for so long is not one of ours, however long it goes on.
-    let mut forward = Forward::new(file, Place { offset: 0, last: 0, sum: None }, FOREIGN);
+    let mut forward = Forward::new(file, ReaderPosition { offset: 0, last: 0, sum: None }, FOREIGN);
     let mut spoiled = 0;
     while let Some((begin, end, offset)) = forward.raw_line()? {
         let bytes = &forward.buffer[begin..end];
@@ -103,7 +103,7 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
 
 /// Where a reader stands: what came before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct ReaderPosition {
     pub offset: u64,
     /// The ordinal before this place.
     pub last: Seq,
@@ -113,8 +113,8 @@ pub struct Place {
 
 /// What a reader found next.
 #[derive(Debug)]
-pub enum Found<'a> {
-    Line { line: Line<'a>, offset: u64 },
+pub enum ReadOutcome<'a> {
+    Line { line: JournalLine<'a>, offset: u64 },
     Damage(Damage),
     End,
 }
@@ -143,7 +143,7 @@ impl Bad {
 /// Reads forwards.
 pub struct Forward<'a> {
     file: &'a File,
-    place: Place,
+    place: ReaderPosition,
     limit: u64,
     buffer: Vec<u8>,
     /// The part of the buffer that is not given out yet, and where it stands in the file.
@@ -159,7 +159,7 @@ pub struct Forward<'a> {
 
 impl<'a> Forward<'a> {
     /// From `place` to the end of the file or `limit`, whichever comes first.
-    pub fn new(file: &'a File, place: Place, limit: u64) -> Self {
+    pub fn new(file: &'a File, place: ReaderPosition, limit: u64) -> Self {
         Self {
             file,
             place,
@@ -175,12 +175,12 @@ impl<'a> Forward<'a> {
     }
 
     /// Where the next call goes on.
-    pub const fn place(&self) -> Place {
+    pub const fn place(&self) -> ReaderPosition {
         self.place
     }
 
     /// The next line or the next damage, in the order of the file.
-    pub fn find_next(&mut self) -> io::Result<Found<'_>> {
+    pub fn find_next(&mut self) -> io::Result<ReadOutcome<'_>> {
         if let Some(held) = self.held.take() {
             return Ok(self.give(held));
         }
@@ -203,7 +203,7 @@ impl<'a> Forward<'a> {
                 // A line that was given out already, or belongs elsewhere: it is told and left out.
                 self.place.sum = None;
                 self.place.offset = offset + bytes;
-                return Ok(Found::Damage(Damage { from: expected, to: expected - 1, offset, bytes, what: DamageKind::Misplaced }));
+                return Ok(ReadOutcome::Damage(Damage { from: expected, to: expected - 1, offset, bytes, what: DamageKind::Misplaced }));
             } else if !follows {
                 Some(Damage { from: expected, to: expected - 1, offset, bytes: (end - start) as u64, what: DamageKind::Unchained })
             } else {
@@ -212,23 +212,23 @@ impl<'a> Forward<'a> {
             let held = Held { line, start, end, offset };
             if let Some(damage) = damage {
                 self.held = Some(held);
-                return Ok(Found::Damage(damage));
+                return Ok(ReadOutcome::Damage(damage));
             }
             return Ok(self.give(held));
         }
     }
 
-    fn give(&mut self, held: Held) -> Found<'_> {
+    fn give(&mut self, held: Held) -> ReadOutcome<'_> {
         let Held { line, start, end, offset } = held;
         // It was looked at before; this is the same bytes.
-        let Some(line) = line.line(&self.buffer[start..end]) else { return Found::End };
+        let Some(line) = line.line(&self.buffer[start..end]) else { return ReadOutcome::End };
         let through = noted_through(&line).unwrap_or(line.seq);
-        self.place = Place { offset: offset + (end - start) as u64 + 1, last: through, sum: Some(line.sum) };
-        Found::Line { line, offset }
+        self.place = ReaderPosition { offset: offset + (end - start) as u64 + 1, last: through, sum: Some(line.sum) };
+        ReadOutcome::Line { line, offset }
     }
 
     /// What is left when no line end follows.
-    fn finish(&mut self) -> Found<'_> {
+    fn finish(&mut self) -> ReadOutcome<'_> {
         let rest = &self.buffer[self.start..];
         let (offset, length) = (self.at, rest.len() as u64);
         let next = self.place.last + 1;
@@ -238,10 +238,10 @@ impl<'a> Forward<'a> {
             self.place.last += bad.lines - u64::from(bad.offset == 0 && bad.lines > 0);
             self.place.sum = None;
             let to = self.place.last;
-            return Found::Damage(Damage { from: next, to, offset: bad.offset, bytes: offset - bad.offset, what: bad.what() });
+            return ReadOutcome::Damage(Damage { from: next, to, offset: bad.offset, bytes: offset - bad.offset, what: bad.what() });
         }
         if length == 0 {
-            return Found::End;
+            return ReadOutcome::End;
         }
         let is_zero = rest.iter().all(|byte| *byte == 0);
         let whole = whole_without_end(rest).filter(|line| line.seq == next).map(|line| (line, line_length(rest)));
@@ -251,7 +251,7 @@ impl<'a> Forward<'a> {
         self.place.offset = self.at;
         // Only its end is missing.
         self.held = whole.map(|(line, length)| Held { line, start, end: start + length, offset });
-        Found::Damage(none(if is_zero { DamageKind::Zeroes } else { DamageKind::Torn }))
+        ReadOutcome::Damage(none(if is_zero { DamageKind::Zeroes } else { DamageKind::Torn }))
     }
 
     /// The next bytes up to a line end: where they are in the buffer and in the file.
@@ -298,7 +298,7 @@ fn line_length(rest: &[u8]) -> usize {
 }
 
 /// In a repaired journal one line stands for all that are gone.
-fn noted_through(line: &Line<'_>) -> Option<Seq> {
+fn noted_through(line: &JournalLine<'_>) -> Option<Seq> {
     #[derive(serde::Deserialize)]
     struct Through {
         through: Option<Seq>,
@@ -327,7 +327,7 @@ pub struct Tail {
 }
 
 /// Finds the end without reading what lies before it.
-pub fn tail(file: &File, start: &Start) -> io::Result<Tail> {
+pub fn tail(file: &File, start: &JournalStart) -> io::Result<Tail> {
     let length = file.metadata()?.len();
     let mut back = Backward::new(file, start.end, length);
     let torn = back.skip_torn()?;
@@ -429,7 +429,7 @@ impl<'a> Backward<'a> {
 }
 
 /// The place before entry `seq`: by bisecting, since lines stand in order. `end` is the end of the last line.
-pub fn locate(file: &File, start: &Start, end: u64, seq: Seq) -> io::Result<Place> {
+pub fn locate(file: &File, start: &JournalStart, end: u64, seq: Seq) -> io::Result<ReaderPosition> {
     let beginning = start.place();
     if seq <= start.first {
         return Ok(beginning);
@@ -444,14 +444,14 @@ pub fn locate(file: &File, start: &Start, end: u64, seq: Seq) -> io::Result<Plac
             _ => high = middle,
         }
     }
-    let place = if low == start.end { beginning } else { Place { offset: low, last: 0, sum: None } };
+    let place = if low == start.end { beginning } else { ReaderPosition { offset: low, last: 0, sum: None } };
     let mut forward = Forward::new(file, place, end);
     loop {
         let before = forward.place();
         match forward.find_next()? {
-            Found::Line { line, .. } if line.seq >= seq => return Ok(before),
-            Found::Line { .. } | Found::Damage(_) => {}
-            Found::End => return Ok(forward.place()),
+            ReadOutcome::Line { line, .. } if line.seq >= seq => return Ok(before),
+            ReadOutcome::Line { .. } | ReadOutcome::Damage(_) => {}
+            ReadOutcome::End => return Ok(forward.place()),
         }
     }
 }
@@ -459,12 +459,12 @@ pub fn locate(file: &File, start: &Start, end: u64, seq: Seq) -> io::Result<Plac
 /// The first whole line that starts behind `offset`.
 fn line_behind(file: &File, offset: u64, limit: u64) -> io::Result<Option<(u64, Seq)>> {
     let Some(start) = line_start_behind(file, offset, limit)? else { return Ok(None) };
-    let mut forward = Forward::new(file, Place { offset: start, last: 0, sum: None }, limit);
+    let mut forward = Forward::new(file, ReaderPosition { offset: start, last: 0, sum: None }, limit);
     loop {
         match forward.find_next()? {
-            Found::Line { line, offset } => return Ok(Some((offset, line.seq))),
-            Found::Damage(_) => {}
-            Found::End => return Ok(None),
+            ReadOutcome::Line { line, offset } => return Ok(Some((offset, line.seq))),
+            ReadOutcome::Damage(_) => {}
+            ReadOutcome::End => return Ok(None),
         }
     }
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use outpost_thread::{Checkpoint, Cut, Entry, Seq, ThreadForked, ThreadId};
 
 use crate::damage::Damage;
-use crate::lease::{ClaimError, ClaimMode, Holder, Lease};
+use crate::lease::{ClaimError, ClaimMode, Lease, LeaseHolder};
 use crate::list::{ListPage, ListQuery};
 use crate::local::LocalStore;
 use crate::memory::MemoryStore;
 use crate::postgres::PostgresStore;
-use crate::summary::Summary;
-use crate::verify::{Repair, Verdict};
+use crate::summary::ThreadSummary;
+use crate::verify::{Repair, VerifyReport};
 
 /// Milliseconds since 1970. Passed in, so that tests can tell the time.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -106,7 +106,7 @@ pub enum ReadError {
 
 /// What is known of a thread without reading it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Head {
+pub struct ThreadHead {
     pub thread: ThreadId,
     /// The first entry of its own: `threadCreated`, or `threadForked`.
     pub first: Option<Entry>,
@@ -197,7 +197,7 @@ impl Store {
     }
 
     /// Who is writing a thread now, if that is known; none if its last holder is gone.
-    pub async fn holder(&self, thread: ThreadId) -> Result<Option<Holder>, ClaimError> {
+    pub async fn holder(&self, thread: ThreadId) -> Result<Option<LeaseHolder>, ClaimError> {
         either!(self, store => store.holder(thread).await)
     }
 
@@ -220,7 +220,7 @@ impl Store {
     }
 
     /// What is known of a thread without reading it.
-    pub async fn head(&self, thread: ThreadId) -> Result<Head, ReadError> {
+    pub async fn head(&self, thread: ThreadId) -> Result<ThreadHead, ReadError> {
         either!(self, store => store.head(thread).await)
     }
 
@@ -230,11 +230,11 @@ impl Store {
     }
 
     /// The history after entry `after`, forks' shared past included, in bounded pieces.
-    pub async fn history(&self, thread: ThreadId, after: Seq) -> Result<History, ReadError> {
+    pub async fn history(&self, thread: ThreadId, after: Seq) -> Result<HistoryReader, ReadError> {
         Ok(match self {
-            Self::Local(store) => History::Local(store.history(thread, after).await?),
-            Self::Memory(store) => History::Memory(store.history(thread, after)?),
-            Self::Postgres(store) => History::Postgres(store.history(thread, after).await?),
+            Self::Local(store) => HistoryReader::Local(store.history(thread, after).await?),
+            Self::Memory(store) => HistoryReader::Memory(store.history(thread, after)?),
+            Self::Postgres(store) => HistoryReader::Postgres(store.history(thread, after).await?),
         })
     }
 
@@ -264,12 +264,12 @@ impl Store {
     }
 
     /// What a list shows of a thread; none of one that had no input yet.
-    pub async fn summary(&self, thread: ThreadId) -> Result<Option<Summary>, ReadError> {
+    pub async fn summary(&self, thread: ThreadId) -> Result<Option<ThreadSummary>, ReadError> {
         either!(self, store => store.summary(thread).await)
     }
 
     /// Looks at every byte of a thread. `known` is the highest ordinal that another reader, such as the index, has seen.
-    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
+    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<VerifyReport, ReadError> {
         either!(self, store => store.verify(thread, known).await)
     }
 
@@ -327,7 +327,7 @@ pub enum DeleteError {
 }
 
 /// A history that is being read.
-pub enum History {
+pub enum HistoryReader {
     Local(crate::local::LocalHistory),
     Memory(crate::memory::MemoryHistory),
     Postgres(crate::postgres::PostgresHistory),
@@ -354,7 +354,7 @@ impl Page {
     }
 }
 
-impl History {
+impl HistoryReader {
     /// The next piece; None at the end.
     pub async fn next(&mut self) -> Result<Option<Batch>, ReadError> {
         match self {

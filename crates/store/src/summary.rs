@@ -8,7 +8,7 @@ use outpost_thread::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::list::Order;
+use crate::list::ListOrder;
 use crate::words;
 
 /// Characters of the first message that a list shows.
@@ -17,7 +17,7 @@ const PREVIEW: usize = 160;
 /// A row of a list. Times are milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Summary {
+pub struct ThreadSummary {
     pub id: ThreadId,
     pub created_at: u64,
     /// When something was last written to it.
@@ -61,7 +61,7 @@ pub struct Summary {
     pub damaged: bool,
 }
 
-impl Summary {
+impl ThreadSummary {
     /// Nothing is known yet.
     pub fn new(id: ThreadId) -> Self {
         Self {
@@ -87,11 +87,11 @@ impl Summary {
         }
     }
 
-    pub const fn time(&self, order: Order) -> u64 {
+    pub const fn time(&self, order: ListOrder) -> u64 {
         match order {
-            Order::Created => self.created_at,
-            Order::Updated => self.updated_at,
-            Order::Recency => self.recency_at,
+            ListOrder::Created => self.created_at,
+            ListOrder::Updated => self.updated_at,
+            ListOrder::Recency => self.recency_at,
         }
     }
 

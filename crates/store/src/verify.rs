@@ -6,7 +6,7 @@ use crate::damage::Damage;
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct VerifyReport {
     pub thread: ThreadId,
     /// Whole entries, shared ones included.
     pub entries: u64,
@@ -18,7 +18,7 @@ pub struct Verdict {
     pub given_up: u64,
 }
 
-impl Verdict {
+impl VerifyReport {
     /// Everything is as it was written. A torn end is what every crash may leave, but it is told.
     pub fn is_whole(&self) -> bool {
         self.damage.is_empty()

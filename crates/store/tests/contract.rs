@@ -5,8 +5,8 @@
 mod support;
 
 use outpost_store::{
-    AppendError, ClaimError, ClaimMode, Coverage, Cursor, Direction, ForkRequest, ForkStoreError, Kin, ListQuery, Need, Order, PageRequest,
-    ReadError, Shelf, Store, open,
+    Ancestry, AppendError, ClaimError, ClaimMode, Coverage, Direction, ForkRequest, ForkStoreError, ListCursor, ListOrder, ListQuery,
+    ListScope, Need, PageRequest, ReadError, Store, open,
 };
 use outpost_thread::{
     CompactReason, Context, ContextCompacted, Cut, Entry, Fact, ForkPoint, Kept, Outline, Thread, ThreadForked, ThreadId,
@@ -344,7 +344,7 @@ async fn listed(store: &Store, mut query: ListQuery) -> Vec<ThreadId> {
         let page = store.list(query.clone()).await.unwrap();
         found.extend(page.threads.iter().map(|thread| thread.id));
         match page.next {
-            Some(next) => query.after = Some(next.to_string().parse::<Cursor>().unwrap()),
+            Some(next) => query.after = Some(next.to_string().parse::<ListCursor>().unwrap()),
             None => return found,
         }
     }
@@ -358,7 +358,7 @@ async fn lists_show_threads_in_pages(place: Place) {
         store.release(lease).await;
     }
     let all: std::collections::HashSet<ThreadId> = (1..=23).map(id).collect();
-    for order in [Order::Created, Order::Updated, Order::Recency] {
+    for order in [ListOrder::Created, ListOrder::Updated, ListOrder::Recency] {
         for direction in [Direction::NewestFirst, Direction::OldestFirst] {
             for limit in [1, 5, 22, 23, 100] {
                 let found = listed(store, ListQuery { order, direction, limit, ..ListQuery::default() }).await;
@@ -371,12 +371,12 @@ async fn lists_show_threads_in_pages(place: Place) {
     let next = store.head(id(7)).await.unwrap().last + 1;
     let marks = outpost_thread::MetadataChanged { name: Some(Some("The Seventh".into())), archived: Some(true), ..Default::default() };
     store.append(&lease, entries(next, vec![marks.into()]), Need::Stored).await.unwrap();
-    assert_eq!(listed(store, ListQuery { shelf: Shelf::Archived, ..ListQuery::default() }).await, [id(7)]);
+    assert_eq!(listed(store, ListQuery { shelf: ListScope::Archived, ..ListQuery::default() }).await, [id(7)]);
     assert_eq!(listed(store, ListQuery::default()).await.len(), 22);
     let summary = store.summary(id(7)).await.unwrap().unwrap();
     assert_eq!((summary.name.as_deref(), summary.archived, summary.seq, summary.turns), (Some("The Seventh"), true, next, 1));
     assert_eq!(summary.preview.as_deref(), Some("message 100"));
-    assert_eq!(listed(store, ListQuery { kin: Some(Kin::DescendantsOf(id(7))), ..ListQuery::default() }).await, []);
+    assert_eq!(listed(store, ListQuery { kin: Some(Ancestry::DescendantsOf(id(7))), ..ListQuery::default() }).await, []);
     assert_eq!(store.summary(id(99)).await.unwrap(), None);
 }
 

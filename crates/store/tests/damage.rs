@@ -305,7 +305,7 @@ async fn a_message_whose_turn_is_lost_is_not_taken_up_again() {
     bytes[last] ^= 1;
     let store = sample.spoil(&bytes);
     let opened = open(&store, id(1)).await.unwrap();
-    assert_eq!(opened.thread.next(), outpost_thread::Step::Idle);
+    assert_eq!(opened.thread.next(), outpost_thread::NextAction::Idle);
     assert_eq!(opened.unnoted().unwrap().damage.len(), 1);
 }
 

@@ -11,9 +11,9 @@ use outpost_store::{Need, Store, open};
 use outpost_thread::{
     AgentClosed, AgentSpawned, ApprovalAnswered, ApprovalAsked, CallFinished, CallOutcome, CallRequest, CallStarted, CompactReason,
     ContextCompacted, DamageNoted, DamagedRange, Decision, Entry, Fact, GrantScope, InputOrigin, InputReceived, InterruptReason, Kept,
-    Marker, MetadataChanged, ModelAnswered, ModelAsked, Parent, PermissionsGranted, QueueChanged, Raw, SelectionChanged, Settings,
-    SettingsChanged, Step, StepCaptured, StepEnvironment, ThreadCreated, Tokens, TurnFinished, TurnKind, TurnSettingsChanged, TurnStarted,
-    TurnStatus, TurnsReverted,
+    Marker, MetadataChanged, ModelAnswered, ModelAsked, NextAction, Parent, PermissionsGranted, QueueChanged, Raw, SelectionChanged,
+    Settings, SettingsChanged, StepCaptured, StepEnvironment, ThreadCreated, TokenTotals, TurnFinished, TurnKind, TurnSettingsChanged,
+    TurnStarted, TurnStatus, TurnsReverted,
 };
 use serde_json::json;
 use support::{entries, id, local};
@@ -34,7 +34,7 @@ fn facts() -> Vec<Fact> {
         let root = json!([{"id": "skills", "location": {"type": "environment", "environmentId": "worker", "path": "file:///srv/skills"}}]);
         serde_json::from_value(root).unwrap()
     };
-    let tokens = Tokens { input: 10, cached_input: 4, cache_write_input: 1, output: 5, reasoning_output: 2, total: 15 };
+    let tokens = TokenTotals { input: 10, cached_input: 4, cache_write_input: 1, output: 5, reasoning_output: 2, total: 15 };
     vec![
         ThreadCreated {
             thread: id(1),
@@ -230,7 +230,7 @@ async fn journals_of_every_version_open() {
         assert_eq!(read, entries(1, facts()), "{version}");
         let opened = open(&store, id(1)).await.unwrap();
         assert_eq!((opened.unfit.as_slice(), opened.damage.as_slice()), (&[][..], &[][..]), "{version}");
-        assert_eq!(opened.thread.next(), Step::Idle, "{version}");
+        assert_eq!(opened.thread.next(), NextAction::Idle, "{version}");
         assert_eq!(opened.thread.metadata.name.as_deref(), Some("second"), "{version}");
     }
 }

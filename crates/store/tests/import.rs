@@ -7,7 +7,7 @@ mod support;
 use std::io::Write;
 use std::path::Path;
 
-use outpost_store::{Outcome, Rollouts, Store};
+use outpost_store::{ImportOutcome, Rollouts, Store};
 use serde_json::json;
 use support::local;
 
@@ -67,7 +67,7 @@ async fn long_session(folder: &Path, store: &Store) {
     }
     file.into_inner().unwrap();
     let before = peak();
-    for outcome in [Outcome::Created, Outcome::Unchanged] {
+    for outcome in [ImportOutcome::Created, ImportOutcome::Unchanged] {
         let found = Rollouts::find(&path).unwrap();
         let imported = found.import(&found.found[0], store).await.unwrap();
         assert_eq!((imported[0].turns, imported[0].outcome), (LINES as u64, outcome));

@@ -6,7 +6,7 @@ mod support;
 use std::path::Path;
 use std::time::Instant;
 
-use outpost_store::{LocalConfig, LocalStore, Need, Outcome, PageRequest, Store, export, import_export, open};
+use outpost_store::{ImportOutcome, LocalConfig, LocalStore, Need, PageRequest, Store, export, import_export, open};
 use outpost_testkit::threads::{BigThread, make};
 use outpost_thread::{Checkpoint, Cut, Fact, ThreadForked};
 use support::{config, entries, id, local, plain_turn};
@@ -93,7 +93,7 @@ async fn a_long_thread_is_ready_to_be_opened_after_its_import() {
     export(&store, id(1), &mut std::fs::File::create(&exported).unwrap()).await.unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     let store = local(elsewhere.path(), "importer");
-    assert_eq!(import_export(&exported, &store).await.unwrap().outcome, Outcome::Created);
+    assert_eq!(import_export(&exported, &store).await.unwrap().outcome, ImportOutcome::Created);
     let opened = open(&store, id(1)).await.unwrap();
     assert_eq!((opened.folded, opened.thread.turns), (0, 500));
 }

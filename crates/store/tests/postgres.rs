@@ -8,7 +8,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use outpost_store::{AppendError, Change, ClaimError, ClaimMode, ListQuery, Need, PostgresConfig, PostgresError, PostgresStore, Store};
+use outpost_store::{
+    AppendError, ClaimError, ClaimMode, ListQuery, Need, PostgresConfig, PostgresError, PostgresStore, Store, ThreadChange,
+};
 use outpost_testkit::postgres::{Database, EncryptedServer};
 use support::{created, entries, id, input, plain_turn, postgres, start};
 
@@ -183,13 +185,13 @@ async fn what_others_write_is_told() {
     let (reader, writer) = (open(database.url(), "reader").await, Store::Postgres(open(database.url(), "writer").await));
     let mut feed = reader.feed().await.unwrap();
     let (lease, written) = start(&writer, 1).await;
-    assert_eq!(feed.next().await, Change::Thread { thread: id(1), last: written.len() as u64 });
+    assert_eq!(feed.next().await, ThreadChange::Thread { thread: id(1), last: written.len() as u64 });
     let more = entries(written.len() as u64 + 1, plain_turn(5));
     let last = writer.append(&lease, more, Need::Stored).await.unwrap().last;
-    assert_eq!(feed.next().await, Change::Thread { thread: id(1), last });
+    assert_eq!(feed.next().await, ThreadChange::Thread { thread: id(1), last });
     writer.release(lease).await;
     writer.delete(id(1), ClaimMode::IfFree).await.unwrap();
-    assert_eq!(feed.next().await, Change::Thread { thread: id(1), last: 0 });
+    assert_eq!(feed.next().await, ThreadChange::Thread { thread: id(1), last: 0 });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -202,10 +204,10 @@ async fn a_feed_that_lost_its_connection_says_so_and_goes_on() {
     let cut =
         "select pg_terminate_backend(pid) from pg_stat_activity where query = 'listen outpost_threads' and datname = current_database()";
     assert_eq!(client.query(cut, &[]).await.unwrap().len(), 1);
-    assert_eq!(feed.next().await, Change::Gap);
-    assert_eq!(feed.next().await, Change::Gap, "connected again");
+    assert_eq!(feed.next().await, ThreadChange::Gap);
+    assert_eq!(feed.next().await, ThreadChange::Gap, "connected again");
     let (_, written) = start(&writer, 1).await;
-    assert_eq!(feed.next().await, Change::Thread { thread: id(1), last: written.len() as u64 });
+    assert_eq!(feed.next().await, ThreadChange::Thread { thread: id(1), last: written.len() as u64 });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -251,7 +253,7 @@ async fn an_encrypted_database_is_reached_if_it_is_the_right_one() {
     let mut feed = store.feed().await.unwrap();
     let store = Store::Postgres(store);
     let (lease, written) = start(&store, 1).await;
-    assert_eq!(feed.next().await, Change::Thread { thread: id(1), last: written.len() as u64 });
+    assert_eq!(feed.next().await, ThreadChange::Thread { thread: id(1), last: written.len() as u64 });
     store.release(lease).await;
     let refusals = [
         ("localhost", "sslmode=require".to_owned(), "sslrootcert=FILE"),

@@ -2,7 +2,7 @@
 
 use outpost_store::{Lease, Need, Store};
 use outpost_thread::{
-    Entry, Fact, InputOrigin, InputReceived, Marker, ModelAnswered, ModelAsked, Raw, StepCaptured, ThreadCreated, ThreadId, Tokens,
+    Entry, Fact, InputOrigin, InputReceived, Marker, ModelAnswered, ModelAsked, Raw, StepCaptured, ThreadCreated, ThreadId, TokenTotals,
     TurnFinished, TurnId, TurnStarted, TurnStatus,
 };
 use serde_json::json;
@@ -43,7 +43,7 @@ pub fn plain_turn(number: u64, text: &str) -> Vec<Fact> {
             calls: Vec::new(),
             complete: true,
             goes_on: false,
-            usage: Some(Tokens { input: 100, output: 20, total: 120, ..Tokens::default() }),
+            usage: Some(TokenTotals { input: 100, output: 20, total: 120, ..TokenTotals::default() }),
             response: None,
         }
         .into(),

@@ -18,7 +18,7 @@ use crate::raw::Raw;
 use crate::state::{Settings, ThreadCreated};
 use crate::turn::{TurnFinished, TurnStarted};
 use crate::upcast::upcast;
-use crate::usage::Tokens;
+use crate::usage::TokenTotals;
 
 /// A fact with its place in the thread and the time at which it was written, in milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq)]
@@ -244,7 +244,7 @@ pub struct ModelAnswered {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub goes_on: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Tokens>,
+    pub usage: Option<TokenTotals>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
 }

@@ -23,7 +23,7 @@ pub struct ThreadForked {
     /// The thread that was forked, even if the shared entries are those of its own parent.
     pub parent: ThreadId,
     /// Whose entries are shared, and up to which.
-    pub base: Base,
+    pub base: ForkBase,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,7 @@ impl ThreadForked {
         Self {
             thread,
             parent,
-            base: Base { thread: parent, ordinal: 0, sum: String::new() },
+            base: ForkBase { thread: parent, ordinal: 0, sum: String::new() },
             session: None,
             source: None,
             thread_source: None,
@@ -77,7 +77,7 @@ impl ThreadForked {
 /// A prefix of a thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Base {
+pub struct ForkBase {
     pub thread: ThreadId,
     /// The last entry that belongs to it.
     pub ordinal: Seq,

@@ -17,7 +17,7 @@ pub struct ThreadId(Uuid);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no thread id: it must be a UUID")]
-pub struct IdError(String);
+pub struct ThreadIdError(String);
 
 impl ThreadId {
     pub const fn new(id: Uuid) -> Self {
@@ -42,10 +42,10 @@ impl fmt::Debug for ThreadId {
 }
 
 impl FromStr for ThreadId {
-    type Err = IdError;
+    type Err = ThreadIdError;
 
-    fn from_str(text: &str) -> Result<Self, IdError> {
-        Uuid::parse_str(text).map(Self).map_err(|_| IdError(text.to_owned()))
+    fn from_str(text: &str) -> Result<Self, ThreadIdError> {
+        Uuid::parse_str(text).map(Self).map_err(|_| ThreadIdError(text.to_owned()))
     }
 }
 

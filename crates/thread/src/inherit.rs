@@ -7,7 +7,7 @@ use crate::raw::Raw;
 
 /// How much of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Inherit {
+pub enum InheritedHistory {
     All,
     /// The last turns only, each beginning with a message of a user or of another agent. What came before the first one
     /// is left out even if there are fewer.
@@ -26,11 +26,11 @@ struct Said<'a> {
 
 /// The messages of these model items that a sub-agent may see: those of users, developers and systems, and final answers. Calls,
 /// their results, reasoning and comments on the way are the parent's own.
-pub fn inherited(items: &[Raw], how: Inherit) -> Vec<Raw> {
+pub fn inherited(items: &[Raw], how: InheritedHistory) -> Vec<Raw> {
     let from = match how {
-        Inherit::All => 0,
-        Inherit::LastTurns(0) => items.len(),
-        Inherit::LastTurns(count) => {
+        InheritedHistory::All => 0,
+        InheritedHistory::LastTurns(0) => items.len(),
+        InheritedHistory::LastTurns(count) => {
             let begins: Vec<usize> = (0..items.len()).filter(|index| is_user_message(&items[*index])).collect();
             begins.get(begins.len().saturating_sub(count)).copied().unwrap_or(items.len())
         }
@@ -77,11 +77,11 @@ mod tests {
     fn only_what_was_said_is_inherited() {
         let all = history();
         let kept = |indexes: &[usize]| indexes.iter().map(|index| all[*index].clone()).collect::<Vec<_>>();
-        assert_eq!(inherited(&all, Inherit::All), kept(&[0, 1, 2, 6, 7, 9]));
-        assert_eq!(inherited(&all, Inherit::LastTurns(1)), kept(&[7, 9]));
-        assert_eq!(inherited(&all, Inherit::LastTurns(2)), kept(&[2, 6, 7, 9]));
-        assert_eq!(inherited(&all, Inherit::LastTurns(9)), kept(&[2, 6, 7, 9]), "the beginning is left out all the same");
-        assert_eq!(inherited(&all, Inherit::LastTurns(0)), []);
-        assert_eq!(inherited(&all[..2], Inherit::LastTurns(3)), []);
+        assert_eq!(inherited(&all, InheritedHistory::All), kept(&[0, 1, 2, 6, 7, 9]));
+        assert_eq!(inherited(&all, InheritedHistory::LastTurns(1)), kept(&[7, 9]));
+        assert_eq!(inherited(&all, InheritedHistory::LastTurns(2)), kept(&[2, 6, 7, 9]));
+        assert_eq!(inherited(&all, InheritedHistory::LastTurns(9)), kept(&[2, 6, 7, 9]), "the beginning is left out all the same");
+        assert_eq!(inherited(&all, InheritedHistory::LastTurns(0)), []);
+        assert_eq!(inherited(&all[..2], InheritedHistory::LastTurns(3)), []);
     }
 }

@@ -57,7 +57,7 @@ impl InputOrigin {
 /// An input that waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Input {
+pub struct QueuedInput {
     pub id: InputId,
     /// Where the journal has it.
     pub seq: u64,

@@ -39,16 +39,16 @@ pub use entry::{
     AgentClosed, AgentSpawned, DamageNoted, DamagedRange, Entry, Fact, FactError, MetadataChanged, ModelAnswered, ModelAsked,
     SelectionChanged, SettingsChanged, StepCaptured, StepEnvironment, TurnSettingsChanged,
 };
-pub use fork::{Base, Cut, ForkError, ForkPoint, Outline, ThreadForked, closing};
+pub use fork::{Cut, ForkBase, ForkError, ForkPoint, Outline, ThreadForked, closing};
 pub use grant::{GrantScope, PermissionsGranted};
-pub use id::{ApprovalId, CallId, IdError, InputId, Seq, ThreadId, TurnId};
-pub use inherit::{Inherit, inherited};
-pub use input::{Input, InputOrigin, InputReceived, QueueChanged};
+pub use id::{ApprovalId, CallId, InputId, Seq, ThreadId, ThreadIdError, TurnId};
+pub use inherit::{InheritedHistory, inherited};
+pub use input::{InputOrigin, InputReceived, QueueChanged, QueuedInput};
 pub use outpost_wire::intent::Selection;
 pub use picture::{picture_kind, picture_size};
 pub use raw::Raw;
-pub use state::{Agent, FoldError, Keyed, Metadata, Parent, Settings, Thread, ThreadCreated};
-pub use step::Step;
+pub use state::{Agent, FoldError, Keyed, Parent, Settings, Thread, ThreadCreated, ThreadMetadata};
+pub use step::NextAction;
 pub use turn::{InterruptReason, Marker, Turn, TurnFinished, TurnKind, TurnStarted, TurnStatus};
 pub use upcast::{FORMAT, VERSION, upcast};
-pub use usage::{Tokens, Usage, estimate};
+pub use usage::{ThreadUsage, TokenTotals, estimate};

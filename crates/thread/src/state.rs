@@ -14,10 +14,10 @@ use crate::entry::{AgentSpawned, DamagedRange, Entry, Fact, MetadataChanged};
 use crate::fork::ThreadForked;
 use crate::grant::{GrantScope, PermissionsGranted};
 use crate::id::{InputId, Seq, ThreadId, TurnId};
-use crate::input::{Input, InputOrigin};
+use crate::input::{InputOrigin, QueuedInput};
 use crate::raw::Raw;
 use crate::turn::{Turn, TurnStatus};
-use crate::usage::Usage;
+use crate::usage::ThreadUsage;
 
 /// How many client keys are remembered: a retry comes soon or never.
 const KEYS: usize = 256;
@@ -163,7 +163,7 @@ fn merge(mine: &mut BTreeMap<String, Value>, change: &BTreeMap<String, Value>) {
 /// What is told about a thread but does not change how it runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Metadata {
+pub struct ThreadMetadata {
     pub session: Option<String>,
     pub source: Option<Raw>,
     pub thread_source: Option<String>,
@@ -218,7 +218,7 @@ pub struct Thread {
     /// The last entry that was folded.
     pub last: Seq,
     pub last_at: u64,
-    pub metadata: Metadata,
+    pub metadata: ThreadMetadata,
     pub instructions: Option<Raw>,
     pub dynamic_tools: Vec<Raw>,
     pub settings: Settings,
@@ -227,15 +227,15 @@ pub struct Thread {
     pub capability_roots: Vec<CapabilityRoot>,
     pub turn: Option<Turn>,
     /// Inputs that steer the running turn and that no step has taken up yet.
-    pub steering: Vec<Input>,
+    pub steering: Vec<QueuedInput>,
     /// Inputs that wait for a turn of their own.
-    pub queued: VecDeque<Input>,
+    pub queued: VecDeque<QueuedInput>,
     pub keys: VecDeque<Keyed>,
     pub agents: BTreeMap<ThreadId, Agent>,
     /// What holds as long as the thread; what holds for the running turn stands there. See [`Thread::granted`].
     #[serde(default)]
     pub grants: Vec<PermissionsGranted>,
-    pub usage: Usage,
+    pub usage: ThreadUsage,
     /// The last compaction, or 0.
     pub compacted_seq: Seq,
     /// Inputs that were received before it and taken up after it, or still wait.
@@ -263,7 +263,7 @@ impl Thread {
         let Fact::ThreadCreated(created) = &entry.fact else {
             return Err(FoldError::NotCreated { kind: entry.fact.kind().to_owned() });
         };
-        let metadata = Metadata {
+        let metadata = ThreadMetadata {
             session: created.session.clone(),
             source: created.source.clone(),
             thread_source: created.thread_source.clone(),
@@ -274,7 +274,7 @@ impl Thread {
             name: created.name.clone(),
             imported: created.imported.clone(),
             forked_from: created.forked_from,
-            ..Metadata::default()
+            ..ThreadMetadata::default()
         };
         Ok(Self {
             id: created.thread,
@@ -293,7 +293,7 @@ impl Thread {
             keys: VecDeque::new(),
             agents: BTreeMap::new(),
             grants: Vec::new(),
-            usage: Usage::default(),
+            usage: ThreadUsage::default(),
             compacted_seq: 0,
             waited_then: Vec::new(),
             window: 0,
@@ -560,7 +560,7 @@ impl Thread {
             }
             self.keys.push_back(Keyed { key: key.clone(), input: fact.input.clone(), turn: fact.turn.clone() });
         }
-        let input = Input { id: fact.input.clone(), seq, client_key: fact.client_key.clone(), origin: fact.origin };
+        let input = QueuedInput { id: fact.input.clone(), seq, client_key: fact.client_key.clone(), origin: fact.origin };
         match &self.turn {
             Some(turn) if Some(&turn.id) == fact.turn.as_ref() => self.steering.push(input),
             _ => self.queued.push_back(input),

@@ -6,16 +6,16 @@
 use crate::call::{Approval, Call, CallState};
 use crate::compact::CompactReason;
 use crate::id::TurnId;
-use crate::input::Input;
+use crate::input::QueuedInput;
 use crate::state::Thread;
 use crate::turn::{Turn, TurnKind, TurnStatus};
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub enum NextAction {
     /// Nothing to do until input arrives.
     Idle,
     /// Inputs wait for a turn of their own: write `turnStarted` with them.
-    StartTurn { inputs: Vec<Input> },
+    StartTurn { inputs: Vec<QueuedInput> },
     /// Capture step `step` and ask the model. Also after a crash in the middle of an answer: what was said in part is kept.
     AskModel { turn: TurnId, step: u32 },
     /// These calls were asked for, or were answered with a no: run them, ask about them, or end them as declined.
@@ -35,15 +35,15 @@ pub enum Step {
 
 impl Thread {
     /// What to do now.
-    pub fn next(&self) -> Step {
+    pub fn next(&self) -> NextAction {
         match &self.turn {
             Some(turn) => self.within(turn),
-            None if self.queued.is_empty() => Step::Idle,
-            None => Step::StartTurn { inputs: self.queued.iter().cloned().collect() },
+            None if self.queued.is_empty() => NextAction::Idle,
+            None => NextAction::StartTurn { inputs: self.queued.iter().cloned().collect() },
         }
     }
 
-    fn within(&self, turn: &Turn) -> Step {
+    fn within(&self, turn: &Turn) -> NextAction {
         let id = || turn.id.clone();
         let calls = |wanted: fn(&CallState) -> bool| turn.calls.iter().filter(|call| wanted(&call.state)).cloned().collect::<Vec<_>>();
         let undecided = calls(|state| match state {
@@ -52,42 +52,42 @@ impl Thread {
             _ => false,
         });
         if !undecided.is_empty() {
-            return Step::Decide { turn: id(), calls: undecided };
+            return NextAction::Decide { turn: id(), calls: undecided };
         }
         let approved = calls(|state| matches!(state, CallState::Answered(decision) if decision.permits()));
         if !approved.is_empty() && !turn.stopped {
-            return Step::RunCalls { turn: id(), calls: approved };
+            return NextAction::RunCalls { turn: id(), calls: approved };
         }
         let started = calls(|state| *state == CallState::Started);
         if !started.is_empty() {
-            return Step::ReattachCalls { turn: id(), calls: started, approvals: turn.approvals.clone() };
+            return NextAction::ReattachCalls { turn: id(), calls: started, approvals: turn.approvals.clone() };
         }
         if turn.stopped {
-            return Step::FinishTurn { turn: id(), status: TurnStatus::Interrupted };
+            return NextAction::FinishTurn { turn: id(), status: TurnStatus::Interrupted };
         }
         if !turn.approvals.is_empty() {
-            return Step::AwaitAnswer { turn: id(), approvals: turn.approvals.clone() };
+            return NextAction::AwaitAnswer { turn: id(), approvals: turn.approvals.clone() };
         }
         match turn.kind {
-            TurnKind::Compact if turn.compacted_before.is_none() => Step::Compact { turn: id(), reason: CompactReason::Asked },
-            TurnKind::Compact => Step::FinishTurn { turn: id(), status: TurnStatus::Completed },
+            TurnKind::Compact if turn.compacted_before.is_none() => NextAction::Compact { turn: id(), reason: CompactReason::Asked },
+            TurnKind::Compact => NextAction::FinishTurn { turn: id(), status: TurnStatus::Completed },
             // Its only call is started together with the turn; if that was cut off, it never ran.
-            TurnKind::Shell if turn.calls.is_empty() => Step::FinishTurn { turn: id(), status: TurnStatus::Interrupted },
-            TurnKind::Shell => Step::FinishTurn { turn: id(), status: TurnStatus::Completed },
+            TurnKind::Shell if turn.calls.is_empty() => NextAction::FinishTurn { turn: id(), status: TurnStatus::Interrupted },
+            TurnKind::Shell => NextAction::FinishTurn { turn: id(), status: TurnStatus::Completed },
             TurnKind::Regular | TurnKind::Review => self.ask_or_finish(turn),
         }
     }
 
-    fn ask_or_finish(&self, turn: &Turn) -> Step {
+    fn ask_or_finish(&self, turn: &Turn) -> NextAction {
         let step = turn.next_step();
         if turn.answered && !turn.follow_up && self.steering.is_empty() {
-            return Step::FinishTurn { turn: turn.id.clone(), status: TurnStatus::Completed };
+            return NextAction::FinishTurn { turn: turn.id.clone(), status: TurnStatus::Completed };
         }
         let is_full = self.settings.compact_at.is_some_and(|limit| self.usage.active >= limit);
         // Once a step is captured it is asked as it is, also again after a crash.
         if is_full && turn.step != Some(step) && turn.compacted_before != Some(step) {
-            return Step::Compact { turn: turn.id.clone(), reason: CompactReason::Full };
+            return NextAction::Compact { turn: turn.id.clone(), reason: CompactReason::Full };
         }
-        Step::AskModel { turn: turn.id.clone(), step }
+        NextAction::AskModel { turn: turn.id.clone(), step }
     }
 }

@@ -8,7 +8,7 @@ use crate::raw::Raw;
 /// Tokens as a model reports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Tokens {
+pub struct TokenTotals {
     pub input: u64,
     #[serde(skip_serializing_if = "is_zero")]
     pub cached_input: u64,
@@ -25,7 +25,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-impl Tokens {
+impl TokenTotals {
     pub fn plus(self, other: Self) -> Self {
         Self {
             input: self.input.saturating_add(other.input),
@@ -41,16 +41,16 @@ impl Tokens {
 /// Of a thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Usage {
-    pub total: Tokens,
+pub struct ThreadUsage {
+    pub total: TokenTotals,
     /// Of the last answer.
-    pub last: Tokens,
+    pub last: TokenTotals,
     /// What the context holds now: the last answer's total, and an estimate of what was added after it.
     pub active: u64,
 }
 
-impl Usage {
-    pub(crate) fn answered(&mut self, tokens: Tokens) {
+impl ThreadUsage {
+    pub(crate) fn answered(&mut self, tokens: TokenTotals) {
         self.total = self.total.plus(tokens);
         self.last = tokens;
         self.active = tokens.total;

@@ -102,7 +102,7 @@ fn a_cut_lies_strictly_before_the_message() {
     assert_eq!((thread.turns, thread.user_messages, context.items().len()), (0, 0, 0), "an empty history is a new one");
     let (thread, context) = plain(&journal, &at(11));
     assert_eq!((thread.turns, thread.user_messages, context.items().len()), (2, 2, 4));
-    assert_eq!(thread.next(), outpost_thread::Step::Idle);
+    assert_eq!(thread.next(), outpost_thread::NextAction::Idle);
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn at_the_last_step_boundary() {
     for length in 1..=run.journal.len() {
         let found = cut(&run.journal[..length], ForkPoint::LastStep(Marker::User));
         let (thread, context) = plain(&run.journal[..length], &found);
-        assert_eq!(thread.next(), outpost_thread::Step::Idle, "at {length}");
+        assert_eq!(thread.next(), outpost_thread::NextAction::Idle, "at {length}");
         let calls = context.items().iter().filter(|item| item.get().contains("\"function_call\"")).count();
         let results = context.items().iter().filter(|item| item.get().contains("\"function_call_output\"")).count();
         assert_eq!(calls, results, "at {length}");
@@ -286,7 +286,7 @@ fn a_fork_at_any_place_is_idle_and_whole() {
     for length in 1..=run.journal.len() {
         let found = cut(&run.journal[..length], ForkPoint::Interrupted(Marker::User));
         let (thread, context) = plain(&run.journal[..length], &found);
-        assert_eq!(thread.next(), outpost_thread::Step::Idle, "at {length}");
+        assert_eq!(thread.next(), outpost_thread::NextAction::Idle, "at {length}");
         for item in context.items() {
             let item: serde_json::Value = item.read().unwrap();
             if item["type"] == "function_call" {

@@ -23,7 +23,7 @@ pub struct EnvironmentId(String);
 
 /// Why a text is no id of an environment. There is no second set of rules anywhere.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
-pub enum IdError {
+pub enum EnvironmentIdError {
     #[error("an environment id must not be empty")]
     Empty,
     #[error("environment id `{0}` must not have spaces around it")]
@@ -47,30 +47,30 @@ impl EnvironmentId {
     }
 
     /// Any id that a selection may name, `local` included.
-    pub fn parse(text: &str) -> Result<Self, IdError> {
+    pub fn parse(text: &str) -> Result<Self, EnvironmentIdError> {
         if text.trim().is_empty() {
-            return Err(IdError::Empty);
+            return Err(EnvironmentIdError::Empty);
         }
         // Before the others, so that an id that is too long is not repeated in full.
         if text.len() > MAX_ID {
-            return Err(IdError::Long { length: text.len() });
+            return Err(EnvironmentIdError::Long { length: text.len() });
         }
         if text.trim() != text {
-            return Err(IdError::Spaces(text.to_owned()));
+            return Err(EnvironmentIdError::Spaces(text.to_owned()));
         }
         if let Some(character) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_')) {
-            return Err(IdError::Character { id: text.to_owned(), character });
+            return Err(EnvironmentIdError::Character { id: text.to_owned(), character });
         }
         if text.eq_ignore_ascii_case("none") {
-            return Err(IdError::None(text.to_owned()));
+            return Err(EnvironmentIdError::None(text.to_owned()));
         }
         Ok(Self(text.to_owned()))
     }
 
     /// An id that a user may give to an environment: any but `local`.
-    pub fn parse_own(text: &str) -> Result<Self, IdError> {
+    pub fn parse_own(text: &str) -> Result<Self, EnvironmentIdError> {
         match Self::parse(text)? {
-            id if id.is_local() => Err(IdError::Local),
+            id if id.is_local() => Err(EnvironmentIdError::Local),
             id => Ok(id),
         }
     }
@@ -85,8 +85,8 @@ impl EnvironmentId {
 }
 
 impl FromStr for EnvironmentId {
-    type Err = IdError;
-    fn from_str(text: &str) -> Result<Self, IdError> {
+    type Err = EnvironmentIdError;
+    fn from_str(text: &str) -> Result<Self, EnvironmentIdError> {
         Self::parse(text)
     }
 }

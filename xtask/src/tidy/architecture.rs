@@ -57,7 +57,9 @@ fn single_places(page: &Source, sources: &[Source]) -> Vec<Finding> {
         for source in sources.iter().filter(|source| source.crate_name().is_some() && source.path.ends_with(".rs")) {
             let inside = source.path.strip_prefix("crates/").unwrap_or(&source.path);
             let is_allowed = places.iter().any(|place| inside == *place || (place.ends_with('/') && inside.starts_with(place)));
-            for (number, _) in source.text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//") && line.contains(text)) {
+            for (number, _) in
+                source.text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//") && line.contains(text))
+            {
                 stands = true;
                 if !is_allowed {
                     findings.push(source.finding(number + 1, format!("`{text}` may stand only in {}: see {PAGE}", row.right.trim())));

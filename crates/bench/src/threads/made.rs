@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use outpost_store::{CommitConfig, Durability, Lease, LocalConfig, LocalStore, Need, Store};
 use outpost_thread::{
     CallFinished, CallOutcome, CallRequest, CallStarted, Checkpoint, Entry, Fact, InputOrigin, InputReceived, Marker, ModelAnswered,
-    ModelAsked, Raw, Seq, Settings, StepCaptured, ThreadCreated, ThreadId, Tokens, TurnFinished, TurnId, TurnStarted, TurnStatus,
+    ModelAsked, Raw, Seq, Settings, StepCaptured, ThreadCreated, ThreadId, TokenTotals, TurnFinished, TurnId, TurnStarted, TurnStatus,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -90,7 +90,7 @@ impl Made {
             "The test fails because the parser of step {} reads one token too many; the fix is in the loop that skips blanks.",
             self.turns
         );
-        let usage = Tokens { input: 1200, output: 64, total: 1264, ..Tokens::default() };
+        let usage = TokenTotals { input: 1200, output: 64, total: 1264, ..TokenTotals::default() };
         let mut facts = begin(&turn, &text);
         facts.push(answered(&turn, vec![message(&answer)], Vec::new(), usage));
         facts.push(finished(turn));
@@ -106,7 +106,7 @@ impl Made {
         let result = json!({"type": "function_call_output", "call_id": call, "output": output});
         let mut facts = begin(&turn, "build it");
         let request = CallRequest { call: call.clone(), tool: "shell".into(), item: 0 };
-        facts.push(answered(&turn, vec![Raw::from(item)], vec![request], Tokens::default()));
+        facts.push(answered(&turn, vec![Raw::from(item)], vec![request], TokenTotals::default()));
         let started = CallStarted {
             turn: turn.clone(),
             call: call.clone(),
@@ -151,7 +151,7 @@ fn begin(turn: &TurnId, text: &str) -> Vec<Fact> {
     ]
 }
 
-fn answered(turn: &TurnId, items: Vec<Raw>, calls: Vec<CallRequest>, usage: Tokens) -> Fact {
+fn answered(turn: &TurnId, items: Vec<Raw>, calls: Vec<CallRequest>, usage: TokenTotals) -> Fact {
     ModelAnswered { turn: turn.clone(), step: 0, items, calls, complete: true, goes_on: false, usage: Some(usage), response: None }.into()
 }
 

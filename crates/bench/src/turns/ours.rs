@@ -6,12 +6,12 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use outpost_environment::{ConnectPolicy, Connector, Registry, RegistryOptions};
 use outpost_runtime::config::RuntimeConfig;
-use outpost_runtime::live::{LiveThread, NewInput, Status};
+use outpost_runtime::live::{LiveThread, NewInput, ThreadActivity};
 use outpost_runtime::model::{WireApi, built_in};
 use outpost_runtime::models::Models;
 use outpost_runtime::permissions::SandboxMode;
-use outpost_runtime::rules::Rules;
-use outpost_runtime::{Parts, Runtime, StartThread};
+use outpost_runtime::rules::CommandRules;
+use outpost_runtime::{Runtime, RuntimeParts, StartThread};
 use outpost_store::{Durability, MemoryStore, Store};
 use outpost_testkit::{Bench, LinkKind};
 use outpost_thread::ThreadId;
@@ -54,13 +54,13 @@ impl Ours {
             context_windows: BTreeMap::from([("default".into(), u64::from(u32::MAX))]),
             ..RuntimeConfig::default()
         };
-        let runtime = Runtime::new(Parts {
+        let runtime = Runtime::new(RuntimeParts {
             config,
             store: store.clone(),
             ephemeral: Store::Memory(MemoryStore::new(Arc::new(now), None)),
             registry,
             models: Models::new(providers, ("instant".into(), "instant".into()), Arc::new(|_| None), ids.clone()),
-            rules: Rules::default(),
+            rules: CommandRules::default(),
             clock: Arc::new(now),
             ids,
             thread_ids: Arc::new(|| ThreadId::new(Uuid::now_v7())),
@@ -81,6 +81,6 @@ impl Ours {
 pub async fn turn(thread: &LiveThread, text: &str) -> anyhow::Result<()> {
     thread.input(NewInput::text(text)).await?;
     let status = thread.settled().await;
-    ensure!(status == Status::Idle, "{status:?}");
+    ensure!(status == ThreadActivity::Idle, "{status:?}");
     Ok(())
 }

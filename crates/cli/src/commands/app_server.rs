@@ -4,23 +4,23 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use outpost_rpc::door::DoorRules;
+use outpost_rpc::access::DoorRules;
 use outpost_rpc::link::stdio;
 use outpost_rpc::listen::{ListenAddr, Listener};
-use outpost_server::{Facts, Parts, Server};
+use outpost_server::{Facts, Server, ServerParts};
 use outpost_wire::PathUri;
 
 use super::executor::{announce, door_rules, stop_signal};
 use super::{FAILED, USAGE, cannot_listen, complain};
-use crate::assembly::{Assembly, Wish};
+use crate::assembly::{Assembly, RuntimeOptions};
 use crate::config::Config;
 use crate::executor_args::{AppListen, AppServerArguments};
 use crate::home::{APP, Home};
 use crate::lock::Lock;
 use crate::out::say;
-use crate::{Process, store};
+use crate::{ProcessContext, store};
 
-pub async fn run(arguments: AppServerArguments, own: &Process) -> ExitCode {
+pub async fn run(arguments: AppServerArguments, own: &ProcessContext) -> ExitCode {
     let rules = match &arguments.listen {
         AppListen::At(address) => match door_rules(&arguments.auth, address, APP, &own.secrets) {
             Ok(rules) => Some(DoorRules { ready: &["/readyz", "/healthz"], ..rules }),
@@ -34,7 +34,7 @@ pub async fn run(arguments: AppServerArguments, own: &Process) -> ExitCode {
     }
 }
 
-async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &Process) -> anyhow::Result<()> {
+async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &ProcessContext) -> anyhow::Result<()> {
     let stop = stop_signal()?;
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
     let (assembly, server) = assemble(&home, own).await?;
@@ -84,10 +84,10 @@ async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &Process) -> a
 }
 
 /// The server of this home, and what it stands on.
-pub async fn assemble(home: &Home, own: &Process) -> anyhow::Result<(Assembly, Server)> {
+pub async fn assemble(home: &Home, own: &ProcessContext) -> anyhow::Result<(Assembly, Server)> {
     let config = Config::load(Some(&home.config()), &own.settings)?;
     let shown = config.shown();
-    let wish = Wish { config, provider: None, model: None, questions: true, keeps_sessions: true, follows_environments: true };
+    let wish = RuntimeOptions { config, provider: None, model: None, questions: true, keeps_sessions: true, follows_environments: true };
     let assembly = Assembly::new(home, wish, own).await?;
     if let Some(note) = &assembly.note {
         say(note);
@@ -101,12 +101,12 @@ pub async fn assemble(home: &Home, own: &Process) -> anyhow::Result<(Assembly, S
         check_config: Config::check,
         requirements: Lock::read()?.shown(),
     };
-    let server = Server::new(Parts { runtime: assembly.runtime.clone(), facts, clock: Arc::new(store::now) });
+    let server = Server::new(ServerParts { runtime: assembly.runtime.clone(), facts, clock: Arc::new(store::now) });
     Ok((assembly, server))
 }
 
 /// Where the verbs of this user find a server that runs. A second server of the same home is not found there.
-pub async fn own_socket(home: &Home, own: &Process) -> anyhow::Result<Listener> {
+pub async fn own_socket(home: &Home, own: &ProcessContext) -> anyhow::Result<Listener> {
     let seat = home.seat(&own.variables)?;
     let path = seat.run.join("app.sock");
     seat.make_run().context("there is no place for the socket of this server")?;

@@ -13,24 +13,24 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
-use outpost_runtime::model::Progress;
+use outpost_runtime::live::{LiveThread, NewInput, ThreadActivity, ThreadEvent};
+use outpost_runtime::model::ModelProgress;
 use outpost_store::PageRequest;
 use outpost_thread::{Fact, InterruptReason, Thread, said};
 use tokio::signal::unix::SignalKind;
 
 use self::agents::{AgentNews, AgentQuestions};
-use self::keyboard::{Keyboard, Typed};
-use self::question::{Answer, Question, Taken};
+use self::keyboard::{Keyboard, TypedLine};
+use self::question::{ApprovalAnswer, ChatQuestion, LineMeaning};
 use self::waiting::Waiting;
-use crate::Process;
+use crate::ProcessContext;
 use crate::agent_args::ChatArguments;
-use crate::agents::{Agents, Audience, Birth, Open};
+use crate::agents::{Agents, Audience, Open, ThreadOrigin};
 use crate::commands;
-use crate::commands::thread::transcript::{Piece, pieces};
-use crate::follow::Follow;
+use crate::commands::thread::transcript::{TranscriptPiece, pieces};
+use crate::follow::ThreadFollower;
 use crate::frame::line as shown_line;
-use crate::screen::{Screen, Style, why};
+use crate::render::{Screen, Style, why};
 use crate::signals::Watched;
 
 const TICK: Duration = Duration::from_millis(200);
@@ -44,17 +44,17 @@ const HELP: &str = "\
 Ctrl-C       stop the running turn; leave if none runs
 A line that ends with \\ goes on in the next one. While a turn runs, what you type is told to the agent at its next step.";
 
-pub async fn run(arguments: ChatArguments, own: &Process) -> ExitCode {
+pub async fn run(arguments: ChatArguments, own: &ProcessContext) -> ExitCode {
     match work(arguments, own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => commands::failure(&error),
     }
 }
 
-async fn work(arguments: ChatArguments, own: &Process) -> anyhow::Result<()> {
+async fn work(arguments: ChatArguments, own: &ProcessContext) -> anyhow::Result<()> {
     let (options, which) = arguments.request();
     let agents = Agents::new(&options, Audience::User, own).await?;
-    let Open { thread, follow, before, missing } = agents.open(&which, Birth { source: "cli", ..Birth::default() }).await?;
+    let Open { thread, follow, before, missing } = agents.open(&which, ThreadOrigin { source: "cli", ..ThreadOrigin::default() }).await?;
     let mut screen = Screen::new(None, &own.variables);
     screen.thread(thread.id());
     agents.note(&before).into_iter().for_each(|note| screen.say(Style::Note, note));
@@ -65,7 +65,7 @@ async fn work(arguments: ChatArguments, own: &Process) -> anyhow::Result<()> {
     if before.turns > 0 {
         show_last_turn(&mut screen, &agents, &before).await;
     }
-    let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| Question::new(&approval.asked)).collect();
+    let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| ChatQuestion::new(&approval.asked)).collect();
     let asking = AgentQuestions::of(&agents.assembly.runtime, thread.id());
     let mut chat = Chat {
         thread,
@@ -90,9 +90,9 @@ struct Chat {
     thread: LiveThread,
     /// What its agents ask.
     asking: AgentQuestions,
-    follow: Follow,
+    follow: ThreadFollower,
     screen: Screen,
-    questions: Waiting<Question>,
+    questions: Waiting<ChatQuestion>,
     /// The user was told that it is their turn.
     is_asked: bool,
     /// What was shown of an answer before it was whole.
@@ -103,9 +103,9 @@ struct Chat {
 
 /// What comes in from outside of the thread.
 enum News {
-    Event(Event),
+    Event(ThreadEvent),
     Agent(AgentNews),
-    Line(Option<Typed>),
+    Line(Option<TypedLine>),
     Interrupt,
     End,
     Tick,
@@ -120,7 +120,7 @@ impl Chat {
         let mut ticks = tokio::time::interval(TICK);
         let mut said_something = false;
         loop {
-            let is_active = matches!(self.thread.status(), Status::Active { .. });
+            let is_active = matches!(self.thread.status(), ThreadActivity::Active { .. });
             if let Some(event) = self.follow.ready().await {
                 self.event(&event).await?;
                 continue;
@@ -179,14 +179,14 @@ impl Chat {
         Ok(())
     }
 
-    async fn line(&mut self, Typed { line, at }: &Typed) -> anyhow::Result<()> {
+    async fn line(&mut self, TypedLine { line, at }: &TypedLine) -> anyhow::Result<()> {
         self.is_asked = false;
         self.screen.typed();
         let text = line.trim();
         if let Some(question) = self.questions.answered_by(*at) {
             return match question.take(text) {
-                Taken::Answer(answer) => self.answer(answer).await,
-                Taken::Again(note) => {
+                LineMeaning::Answer(answer) => self.answer(answer).await,
+                LineMeaning::Again(note) => {
                     note.iter().for_each(|note| self.screen.say(Style::Bad, note));
                     Ok(())
                 }
@@ -221,7 +221,7 @@ impl Chat {
         Ok(())
     }
 
-    async fn answer(&mut self, answer: Answer) -> anyhow::Result<()> {
+    async fn answer(&mut self, answer: ApprovalAnswer) -> anyhow::Result<()> {
         self.is_asked = false;
         let asker = self.questions.take().and_then(|question| question.agent).unwrap_or_else(|| self.thread.clone());
         if let Err(error) = asker.answer(answer.approval, answer.decision, answer.detail).await {
@@ -237,7 +237,7 @@ impl Chat {
                 if self.questions.is_empty() {
                     self.is_asked = false;
                 }
-                self.questions.push(Question::new(&asked).of(agent));
+                self.questions.push(ChatQuestion::new(&asked).of(agent));
             }
             AgentNews::Asked(..) => {}
             AgentNews::Answered(approval) => self.drop_questions(|question| question.is(&approval)),
@@ -246,37 +246,40 @@ impl Chat {
     }
 
     /// These were withdrawn; if one of them was shown, the next one is.
-    fn drop_questions(&mut self, is_over: impl FnMut(&Question) -> bool) {
+    fn drop_questions(&mut self, is_over: impl FnMut(&ChatQuestion) -> bool) {
         if self.questions.withdraw(Instant::now(), is_over) {
             self.is_asked = false;
         }
     }
 
-    async fn event(&mut self, event: &Event) -> anyhow::Result<()> {
+    async fn event(&mut self, event: &ThreadEvent) -> anyhow::Result<()> {
         match event {
-            Event::Progress { progress: Progress::TextDelta { delta, .. }, .. } => {
+            ThreadEvent::Progress { progress: ModelProgress::TextDelta { delta, .. }, .. } => {
                 self.screen.stream(delta)?;
                 self.streamed.push_str(delta);
             }
-            Event::Progress { progress: Progress::Retrying { .. }, .. } | Event::Mcp(_) | Event::Warning { .. } | Event::Output { .. } => {
+            ThreadEvent::Progress { progress: ModelProgress::Retrying { .. }, .. }
+            | ThreadEvent::Mcp(_)
+            | ThreadEvent::Warning { .. }
+            | ThreadEvent::Output { .. } => {
                 self.end_stream();
                 self.screen.show(event);
             }
-            Event::Status(Status::Broken { reason }) => {
+            ThreadEvent::Status(ThreadActivity::Broken { reason }) => {
                 self.end_stream();
                 self.screen.say(Style::Bad, &shown_line(reason));
             }
             // Another program has it now, or it was idle for very long.
-            Event::Status(Status::Closed) => {
+            ThreadEvent::Status(ThreadActivity::Closed) => {
                 anyhow::bail!("the thread was closed; `outpost chat resume {}` opens it again", self.thread.id())
             }
-            Event::Entry(entry) => self.fact(&entry.fact, event)?,
+            ThreadEvent::Entry(entry) => self.fact(&entry.fact, event)?,
             _ => {}
         }
         Ok(())
     }
 
-    fn fact(&mut self, fact: &Fact, event: &Event) -> io::Result<()> {
+    fn fact(&mut self, fact: &Fact, event: &ThreadEvent) -> io::Result<()> {
         match fact {
             Fact::ModelAnswered(answered) => {
                 let texts: Vec<String> = answered.items.iter().filter_map(said).filter(|text| !text.is_empty()).collect();
@@ -288,7 +291,7 @@ impl Chat {
                 self.screen.end_line();
                 self.is_asked = false;
             }
-            Fact::ApprovalAsked(asked) => self.questions.push(Question::new(asked)),
+            Fact::ApprovalAsked(asked) => self.questions.push(ChatQuestion::new(asked)),
             // Another client may have answered what stands on the screen.
             Fact::ApprovalAnswered(answered) => self.drop_questions(|question| question.is(&answered.approval)),
             Fact::TurnFinished(finished) => {
@@ -324,9 +327,9 @@ async fn show_last_turn(screen: &mut Screen, agents: &Agents, before: &Thread) {
     let Ok(page) = agents.assembly.runtime.store().page(before.id, request).await else { return };
     for piece in pieces(&page.with_gaps()) {
         match piece {
-            Piece::User(text) => screen.said(Style::Quiet, "> ", &text),
-            Piece::Agent(text) => screen.said(Style::Plain, "", &text),
-            Piece::Missing(what) => screen.said(Style::Bad, "", &what),
+            TranscriptPiece::User(text) => screen.said(Style::Quiet, "> ", &text),
+            TranscriptPiece::Agent(text) => screen.said(Style::Plain, "", &text),
+            TranscriptPiece::Missing(what) => screen.said(Style::Bad, "", &what),
             _ => {}
         }
     }

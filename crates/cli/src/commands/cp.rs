@@ -7,37 +7,37 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use outpost_environment::{Location, Summary, Transfer, TransferOptions};
+use outpost_environment::{Location, Transfer, TransferOptions, TransferSummary};
 use outpost_wire::PathUri;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::{FAILED, failure};
-use crate::Process;
+use crate::ProcessContext;
 use crate::args::CpArguments;
+use crate::connection_notices;
 use crate::out::say;
-use crate::outages;
 use crate::progress::{ProgressBar, size};
 use crate::reach::{self, Caller, Reached};
-use crate::signals::Signals;
+use crate::signals::ForwardedSignals;
 
-pub async fn run(arguments: CpArguments, own: &Process) -> ExitCode {
+pub async fn run(arguments: CpArguments, own: &ProcessContext) -> ExitCode {
     match copy(&arguments, own).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => failure(&error),
     }
 }
 
-async fn copy(arguments: &CpArguments, own: &Process) -> anyhow::Result<u8> {
+async fn copy(arguments: &CpArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let (source, destination) = (Side::parse(&arguments.source)?, Side::parse(&arguments.destination)?);
     let there = source.reach(arguments, own)?;
     // One connection if both are the same.
     let other = if source.place == destination.place { None } else { Some(destination.reach(arguments, own)?) };
     let from = source.locate(&there).await?;
     let to = destination.locate(other.as_ref().unwrap_or(&there)).await?;
-    let mut signals = Signals::listen().context("signals cannot be taken")?;
+    let mut signals = ForwardedSignals::listen().context("signals cannot be taken")?;
     let tag = Uuid::new_v4().simple().to_string()[..12].to_owned();
-    let _notices = [&from, &to].map(|at| AbortOnDropHandle::new(tokio::spawn(outages::tell(at.environment.clone(), "\n"))));
+    let _notices = [&from, &to].map(|at| AbortOnDropHandle::new(tokio::spawn(connection_notices::tell(at.environment.clone(), "\n"))));
     // The usual spelling of a path that must be a directory.
     let into_directory = destination.path.as_bytes().ends_with(b"/");
     let transfer = Transfer::new(from, to, TransferOptions { recursive: arguments.recursive, into_directory }, tag);
@@ -62,7 +62,7 @@ async fn copy(arguments: &CpArguments, own: &Process) -> anyhow::Result<u8> {
 }
 
 /// Says what was done; a copy from which something is missing has failed.
-fn report(summary: &Summary, quiet: bool) -> u8 {
+fn report(summary: &TransferSummary, quiet: bool) -> u8 {
     use std::io::IsTerminal;
     if !quiet && std::io::stderr().is_terminal() {
         let files = if summary.files == 1 { "1 file".into() } else { format!("{} files", summary.files) };
@@ -116,7 +116,7 @@ impl Side {
         })
     }
 
-    fn reach(&self, arguments: &CpArguments, own: &Process) -> anyhow::Result<Reached> {
+    fn reach(&self, arguments: &CpArguments, own: &ProcessContext) -> anyhow::Result<Reached> {
         let caller = Caller { client: "outpost-cp", patience: Duration::from_secs(arguments.patience) };
         match (&self.place, &arguments.via) {
             (Place::Here, _) => reach::here(caller, own),

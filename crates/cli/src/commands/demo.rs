@@ -18,15 +18,15 @@ use outpost_store::{ClaimMode, PageRequest, Store};
 use outpost_thread::ThreadId;
 use serde_json::Value;
 
-use self::players::{Company, Run, Scratch};
+use self::players::{Company, DemoDirectory, DemoRun};
 use self::show::Show;
-use crate::Process;
+use crate::ProcessContext;
 use crate::args::DemoArguments;
 use crate::commands;
-use crate::commands::thread::transcript::{Piece, pieces};
+use crate::commands::thread::transcript::{TranscriptPiece, pieces};
 use crate::config::Config;
 use crate::home::Home;
-use crate::signals::Signals;
+use crate::signals::ForwardedSignals;
 use crate::store;
 
 /// Counts to eight, slowly, and leaves a trace of every step: the trace shows how often it ran.
@@ -42,7 +42,7 @@ const HERE: &str = "echo 'made by local' > made.txt; cat made.txt";
 const THERE: &str = "echo 'made by worker' > made.txt; cat made.txt";
 const STRAY: &str = "echo stray > ../stray.txt";
 
-pub async fn run(arguments: DemoArguments, own: &Process) -> ExitCode {
+pub async fn run(arguments: DemoArguments, own: &ProcessContext) -> ExitCode {
     let told = match arguments.stage {
         Some(scratch) => perform(&scratch, own).await,
         None => begin(own).await,
@@ -54,7 +54,7 @@ pub async fn run(arguments: DemoArguments, own: &Process) -> ExitCode {
 }
 
 /// What would go wrong is told before anything is made.
-async fn begin(own: &Process) -> anyhow::Result<u8> {
+async fn begin(own: &ProcessContext) -> anyhow::Result<u8> {
     let home = home()?;
     home.usable()?;
     // The programs of the demo read it as well, and are not heard as well as this one.
@@ -66,10 +66,10 @@ fn home() -> anyhow::Result<Home> {
     Home::from_environment().context("there is no home for the thread: set OUTPOST_HOME")
 }
 
-async fn perform(scratch: &Path, own: &Process) -> anyhow::Result<u8> {
+async fn perform(scratch: &Path, own: &ProcessContext) -> anyhow::Result<u8> {
     let home = home()?;
-    let scratch = Scratch::at(scratch);
-    let mut signals = Signals::listen()?;
+    let scratch = DemoDirectory::at(scratch);
+    let mut signals = ForwardedSignals::listen()?;
     let mut show = Show::new(own);
     let made = RefCell::new(Vec::new());
     let told = tokio::select! {
@@ -88,7 +88,7 @@ async fn perform(scratch: &Path, own: &Process) -> anyhow::Result<u8> {
     told
 }
 
-async fn play(scratch: &Scratch, show: &mut Show, home: &Home, made: &RefCell<Vec<String>>) -> anyhow::Result<()> {
+async fn play(scratch: &DemoDirectory, show: &mut Show, home: &Home, made: &RefCell<Vec<String>>) -> anyhow::Result<()> {
     let company = Company::gather(scratch.path(), home).await?;
     let told = Story { company: &company, show, home, made }.tell().await;
     company.leave().await;
@@ -230,7 +230,7 @@ impl Story<'_> {
     }
 
     /// Waits until a count is in its middle.
-    async fn reached(&self, file: &str, run: &mut Run) -> anyhow::Result<()> {
+    async fn reached(&self, file: &str, run: &mut DemoRun) -> anyhow::Result<()> {
         tokio::select! {
             reached = self.company.reaches(file, MIDDLE, PATIENCE) => reached,
             ended = run.end(PATIENCE) => bail!("the command ended too soon: {}", said(&ended?)),
@@ -266,7 +266,8 @@ fn said(lines: &[Value]) -> String {
 /// What the user said, turn by turn.
 async fn turns(store: &Store, thread: &str) -> anyhow::Result<Vec<String>> {
     let page = store.page(thread.parse::<ThreadId>()?, PageRequest { turns: 100, ..PageRequest::default() }).await?;
-    let said = pieces(&page.entries).into_iter().filter_map(|piece| if let Piece::User(text) = piece { Some(text) } else { None });
+    let said =
+        pieces(&page.entries).into_iter().filter_map(|piece| if let TranscriptPiece::User(text) = piece { Some(text) } else { None });
     Ok(said.collect())
 }
 

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use super::{FAILED, complain};
-use crate::Process;
+use crate::ProcessContext;
 use crate::args::DoctorArguments;
 use crate::doctor::{Patient, examine};
 use crate::home::Home;
 use crate::out;
 
 /// Fails if something is broken.
-pub async fn run(arguments: &DoctorArguments, own: &Process) -> ExitCode {
+pub async fn run(arguments: &DoctorArguments, own: &ProcessContext) -> ExitCode {
     let report = examine(&Patient { home: Home::from_environment(), own }).await;
     let text = if arguments.json { report.json(&own.secrets) } else { Ok(report.text(&own.secrets)) };
     let written = text.context("the report cannot be written").and_then(|text| out::print(&format!("{}\n", text.trim_end())));

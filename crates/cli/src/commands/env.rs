@@ -24,12 +24,12 @@ use outpost_wire::EnvironmentId;
 use uuid::Uuid;
 
 use super::failure;
-use crate::Process;
+use crate::ProcessContext;
 use crate::env_args::EnvCommand;
 use crate::home::Home;
 use crate::out::{self, say};
 
-pub async fn run(command: EnvCommand, own: &Process) -> ExitCode {
+pub async fn run(command: EnvCommand, own: &ProcessContext) -> ExitCode {
     let done = match command {
         EnvCommand::List(arguments) => list::run(&arguments, own),
         EnvCommand::Add(arguments) => add::run(*arguments, own).await,
@@ -46,7 +46,7 @@ pub async fn run(command: EnvCommand, own: &Process) -> ExitCode {
     }
 }
 
-fn remove(name: &str, own: &Process) -> anyhow::Result<u8> {
+fn remove(name: &str, own: &ProcessContext) -> anyhow::Result<u8> {
     let id = EnvironmentId::parse_own(name)?;
     let home = Home::from_environment().context("there is neither OUTPOST_HOME nor HOME")?;
     let file = home.environments();
@@ -59,7 +59,7 @@ fn remove(name: &str, own: &Process) -> anyhow::Result<u8> {
 }
 
 /// Changes `environments.toml` in one step, one at a time.
-fn change(home: &Home, own: &Process, edit: impl FnOnce(&str) -> Result<String, edit::EditError>) -> anyhow::Result<()> {
+fn change(home: &Home, own: &ProcessContext, edit: impl FnOnce(&str) -> Result<String, edit::EditError>) -> anyhow::Result<()> {
     home.usable()?;
     let directory = home.path();
     let lock = File::open(directory).with_context(|| format!("cannot open {}", directory.display()))?;
@@ -76,7 +76,7 @@ fn change(home: &Home, own: &Process, edit: impl FnOnce(&str) -> Result<String, 
 }
 
 /// On a home that is on a network, the lock may be one of this machine only.
-fn lock_home(directory: File, home: &Home, own: &Process) -> anyhow::Result<File> {
+fn lock_home(directory: File, home: &Home, own: &ProcessContext) -> anyhow::Result<File> {
     let locks = Locks::new(Some(home.seat(&own.variables)?.run.join("locks")));
     Ok(locks.lock(directory, "environments")?)
 }

@@ -10,40 +10,40 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use outpost_environment::{News, Standing, Watcher};
-use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
+use outpost_environment::{EnvironmentState, RegistryNews, Watcher};
+use outpost_runtime::live::{LiveThread, NewInput, ThreadActivity, ThreadEvent};
 use outpost_thread::{
     ApprovalId, CallFinished, CallOutcome, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus, said,
 };
 use outpost_wire::intent::{Attachment, EnvironmentId};
 use tokio::signal::unix::SignalKind;
 
-use crate::Process;
+use crate::ProcessContext;
 use crate::agent_args::{ExecArguments, ExecRequest, Which};
-use crate::agents::{Agents, Audience, Birth, Open};
+use crate::agents::{Agents, Audience, Open, ThreadOrigin};
 use crate::commands;
-use crate::commands::exec::lines::{Lines, failed};
-use crate::commands::exec::shapes::Line;
-use crate::follow::Follow;
+use crate::commands::exec::lines::{JsonLines, failed};
+use crate::commands::exec::shapes::LineShape;
+use crate::follow::ThreadFollower;
 use crate::frame::line;
-use crate::screen::{Screen, Style, why};
+use crate::render::{Screen, Style, why};
 use crate::signals::Watched;
 
 /// How often a line that shows the time is drawn anew.
 const TICK: Duration = Duration::from_millis(200);
 
-pub async fn run(arguments: ExecArguments, own: &Process) -> ExitCode {
+pub async fn run(arguments: ExecArguments, own: &ProcessContext) -> ExitCode {
     match work(arguments.request(), own).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => commands::failure(&error),
     }
 }
 
-async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
+async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> {
     let ExecRequest { options, which, prompt } = request;
     let input = prompt::read(&options, prompt, which != Which::New)?;
     let agents = Agents::new(&options.agent, Audience::Unattended, own).await?;
-    let birth = Birth {
+    let birth = ThreadOrigin {
         source: "exec",
         thread_source: options.thread_source.clone(),
         originator: own.variables.get("CODEX_INTERNAL_ORIGINATOR_OVERRIDE").map(|name| name.to_string_lossy().into_owned()),
@@ -53,7 +53,7 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
     // Until here a signal simply ends the program.
     let mut signals = Signals::new()?;
     let mut report =
-        if options.json { Report::Lines(Lines::default()) } else { Report::Screen(Screen::new(options.color, &own.variables)) };
+        if options.json { Report::Lines(JsonLines::default()) } else { Report::Screen(Screen::new(options.color, &own.variables)) };
     // From here on, so that a machine that cannot be reached is named, whether or not a command asks for it.
     let mut machines = Machines::of(&agents, &thread).await?;
     let mut end = End { is_scripted: agents.is_scripted(&thread).await?, ..End::default() };
@@ -115,9 +115,9 @@ struct End {
 }
 
 impl End {
-    fn event(&mut self, event: &Event) {
+    fn event(&mut self, event: &ThreadEvent) {
         match event {
-            Event::Entry(entry) => match &entry.fact {
+            ThreadEvent::Entry(entry) => match &entry.fact {
                 Fact::TurnStarted(_) => self.turn = None,
                 Fact::TurnFinished(finished) => self.turn = Some((**finished).clone()),
                 Fact::ModelAnswered(answered) => {
@@ -126,13 +126,13 @@ impl End {
                 Fact::CallFinished(finished) if !ended_well(finished) => self.failures += 1,
                 _ => {}
             },
-            Event::Status(Status::Broken { reason }) => self.broken = Some(reason.clone()),
+            ThreadEvent::Status(ThreadActivity::Broken { reason }) => self.broken = Some(reason.clone()),
             // It is not driven here any more. A reason that is known already is the better one.
-            Event::Status(Status::Closed) if self.turn.is_none() => {
+            ThreadEvent::Status(ThreadActivity::Closed) if self.turn.is_none() => {
                 self.broken.get_or_insert_with(|| "the thread was closed before the turn was over".to_owned());
             }
-            Event::Status(Status::Closed) => {}
-            Event::Status(_) => self.broken = None,
+            ThreadEvent::Status(ThreadActivity::Closed) => {}
+            ThreadEvent::Status(_) => self.broken = None,
             _ => {}
         }
     }
@@ -166,7 +166,7 @@ impl Machines {
     /// The next one that cannot be used, and why. Each is told once.
     async fn failed(&mut self) -> String {
         loop {
-            if let News::Environment { id, standing: Standing::Failed { reason, .. }, .. } = self.watcher.next().await.news
+            if let RegistryNews::Environment { id, standing: EnvironmentState::Failed { reason, .. }, .. } = self.watcher.next().await.news
                 && let Some(at) = self.selected.iter().position(|selected| *selected == id)
             {
                 self.selected.remove(at);
@@ -177,11 +177,11 @@ impl Machines {
 }
 
 /// Tells everything until the thread is at rest.
-async fn watch(thread: &LiveThread, follow: &mut Follow, watching: &mut Watching<'_>) -> anyhow::Result<()> {
+async fn watch(thread: &LiveThread, follow: &mut ThreadFollower, watching: &mut Watching<'_>) -> anyhow::Result<()> {
     let mut ticks = tokio::time::interval(TICK);
     loop {
         // Looked at first: what happened before is in the feed by then.
-        let is_active = matches!(thread.status(), Status::Active { .. });
+        let is_active = matches!(thread.status(), ThreadActivity::Active { .. });
         let event = match follow.ready().await {
             Some(event) => event,
             None if !is_active => return Ok(()),
@@ -203,13 +203,13 @@ async fn watch(thread: &LiveThread, follow: &mut Follow, watching: &mut Watching
         };
         watching.end.event(&event);
         watching.report.event(&event)?;
-        if let Event::Entry(entry) = &event
+        if let ThreadEvent::Entry(entry) = &event
             && let Fact::ApprovalAsked(asked) = &entry.fact
         {
             refuse(thread, asked.approval.clone()).await;
         }
         // Nothing comes any more, now or later.
-        if matches!(event, Event::Status(Status::Closed)) {
+        if matches!(event, ThreadEvent::Status(ThreadActivity::Closed)) {
             return Ok(());
         }
     }
@@ -256,7 +256,7 @@ impl Signals {
 /// Who is told.
 enum Report {
     Screen(Screen),
-    Lines(Lines),
+    Lines(JsonLines),
 }
 
 impl Report {
@@ -294,7 +294,7 @@ impl Report {
         }
     }
 
-    fn event(&mut self, event: &Event) -> anyhow::Result<()> {
+    fn event(&mut self, event: &ThreadEvent) -> anyhow::Result<()> {
         match self {
             Self::Screen(screen) => screen.show(event),
             Self::Lines(lines) => print(&lines.event(event))?,
@@ -326,7 +326,7 @@ impl Report {
 }
 
 /// One line each. An error means that the reader is gone.
-fn print(lines: &[Line]) -> anyhow::Result<()> {
+fn print(lines: &[LineShape]) -> anyhow::Result<()> {
     let mut text = String::new();
     for line in lines {
         text.push_str(&serde_json::to_string(line)?);

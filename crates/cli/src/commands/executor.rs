@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use outpost_executor::{Executor, Lifetime};
+use outpost_rpc::access::DoorRules;
 use outpost_rpc::auth::{Auth, SignedBearer};
-use outpost_rpc::door::DoorRules;
 use outpost_rpc::link::stdio;
 use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_rpc::{Dispatch, PeerOptions};
@@ -21,12 +21,12 @@ use super::{FAILED, USAGE, cannot_listen, complain};
 use crate::confinement::http_allow;
 use crate::executor_args::{AuthArguments, ExecutorArguments, WsAuth};
 use crate::home::{EXECUTOR, Home};
-use crate::local::{Confinement, ExecutorSettings, executor_config};
+use crate::local::{ExecutorSettings, SandboxSettings, executor_config};
 use crate::out::say;
-use crate::signals::Signals;
-use crate::{Process, tokens};
+use crate::signals::ForwardedSignals;
+use crate::{ProcessContext, tokens};
 
-pub async fn run(arguments: Box<ExecutorArguments>, own: &Process) -> ExitCode {
+pub async fn run(arguments: Box<ExecutorArguments>, own: &ProcessContext) -> ExitCode {
     let listen = match (&arguments.listen, arguments.join.is_empty()) {
         (Some(ListenAddr::Stdio), false) => return complain(&anyhow!("--join does not go with --listen stdio"), USAGE),
         (Some(listen), _) => Some(listen.clone()),
@@ -55,8 +55,8 @@ pub async fn run(arguments: Box<ExecutorArguments>, own: &Process) -> ExitCode {
 async fn serve(
     arguments: &ExecutorArguments,
     door: Option<(ListenAddr, DoorRules)>,
-    servers: Vec<join::Server>,
-    own: &Process,
+    servers: Vec<join::JoinTarget>,
+    own: &ProcessContext,
 ) -> anyhow::Result<()> {
     let listen = door.as_ref().map(|(listen, _)| listen.clone());
     let mut settings = settings(arguments.grace(), arguments.spool, listen.as_ref());
@@ -115,7 +115,7 @@ async fn serve(
 }
 
 /// A token belongs to the install that used it first, also where its jobs come and go.
-fn install_id(own: &Process) -> anyhow::Result<String> {
+fn install_id(own: &ProcessContext) -> anyhow::Result<String> {
     let home = Home::from_environment().context("joining needs an identity; set OUTPOST_HOME")?;
     let id = home.seat(&own.variables).and_then(|seat| seat.install_id());
     id.context("joining needs an identity, and it cannot be kept; is OUTPOST_HOME writable?")
@@ -128,7 +128,7 @@ pub fn announce(address: &ListenAddr) -> anyhow::Result<()> {
 }
 
 pub fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
-    let mut signals = Signals::listen()?;
+    let mut signals = ForwardedSignals::listen()?;
     Ok(async move {
         signals.stop().await;
     })
@@ -144,7 +144,7 @@ pub fn settings(grace: u64, spool: u64, listen: Option<&ListenAddr>) -> Executor
         keeps_fates: true,
         listener: listen.map(ToString::to_string).unwrap_or_default(),
         http_allow: Vec::new(),
-        confinement: Confinement::default(),
+        confinement: SandboxSettings::default(),
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use futures_util::StreamExt;
 use outpost_environment::TAKEN_OVER_EXIT;
-use outpost_executor::seat::Seat;
+use outpost_executor::seat::LocalSeat;
 use outpost_executor::{Executor, Lifetime};
 use outpost_rpc::auth::Auth;
 use outpost_rpc::link::ws::ClientOptions;
@@ -30,7 +30,7 @@ use tokio::time::sleep;
 
 use super::executor::{settings, stop_signal};
 use super::{FAILED, complain};
-use crate::Process;
+use crate::ProcessContext;
 use crate::confinement::http_allow;
 use crate::executor_args::{ExecutorArguments, KeeperArguments};
 use crate::home::Home;
@@ -47,7 +47,7 @@ const MAX_SOCKET_PATH: usize = 107;
 const LAST_WORDS: Duration = Duration::from_secs(4);
 
 /// Bridges standard input and output to the keeper.
-pub async fn bridge(arguments: &ExecutorArguments, own: &Process) -> ExitCode {
+pub async fn bridge(arguments: &ExecutorArguments, own: &ProcessContext) -> ExitCode {
     let here = stdio::link(tokio::io::stdin(), tokio::io::stdout(), "exec-server stdio");
     let there = match reach(arguments, own).await {
         Ok(link) => link,
@@ -70,7 +70,7 @@ pub async fn bridge(arguments: &ExecutorArguments, own: &Process) -> ExitCode {
 }
 
 /// Whether a keeper runs here.
-pub async fn is_running(own: &Process) -> ExitCode {
+pub async fn is_running(own: &ProcessContext) -> ExitCode {
     let runs = match seat(own).and_then(|seat| socket_path(&seat)) {
         Ok(socket) => unix::connect(&socket, &ClientOptions::default()).await.is_ok(),
         Err(_) => false,
@@ -79,14 +79,14 @@ pub async fn is_running(own: &Process) -> ExitCode {
 }
 
 /// Asks the keeper that runs here to end, and waits until it has.
-pub async fn end(own: &Process) -> ExitCode {
+pub async fn end(own: &ProcessContext) -> ExitCode {
     match end_running(own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&error, FAILED),
     }
 }
 
-async fn end_running(own: &Process) -> anyhow::Result<()> {
+async fn end_running(own: &ProcessContext) -> anyhow::Result<()> {
     let socket = socket_path(&seat(own)?)?;
     let Ok(link) = unix::connect(&socket, &ClientOptions::default()).await else { return Ok(()) };
     drop(link);
@@ -134,7 +134,7 @@ async fn pump(mut here: Link, mut there: Link) -> Option<Close> {
 }
 
 /// Connects to the keeper, and starts it if there is none.
-async fn reach(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<Link> {
+async fn reach(arguments: &ExecutorArguments, own: &ProcessContext) -> anyhow::Result<Link> {
     let seat = seat(own)?;
     let socket = socket_path(&seat)?;
     if let Ok(link) = unix::connect(&socket, &ClientOptions::default()).await {
@@ -204,12 +204,12 @@ fn check_ceiling(socket: &Path, arguments: &ExecutorArguments) -> anyhow::Result
     )
 }
 
-fn seat(own: &Process) -> anyhow::Result<Seat> {
+fn seat(own: &ProcessContext) -> anyhow::Result<LocalSeat> {
     let home = Home::from_environment().context("there is neither OUTPOST_HOME nor HOME")?;
     Ok(home.seat(&own.variables)?)
 }
 
-fn socket_path(seat: &Seat) -> anyhow::Result<PathBuf> {
+fn socket_path(seat: &LocalSeat) -> anyhow::Result<PathBuf> {
     seat.make_run().with_context(|| format!("cannot make {}", seat.run.display()))?;
     let socket = seat.run.join("keeper.sock");
     let length = socket.as_os_str().len();
@@ -225,7 +225,7 @@ fn lock(path: &Path) -> anyhow::Result<File> {
 }
 
 /// Starts a keeper that has nothing to do with us any more: no terminal, no descriptor of ours, no directory but home.
-fn start(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<()> {
+fn start(arguments: &ExecutorArguments, own: &ProcessContext) -> anyhow::Result<()> {
     // The keeper itself has no terminal, so errors are reported here.
     arguments.confinement.read(&own.settings)?;
     let (grace, spool) = (arguments.grace().to_string(), arguments.spool.to_string());
@@ -258,14 +258,14 @@ async fn wait_for(socket: &Path) -> anyhow::Result<Link> {
 }
 
 /// The keeper itself.
-pub async fn run(arguments: KeeperArguments, own: &Process) -> ExitCode {
+pub async fn run(arguments: KeeperArguments, own: &ProcessContext) -> ExitCode {
     match keep(arguments, own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&error, FAILED),
     }
 }
 
-async fn keep(arguments: KeeperArguments, own: &Process) -> anyhow::Result<()> {
+async fn keep(arguments: KeeperArguments, own: &ProcessContext) -> anyhow::Result<()> {
     // Out of the session of whatever started us: when that ends, its processes are hung up.
     if let Err(error) = rustix::process::setsid() {
         tracing::debug!(error = %io::Error::from(error), "already a session of its own");

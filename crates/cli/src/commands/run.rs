@@ -20,28 +20,28 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::{OURS, complain};
-use crate::Process;
+use crate::ProcessContext;
 use crate::args::RunArguments;
 use crate::config::Config;
+use crate::connection_notices;
 use crate::home::Home;
 use crate::out::say;
-use crate::outages;
 use crate::reach;
-use crate::signals::{self, Forwarding, Signals};
+use crate::signals::{self, ForwardedSignals, Forwarding};
 use crate::terminal::RawTerminal;
-use crate::variables::Variables;
+use crate::variables::VisibleVariables;
 
 /// What a shell says of a command whose reader went away.
 const BROKEN_PIPE: u8 = 128 + 13;
 
-pub async fn run(arguments: RunArguments, own: &Process) -> ExitCode {
+pub async fn run(arguments: RunArguments, own: &ProcessContext) -> ExitCode {
     match run_to_end(arguments, own).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => complain(&error, OURS),
     }
 }
 
-async fn run_to_end(arguments: RunArguments, own: &Process) -> anyhow::Result<u8> {
+async fn run_to_end(arguments: RunArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let set = named_variables(&arguments, &own.variables)?;
     let reached = reach::reach(&arguments.place, "outpost-run", own)?;
     let environment = reached.environment.clone();
@@ -52,7 +52,7 @@ async fn run_to_end(arguments: RunArguments, own: &Process) -> anyhow::Result<u8
     let pipe_stdin = arguments.tty || !signals::stdin_is_null();
     let start = ProcessStart { pipe_stdin, env: set, ..start(&arguments, &info, reached.is_here())? };
     let what = format!("cannot run `{}` in {} on {}", arguments.command[0], start.cwd.to_syntax(), environment.name());
-    let mut listening = Signals::listen().context("signals cannot be passed on")?;
+    let mut listening = ForwardedSignals::listen().context("signals cannot be passed on")?;
     let sandbox = arguments.sandbox.as_deref().map(|name| configured(name, own)).transpose()?;
     let confined = sandbox.and_then(|mode| Confined::new(mode, &start.cwd));
     let context = confined.as_ref().map(|confined| confined.context.clone());
@@ -72,12 +72,12 @@ async fn run_to_end(arguments: RunArguments, own: &Process) -> anyhow::Result<u8
     }
     let given_up = AbortOnDropHandle::new(tokio::spawn(signals::forward(forwarding, listening, arguments.tty)));
     let _input = pipe_stdin.then(|| AbortOnDropHandle::new(tokio::spawn(forward_input(process.clone(), info.clone()))));
-    let _notices = AbortOnDropHandle::new(tokio::spawn(outages::tell(environment.clone(), line_end)));
+    let _notices = AbortOnDropHandle::new(tokio::spawn(connection_notices::tell(environment.clone(), line_end)));
     // Who asks for a terminal there asks for what programs do with one, as with ssh.
     let passing = if arguments.tty { Passing::AsItIs } else { Passing::ShownOnTerminals };
     let outcome = tokio::select! {
         outcome = copy_output(&process, passing) => outcome,
-        Ok(code) = given_up => Ok(Ended { code, ..Ended::default() }),
+        Ok(code) = given_up => Ok(RunOutcome { code, ..RunOutcome::default() }),
     };
     drop(terminal);
     reached.leave().await;
@@ -109,13 +109,13 @@ impl Confined {
 }
 
 /// The sandbox that an agent's command would get, with the writable roots and the network of the configuration.
-fn configured(name: &str, own: &Process) -> anyhow::Result<SandboxMode> {
+fn configured(name: &str, own: &ProcessContext) -> anyhow::Result<SandboxMode> {
     let file = Home::from_environment().map(|home| home.config());
     Config::read(file.as_deref(), &own.settings)?.sandbox_named(name)
 }
 
 /// The variables that were asked for by name, with the values of those that are this process's own.
-fn named_variables(arguments: &RunArguments, own: &Variables) -> anyhow::Result<BTreeMap<String, String>> {
+fn named_variables(arguments: &RunArguments, own: &VisibleVariables) -> anyhow::Result<BTreeMap<String, String>> {
     let mut named = BTreeMap::new();
     for (name, value) in &arguments.set {
         let value = match value {
@@ -167,7 +167,7 @@ pub fn everything() -> EnvPolicy {
 
 /// How a command ended.
 #[derive(Default)]
-pub struct Ended {
+pub struct RunOutcome {
     pub code: u8,
     /// How much of its output was not read in time.
     pub lost: Vec<String>,
@@ -192,7 +192,7 @@ impl Tail {
     }
 }
 
-impl Ended {
+impl RunOutcome {
     /// The exit code, if nothing is missing.
     fn whole(self) -> anyhow::Result<u8> {
         if self.lost.is_empty() {
@@ -217,7 +217,7 @@ impl Passing {
 }
 
 /// Copies what the command writes to where it belongs, and tells how it ended.
-pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::Result<Ended> {
+pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::Result<RunOutcome> {
     let mut stdout = Pipe { to: tokio::io::stdout(), showing: passing.to(std::io::stdout().is_terminal()) };
     let mut stderr = Pipe { to: tokio::io::stderr(), showing: passing.to(std::io::stderr().is_terminal()) };
     let (mut code, mut lost, mut tail, mut is_refused) = (None, Vec::new(), Tail::default(), false);
@@ -232,7 +232,7 @@ pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::R
                 if written.is_err() {
                     // The reader of our output is gone, as would be the command if it had written there itself.
                     let _ = tokio::time::timeout(Duration::from_secs(1), process.terminate()).await;
-                    return Ok(Ended { code: BROKEN_PIPE, lost, refused: None });
+                    return Ok(RunOutcome { code: BROKEN_PIPE, lost, refused: None });
                 }
             }
             ProcessEvent::Gap { bytes: Some(bytes) } => lost.push(format!("{bytes} bytes")),
@@ -256,7 +256,7 @@ pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::R
     let _ = stdout.end().await;
     let _ = stderr.end().await;
     let code = code.context("the command ended without an exit code")?;
-    Ok(Ended { code: u8::try_from(code).unwrap_or(OURS), lost, refused: is_refused.then_some(tail.0) })
+    Ok(RunOutcome { code: u8::try_from(code).unwrap_or(OURS), lost, refused: is_refused.then_some(tail.0) })
 }
 
 /// Where one of the streams goes.

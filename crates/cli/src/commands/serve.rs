@@ -7,20 +7,20 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
+use outpost_rpc::access::{AccessRules, HostName, ListenerAccess, WebOrigin};
 use outpost_rpc::auth::Auth;
-use outpost_rpc::door::{Door, HostName, Origin, Threshold};
 use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_rpc::tls;
 use outpost_server::admission::Admission;
 use outpost_server::executors::{Executors, JoinLimits};
-use outpost_server::metrics::{Metrics, Sources};
-use outpost_server::site::{Access, Site};
+use outpost_server::metrics::{MetricSources, Metrics};
+use outpost_server::site::{ClientAccess, Site};
 use outpost_server::web::Sessions;
 
 use super::app_server::{assemble, on_link, own_socket};
 use super::executor::{door_rules, stop_signal};
 use super::{FAILED, USAGE, cannot_listen, complain, token};
-use crate::Process;
+use crate::ProcessContext;
 use crate::config::Config;
 use crate::config::serve::ServeTable;
 use crate::home::{APP, Home};
@@ -28,7 +28,7 @@ use crate::out::say;
 use crate::serve_args::ServeArguments;
 use crate::tokens;
 
-pub async fn run(arguments: Box<ServeArguments>, own: &Process) -> ExitCode {
+pub async fn run(arguments: Box<ServeArguments>, own: &ProcessContext) -> ExitCode {
     let (home, plan) = match plan(&arguments, own) {
         Ok(checked) => checked,
         Err(error) => return complain(&error, USAGE),
@@ -42,10 +42,10 @@ pub async fn run(arguments: Box<ServeArguments>, own: &Process) -> ExitCode {
 /// What was checked before anything is started.
 struct Plan {
     address: SocketAddr,
-    access: Access,
+    access: ClientAccess,
     tls: Option<Arc<tls::ServerConfig>>,
     behind_proxy: bool,
-    origins: Vec<Origin>,
+    origins: Vec<WebOrigin>,
     hosts: Vec<HostName>,
     proxies: Vec<IpAddr>,
 }
@@ -53,7 +53,7 @@ struct Plan {
 /// Where it listens by default.
 const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7633);
 
-fn plan(arguments: &ServeArguments, own: &Process) -> anyhow::Result<(Home, Plan)> {
+fn plan(arguments: &ServeArguments, own: &ProcessContext) -> anyhow::Result<(Home, Plan)> {
     let home = Home::from_environment().context("serving needs a home; set OUTPOST_HOME")?;
     let ServeTable { listen, tls_cert, tls_key, behind_proxy, allow_host, allow_origin } =
         Config::read(Some(&home.config()), &own.settings)?.serve;
@@ -90,21 +90,21 @@ fn plan(arguments: &ServeArguments, own: &Process) -> anyhow::Result<(Home, Plan
     Ok((home, Plan { address, access, tls, behind_proxy, origins, hosts, proxies }))
 }
 
-fn access(arguments: &ServeArguments, listen: &ListenAddr, home: &Home, own: &Process) -> anyhow::Result<Access> {
+fn access(arguments: &ServeArguments, listen: &ListenAddr, home: &Home, own: &ProcessContext) -> anyhow::Result<ClientAccess> {
     if arguments.auth.ws_auth.is_some() || arguments.auth.no_auth {
         return Ok(match door_rules(&arguments.auth, listen, APP, &own.secrets)?.auth {
-            Auth::Open => Access::Open,
-            asked => Access::Tokens(asked),
+            Auth::Open => ClientAccess::Open,
+            asked => ClientAccess::Tokens(asked),
         });
     }
     let path = home.token(APP);
     let token = tokens::obtain(&path).with_context(|| format!("there is no token to ask for; make {} usable", path.display()))?;
     own.secrets.register(&token);
     say(&format!("clients show the token in {}, or one that `outpost token create --client` made", path.display()));
-    Ok(Access::Tokens(Auth::token(&token)))
+    Ok(ClientAccess::Tokens(Auth::token(&token)))
 }
 
-async fn serve(home: Home, plan: Plan, own: &Process) -> anyhow::Result<()> {
+async fn serve(home: Home, plan: Plan, own: &ProcessContext) -> anyhow::Result<()> {
     let (assembly, server) = assemble(&home, own).await?;
     let stop = stop_signal()?;
     let listener = Listener::ws(plan.address).await.map_err(|error| cannot_listen(&format!("ws://{}", plan.address), error))?;
@@ -122,10 +122,10 @@ async fn serve(home: Home, plan: Plan, own: &Process) -> anyhow::Result<()> {
         on_client: Arc::new(on_link(server.clone())),
         sessions: Sessions::new(Arc::new(|| tokens::random().ok())),
         is_private: scheme == "wss" || plan.behind_proxy,
-        metrics: Metrics::new(Sources { server: server.clone(), executors: executors.clone() }),
+        metrics: Metrics::new(MetricSources { server: server.clone(), executors: executors.clone() }),
     };
     let Plan { origins, hosts, proxies, .. } = plan;
-    let threshold = Threshold { origins, hosts, proxies, own_pages: true, ..Threshold::default() };
+    let threshold = AccessRules { origins, hosts, proxies, own_pages: true, ..AccessRules::default() };
     let socket =
         own_socket(&home, own).await.inspect_err(|error| tracing::debug!("this server is not found at run/app.sock: {error:#}")).ok();
     let at_home = async {
@@ -138,7 +138,7 @@ async fn serve(home: Home, plan: Plan, own: &Process) -> anyhow::Result<()> {
     tell_page(scheme, listener.address());
     tokio::select! {
         () = at_home => {}
-        never = listener.serve_door(Door::to(threshold, Arc::new(site))) => match never {},
+        never = listener.serve_door(ListenerAccess::to(threshold, Arc::new(site))) => match never {},
         () = executors.follow_tokens() => {}
         () = admission.keep_looking(&issued) => {}
         () = stop => {}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use outpost_environment::{Environment, ProcessStart, RemoteProcess, State};
+use outpost_environment::{ConnectionState, Environment, ProcessStart, RemoteProcess};
 use outpost_sandbox::TerminalSize;
 use outpost_wire::PathUri;
 use outpost_wire::exec::environment::EnvironmentInfo;
@@ -20,21 +20,21 @@ use super::{OURS, complain};
 use crate::args::ShellArguments;
 use crate::escape::Escapes;
 use crate::out::aside;
-use crate::signals::{Asked, Signals, code};
+use crate::signals::{ForwardedSignals, SignalRequest, code};
 use crate::terminal::{self, RawTerminal};
-use crate::{Process, outages, reach};
+use crate::{ProcessContext, connection_notices, reach};
 
 /// Pieces of input that may wait for the other side.
 const QUEUE: usize = 256;
 
-pub async fn run(arguments: ShellArguments, own: &Process) -> ExitCode {
+pub async fn run(arguments: ShellArguments, own: &ProcessContext) -> ExitCode {
     match run_to_end(arguments, own).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => complain(&error, OURS),
     }
 }
 
-async fn run_to_end(arguments: ShellArguments, own: &Process) -> anyhow::Result<u8> {
+async fn run_to_end(arguments: ShellArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
         bail!("a shell needs a terminal here; use `outpost run` to run a command without one");
     }
@@ -43,13 +43,13 @@ async fn run_to_end(arguments: ShellArguments, own: &Process) -> anyhow::Result<
     let info = reached.connect().await?;
     let start = start(&arguments, &info, reached.is_here())?;
     let what = format!("cannot start {} in {} on {}", start.argv[0], start.cwd, environment.name());
-    let mut signals = Signals::listen().context("signals cannot be taken")?;
+    let mut signals = ForwardedSignals::listen().context("signals cannot be taken")?;
     let process = Arc::new(environment.start(start).await.context(what)?);
     // Put back when it is dropped, whatever ends this function.
     let raw = RawTerminal::enter().context("this terminal cannot be set up")?;
     let (size, sizes) = watch::channel(terminal::size());
     let _resizing = AbortOnDropHandle::new(tokio::spawn(pass_sizes(process.clone(), info.clone(), sizes)));
-    let _notices = AbortOnDropHandle::new(tokio::spawn(outages::tell(environment.clone(), "\r\n")));
+    let _notices = AbortOnDropHandle::new(tokio::spawn(connection_notices::tell(environment.clone(), "\r\n")));
     let (typed, keys) = mpsc::channel(QUEUE);
     let _writing = AbortOnDropHandle::new(tokio::spawn(write_keys(process.clone(), keys)));
     let mut reading = AbortOnDropHandle::new(tokio::spawn(read_keys(environment.clone(), typed)));
@@ -63,8 +63,8 @@ async fn run_to_end(arguments: ShellArguments, own: &Process) -> anyhow::Result<
                 ended.code
             }),
             asked = signals.next() => match asked {
-                Asked::Resize => drop(size.send_replace(terminal::size())),
-                Asked::Stop(signal) => break Ok(code(signal)),
+                SignalRequest::Resize => drop(size.send_replace(terminal::size())),
+                SignalRequest::Stop(signal) => break Ok(code(signal)),
             },
             read = &mut reading => match read {
                 Ok(Typing::Left) => {
@@ -78,7 +78,7 @@ async fn run_to_end(arguments: ShellArguments, own: &Process) -> anyhow::Result<
         }
     };
     drop(raw);
-    if !matches!(*environment.watch().borrow(), State::Ready(_)) {
+    if !matches!(*environment.watch().borrow(), ConnectionState::Ready(_)) {
         say("there is no connection; what runs there ends when the executor's grace is over");
     }
     reached.leave().await;
@@ -128,7 +128,7 @@ async fn read_keys(environment: Environment, typed: mpsc::Sender<Bytes>) -> Typi
             continue;
         }
         match typed.try_send(keys.bytes.into()) {
-            Err(mpsc::error::TrySendError::Full(bytes)) if matches!(*environment.watch().borrow(), State::Ready(_)) => {
+            Err(mpsc::error::TrySendError::Full(bytes)) if matches!(*environment.watch().borrow(), ConnectionState::Ready(_)) => {
                 // A long text that is pasted waits for the other side.
                 let _ = typed.send(bytes).await;
             }

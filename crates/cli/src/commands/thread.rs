@@ -13,12 +13,12 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use outpost_store::{ListQuery, Shelf, Store};
+use outpost_store::{ListQuery, ListScope, Store};
 use outpost_thread::ThreadId;
 use outpost_wire::shown::{Form, Untrusted};
 
 use super::{FAILED, complain};
-use crate::Process;
+use crate::ProcessContext;
 use crate::out::print;
 use crate::store;
 use crate::thread_args::{ThreadArguments, ThreadCommand};
@@ -32,14 +32,14 @@ struct Desk {
     json: bool,
 }
 
-pub async fn run(arguments: ThreadArguments, own: &Process) -> ExitCode {
+pub async fn run(arguments: ThreadArguments, own: &ProcessContext) -> ExitCode {
     match dispatch(arguments, own).await {
         Ok(code) => code,
         Err(error) => complain(&error, FAILED),
     }
 }
 
-async fn dispatch(arguments: ThreadArguments, own: &Process) -> anyhow::Result<ExitCode> {
+async fn dispatch(arguments: ThreadArguments, own: &ProcessContext) -> anyhow::Result<ExitCode> {
     // This one looks at environments, too, and so opens more than a store.
     if let ThreadCommand::Why(name) = &arguments.command {
         return why::why(&name.thread, arguments.store, arguments.json, own).await;
@@ -80,7 +80,7 @@ pub async fn find(store: &Store, name: &str) -> anyhow::Result<ThreadId> {
     if let Ok(id) = name.parse::<ThreadId>() {
         return Ok(id);
     }
-    let query = ListQuery { shelf: Shelf::Both, search: Some(name.to_owned()), limit: 100, ..ListQuery::default() };
+    let query = ListQuery { shelf: ListScope::Both, search: Some(name.to_owned()), limit: 100, ..ListQuery::default() };
     let listed = store.list(query).await?.threads;
     let mut found: Vec<ThreadId> = listed.iter().filter(|thread| thread.name.as_deref() == Some(name)).map(|thread| thread.id).collect();
     if found.is_empty() && name.len() >= SHORTEST {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use outpost_server::tokens::{Scope, Tokens};
+use outpost_server::tokens::{TokenPurpose, TokenStore};
 use outpost_wire::EnvironmentId;
 use serde_json::json;
 
@@ -27,19 +27,19 @@ pub fn run(command: TokenCommand) -> ExitCode {
 }
 
 /// The tokens of this home.
-pub fn of(home: &Home) -> Tokens {
-    Tokens::new(&home.tokens())
+pub fn of(home: &Home) -> TokenStore {
+    TokenStore::new(&home.tokens())
 }
 
-fn ours() -> anyhow::Result<Tokens> {
+fn ours() -> anyhow::Result<TokenStore> {
     Ok(of(&Home::from_environment().context("tokens need a home; set OUTPOST_HOME")?))
 }
 
 fn create(arguments: CreateToken) -> anyhow::Result<()> {
     let scope = match arguments.scope.executor {
-        Some(id) => Scope::Executor { id: EnvironmentId::parse_own(&id).context("--executor")? },
-        None if arguments.scope.metrics => Scope::Metrics,
-        None => Scope::Client,
+        Some(id) => TokenPurpose::Executor { id: EnvironmentId::parse_own(&id).context("--executor")? },
+        None if arguments.scope.metrics => TokenPurpose::Metrics,
+        None => TokenPurpose::Client,
     };
     let secret = tokens::random()?;
     let token = ours()?.issue(&secret, scope, arguments.note, store::now())?;
@@ -51,9 +51,9 @@ fn create(arguments: CreateToken) -> anyhow::Result<()> {
 fn list(as_json: bool) -> anyhow::Result<()> {
     let tokens = ours()?;
     let all = tokens.list()?;
-    let bound = |scope: &Scope| match scope {
-        Scope::Executor { id } => tokens.bound_to(id),
-        Scope::Client | Scope::Metrics => Ok(None),
+    let bound = |scope: &TokenPurpose| match scope {
+        TokenPurpose::Executor { id } => tokens.bound_to(id),
+        TokenPurpose::Client | TokenPurpose::Metrics => Ok(None),
     };
     if as_json {
         let mut rows = Vec::new();

@@ -10,13 +10,13 @@ use serde::de::{self, Deserializer, Visitor};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct LimitTable {
-    pub processes: Option<Limit>,
-    pub memory: Option<Limit>,
-    pub open_files: Option<Limit>,
-    pub file_size: Option<Limit>,
-    pub free_space: Option<Limit>,
-    pub cpu_seconds: Option<Limit>,
-    pub home_layer: Option<Limit>,
+    pub processes: Option<LimitSetting>,
+    pub memory: Option<LimitSetting>,
+    pub open_files: Option<LimitSetting>,
+    pub file_size: Option<LimitSetting>,
+    pub free_space: Option<LimitSetting>,
+    pub cpu_seconds: Option<LimitSetting>,
+    pub home_layer: Option<LimitSetting>,
     pub required: Option<bool>,
 }
 
@@ -33,7 +33,7 @@ impl LimitTable {
             (self.home_layer, &mut limits.home_layer),
         ];
         for (written, limit) in written {
-            if let Some(Limit(value)) = written {
+            if let Some(LimitSetting(value)) = written {
                 *limit = value;
             }
         }
@@ -44,9 +44,9 @@ impl LimitTable {
 
 /// A number, or none at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit(pub Option<u64>);
+pub struct LimitSetting(pub Option<u64>);
 
-impl Limit {
+impl LimitSetting {
     /// Reads `4096`, `8G` or `none`.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text == "none" {
@@ -71,7 +71,7 @@ impl Limit {
     }
 }
 
-impl<'de> Deserialize<'de> for Limit {
+impl<'de> Deserialize<'de> for LimitSetting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Written)
     }
@@ -80,22 +80,22 @@ impl<'de> Deserialize<'de> for Limit {
 struct Written;
 
 impl Visitor<'_> for Written {
-    type Value = Limit;
+    type Value = LimitSetting;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("a number, or a text such as \"8G\" or \"none\"")
     }
 
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Limit, E> {
-        Limit::number(u64::try_from(number).ok()).ok_or_else(|| E::custom(format!("{number} is not a sensible limit")))
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<LimitSetting, E> {
+        LimitSetting::number(u64::try_from(number).ok()).ok_or_else(|| E::custom(format!("{number} is not a sensible limit")))
     }
 
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Limit, E> {
-        Limit::number(Some(number)).ok_or_else(|| E::custom(format!("{number} is not a sensible limit")))
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<LimitSetting, E> {
+        LimitSetting::number(Some(number)).ok_or_else(|| E::custom(format!("{number} is not a sensible limit")))
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Limit, E> {
-        Limit::parse(text).map_err(E::custom)
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<LimitSetting, E> {
+        LimitSetting::parse(text).map_err(E::custom)
     }
 }
 

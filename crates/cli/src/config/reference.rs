@@ -5,7 +5,7 @@ use std::fmt::Write;
 use toml::{Table, Value};
 
 /// A key, as people read about it.
-pub struct Key {
+pub struct ConfigKey {
     /// With dots; `NAME` stands for a name of the user's.
     pub name: &'static str,
     /// A value in TOML.
@@ -15,11 +15,11 @@ pub struct Key {
     pub what: &'static str,
 }
 
-const fn key(name: &'static str, example: &'static str, default: &'static str, what: &'static str) -> Key {
-    Key { name, example, default, what }
+const fn key(name: &'static str, example: &'static str, default: &'static str, what: &'static str) -> ConfigKey {
+    ConfigKey { name, example, default, what }
 }
 
-pub const KEYS: &[Key] = &[
+pub const KEYS: &[ConfigKey] = &[
     key(
         "model",
         r#""gpt-5""#,
@@ -255,7 +255,7 @@ enum Standing {
 }
 
 fn standing(path: &[&str]) -> Standing {
-    let begins = |key: &&Key| {
+    let begins = |key: &&ConfigKey| {
         let mut parts = key.name.split('.');
         path.iter().all(|name| parts.next().is_some_and(|part| part == "NAME" || part == *name))
     };
@@ -290,7 +290,7 @@ pub fn page() -> String {
          This page is made by `cargo xtask docs`.\n\n\
          | key | example | without it | what it is |\n|---|---|---|---|\n",
     );
-    for Key { name, example, default, what } in KEYS {
+    for ConfigKey { name, example, default, what } in KEYS {
         let _ = writeln!(page, "| `{name}` | `{example}` | {default} | {what} |");
     }
     page.push_str(

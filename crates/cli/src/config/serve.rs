@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use outpost_rpc::door::{HostName, Origin};
+use outpost_rpc::access::{HostName, WebOrigin};
 use outpost_rpc::listen::ListenAddr;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
@@ -21,7 +21,7 @@ pub struct ServeTable {
     #[serde(deserialize_with = "several")]
     pub allow_host: Vec<HostName>,
     #[serde(deserialize_with = "several")]
-    pub allow_origin: Vec<Origin>,
+    pub allow_origin: Vec<WebOrigin>,
 }
 
 fn one<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>

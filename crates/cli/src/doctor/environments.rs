@@ -11,7 +11,7 @@ use outpost_wire::exec::process::{EnvPolicy, Inherit};
 use tokio::time::timeout;
 
 use super::{Finding, Patient, not_looked_at};
-use crate::Process;
+use crate::ProcessContext;
 use crate::environments::{Known, advice};
 use crate::reach::{self, Caller};
 use crate::store::now;
@@ -45,7 +45,7 @@ pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     join_all(looks).await.into_iter().flatten().chain(nameless).collect()
 }
 
-async fn look(name: &str, own: &Process) -> Vec<Finding> {
+async fn look(name: &str, own: &ProcessContext) -> Vec<Finding> {
     match timeout(PATIENCE, ask(name, own)).await {
         Ok(Ok(findings)) => findings,
         Ok(Err(error)) => {
@@ -61,7 +61,7 @@ async fn look(name: &str, own: &Process) -> Vec<Finding> {
     }
 }
 
-async fn ask(name: &str, own: &Process) -> anyhow::Result<Vec<Finding>> {
+async fn ask(name: &str, own: &ProcessContext) -> anyhow::Result<Vec<Finding>> {
     let reached = reach::named(name, CALLER, own)?;
     let start = Instant::now();
     let info = reached.connect().await?;

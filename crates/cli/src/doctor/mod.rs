@@ -17,13 +17,13 @@ use std::fmt::Write;
 use outpost_wire::secrets::Secrets;
 use serde::Serialize;
 
-use crate::Process;
+use crate::ProcessContext;
 use crate::home::Home;
 
 /// What sections may look at.
 pub struct Patient<'a> {
     pub home: Option<Home>,
-    pub own: &'a Process,
+    pub own: &'a ProcessContext,
 }
 
 /// Looks at everything. What is elsewhere is looked at at the same time, because some of it may be slow.
@@ -63,7 +63,7 @@ pub struct Section {
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
     what: String,
-    verdict: Verdict,
+    verdict: FindingLevel,
     detail: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     to_do: Option<String>,
@@ -71,7 +71,7 @@ pub struct Finding {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Verdict {
+pub enum FindingLevel {
     Good,
     /// Works, but the user should know.
     Weak,
@@ -81,15 +81,15 @@ pub enum Verdict {
 
 impl Finding {
     pub fn good(what: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { what: what.into(), verdict: Verdict::Good, detail: detail.into(), to_do: None }
+        Self { what: what.into(), verdict: FindingLevel::Good, detail: detail.into(), to_do: None }
     }
 
     pub fn weak(what: impl Into<String>, detail: impl Into<String>, to_do: impl Into<String>) -> Self {
-        Self { what: what.into(), verdict: Verdict::Weak, detail: detail.into(), to_do: Some(to_do.into()) }
+        Self { what: what.into(), verdict: FindingLevel::Weak, detail: detail.into(), to_do: Some(to_do.into()) }
     }
 
     pub fn broken(what: impl Into<String>, detail: impl Into<String>, to_do: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Broken, ..Self::weak(what, detail, to_do) }
+        Self { verdict: FindingLevel::Broken, ..Self::weak(what, detail, to_do) }
     }
 }
 
@@ -101,7 +101,7 @@ fn not_looked_at(what: &str, file: &str) -> Vec<Finding> {
 impl Report {
     /// Whether nothing is broken: every promise of the default policy holds here, and everything can be read and reached.
     pub fn holds(&self) -> bool {
-        self.sections.iter().flat_map(|section| &section.findings).all(|finding| finding.verdict != Verdict::Broken)
+        self.sections.iter().flat_map(|section| &section.findings).all(|finding| finding.verdict != FindingLevel::Broken)
     }
 
     /// For people: a line per finding, and what to do below those that need something.
@@ -111,9 +111,9 @@ impl Report {
             let _ = writeln!(text, "\n{}", section.name);
             for finding in &section.findings {
                 let mark = match finding.verdict {
-                    Verdict::Good => "ok  ",
-                    Verdict::Weak => "weak",
-                    Verdict::Broken => "FAIL",
+                    FindingLevel::Good => "ok  ",
+                    FindingLevel::Weak => "weak",
+                    FindingLevel::Broken => "FAIL",
                 };
                 let _ = writeln!(text, "  {mark}  {}: {}", finding.what, finding.detail);
                 if let Some(to_do) = &finding.to_do {

@@ -5,7 +5,7 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 
 use outpost_executor::GitSettings;
-use outpost_sandbox::{LauncherSettings, Row, probe_at};
+use outpost_sandbox::{LauncherSettings, PromiseRow, probe_at};
 
 use super::{Finding, Patient, not_looked_at};
 use crate::confinement::{configured_git, configured_minimum};
@@ -38,8 +38,8 @@ pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 /// One obstacle usually stands in the way of everything; it is told in full once.
-fn finding(row: Row, raise: Option<&str>, told: &mut BTreeSet<String>) -> Finding {
-    let Row { promise, holds, mechanism, reason } = row;
+fn finding(row: PromiseRow, raise: Option<&str>, told: &mut BTreeSet<String>) -> Finding {
+    let PromiseRow { promise, holds, mechanism, reason } = row;
     match (holds, reason) {
         (true, None) => Finding::good(promise, mechanism),
         (true, Some(reason)) => {

@@ -6,7 +6,7 @@ use outpost_runtime::mcp::refresh::{ServerStatus, StatusDetail};
 use tokio::time::timeout;
 
 use super::{Finding, Patient, not_looked_at};
-use crate::assembly::{Assembly, Wish};
+use crate::assembly::{Assembly, RuntimeOptions};
 use crate::config::Config;
 use crate::home::Home;
 use crate::servers;
@@ -40,7 +40,7 @@ pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
 
 /// Starts those of config.toml as a thread would.
 async fn ask(home: &Home, config: Config, patient: &Patient<'_>) -> anyhow::Result<Vec<ServerStatus>> {
-    let wish = Wish { config, provider: None, model: None, questions: false, keeps_sessions: false, follows_environments: false };
+    let wish = RuntimeOptions { config, provider: None, model: None, questions: false, keeps_sessions: false, follows_environments: false };
     let assembly = Assembly::new(home, wish, patient.own).await?;
     let asked = assembly.runtime.mcp_status(None, StatusDetail::ToolsOnly).await;
     assembly.shut_down().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outpost_store::{ListQuery, Shelf, Store};
+use outpost_store::{ListQuery, ListScope, Store};
 use tokio::time::timeout;
 
 use super::{Finding, Patient, not_looked_at};
@@ -42,7 +42,7 @@ pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
 async fn look(config: &Config, home: &Home, kept: &str) -> anyhow::Result<Vec<Finding>> {
     let store: Store = store::open_for(config, home, None).await?;
     let count = store.threads().await?.len();
-    let page = store.list(ListQuery { shelf: Shelf::Both, limit: NEWEST, ..ListQuery::default() }).await?;
+    let page = store.list(ListQuery { shelf: ListScope::Both, limit: NEWEST, ..ListQuery::default() }).await?;
     let mut findings = vec![Finding::good("store", format!("in {kept}, {count} thread{}", if count == 1 { "" } else { "s" }))];
     let mut whole = 0;
     for thread in &page.threads {

@@ -8,19 +8,19 @@ use std::path::Path;
 use outpost_wire::EnvironmentId;
 use thiserror::Error;
 
-use super::{ConfigError, parse};
-use crate::provider::{Entry, Snapshot};
+use super::{EnvironmentsFileError, parse};
+use crate::provider::{ConfigurationSnapshot, ConfiguredEnvironment};
 
 /// An environment to be written down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewEntry {
     pub id: EnvironmentId,
     /// Keys and values, in the order in which they are to stand there.
-    pub members: Vec<(&'static str, Member)>,
+    pub members: Vec<(&'static str, EditedMember)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Member {
+pub enum EditedMember {
     Text(String),
     Texts(Vec<String>),
     Number(u64),
@@ -29,7 +29,7 @@ pub enum Member {
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum EditError {
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] EnvironmentsFileError),
     #[error("there is an environment `{0}` already; remove it first")]
     Exists(EnvironmentId),
     #[error("there is no environment `{0}` in the file")]
@@ -55,15 +55,15 @@ pub fn add(text: &str, path: &Path, entry: &NewEntry) -> Result<String, EditErro
     after.push_str(&format!("[[environments]]\nid = {}\n", quoted(entry.id.as_str())));
     for (key, member) in &entry.members {
         let value = match member {
-            Member::Text(text) => quoted(text),
-            Member::Number(number) => number.to_string(),
-            Member::Texts(texts) => format!("[{}]", texts.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(", ")),
+            EditedMember::Text(text) => quoted(text),
+            EditedMember::Number(number) => number.to_string(),
+            EditedMember::Texts(texts) => format!("[{}]", texts.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(", ")),
         };
         after.push_str(&format!("{key} = {value}\n"));
     }
     let read = parse(&after, path).map_err(|_| EditError::Unclear)?;
     match read.entries.split_last() {
-        Some((Entry { id, definition: Err(what) }, _)) if *id == entry.id => Err(EditError::Wrong(what.clone())),
+        Some((ConfiguredEnvironment { id, definition: Err(what) }, _)) if *id == entry.id => Err(EditError::Wrong(what.clone())),
         Some((added, others)) if added.id == entry.id && is_same(&before, &read, others) => Ok(after),
         _ => Err(EditError::Unclear),
     }
@@ -91,15 +91,15 @@ pub fn remove(text: &str, path: &Path, id: &EnvironmentId) -> Result<String, Edi
         index = end;
     }
     let read = parse(&after, path).map_err(|_| EditError::Unclear)?;
-    let others: Vec<Entry> = before.entries.iter().filter(|entry| entry.id != *id).cloned().collect();
-    let expected = Snapshot { entries: others, ..before };
+    let others: Vec<ConfiguredEnvironment> = before.entries.iter().filter(|entry| entry.id != *id).cloned().collect();
+    let expected = ConfigurationSnapshot { entries: others, ..before };
     if is_same(&expected, &read, &read.entries) { Ok(after) } else { Err(EditError::Unclear) }
 }
 
 /// Whether everything but the entries is the same, and the entries are those. What is wrong with one may now be wrong in
 /// another line.
-fn is_same(before: &Snapshot, after: &Snapshot, entries: &[Entry]) -> bool {
-    let same = |(old, new): (&Entry, &Entry)| match (&old.definition, &new.definition) {
+fn is_same(before: &ConfigurationSnapshot, after: &ConfigurationSnapshot, entries: &[ConfiguredEnvironment]) -> bool {
+    let same = |(old, new): (&ConfiguredEnvironment, &ConfiguredEnvironment)| match (&old.definition, &new.definition) {
         (Ok(one), Ok(other)) => old.id == new.id && one == other,
         (Err(_), Err(_)) => old.id == new.id,
         _ => false,
@@ -155,20 +155,21 @@ mod tests {
     fn id(text: &str) -> EnvironmentId {
         text.parse().unwrap()
     }
-    fn entry(name: &str, members: Vec<(&'static str, Member)>) -> NewEntry {
+    fn entry(name: &str, members: Vec<(&'static str, EditedMember)>) -> NewEntry {
         NewEntry { id: id(name), members }
     }
 
     #[test]
     fn an_entry_is_added_at_the_end() {
-        let members = vec![("ssh", Member::Text("me@box".into())), ("args", Member::Texts(vec!["-p".into(), "a \"b\"\\\u{1}".into()]))];
+        let members =
+            vec![("ssh", EditedMember::Text("me@box".into())), ("args", EditedMember::Texts(vec!["-p".into(), "a \"b\"\\\u{1}".into()]))];
         let added = add(FILE, path(), &entry("box", members)).unwrap();
         assert_eq!(
             added,
             format!("{FILE}\n[[environments]]\nid = \"box\"\nssh = \"me@box\"\nargs = [\"-p\", \"a \\\"b\\\"\\\\\\u0001\"]\n")
         );
         assert_eq!(remove(&added, path(), &id("box")).unwrap().trim_end(), FILE.trim_end());
-        let first = add("", path(), &entry("box", vec![("url", Member::Text("ws://127.0.0.1:1".into()))])).unwrap();
+        let first = add("", path(), &entry("box", vec![("url", EditedMember::Text("ws://127.0.0.1:1".into()))])).unwrap();
         assert_eq!(first, "[[environments]]\nid = \"box\"\nurl = \"ws://127.0.0.1:1\"\n");
     }
 
@@ -188,7 +189,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_right_is_refused() {
-        let url = |url: &str| vec![("url", Member::Text(url.into()))];
+        let url = |url: &str| vec![("url", EditedMember::Text(url.into()))];
         assert_eq!(add(FILE, path(), &entry("a", url("ws://127.0.0.1:1"))), Err(EditError::Exists(id("a"))));
         assert!(matches!(add(FILE, path(), &entry("c", url("http://x"))), Err(EditError::Wrong(what)) if what.contains("`http://x`")));
         assert!(matches!(add("x = 1", path(), &entry("c", url("ws://127.0.0.1:1"))), Err(EditError::Config(_))));

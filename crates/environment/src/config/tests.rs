@@ -1,13 +1,13 @@
 use std::time::Duration;
 
 use super::*;
-use crate::definition::Way;
+use crate::definition::ConnectionWay;
 use crate::environment::ConnectPolicy;
 
-fn read_text(text: &str) -> Result<Snapshot, ConfigError> {
+fn read_text(text: &str) -> Result<ConfigurationSnapshot, EnvironmentsFileError> {
     parse(text, Path::new("/home/me/.outpost/environments.toml"))
 }
-fn snapshot(text: &str) -> Snapshot {
+fn snapshot(text: &str) -> ConfigurationSnapshot {
     read_text(text).unwrap()
 }
 fn fatal(text: &str) -> String {
@@ -153,7 +153,7 @@ fn s16_paths_and_timeouts() {
          [[environments]]\nid='s'\nssh='me@box'\nceiling='c'\n",
     );
     let program = read.entries[0].definition.as_ref().unwrap();
-    let Way::Program(line) = &program.way else { panic!() };
+    let ConnectionWay::Program(line) = &program.way else { panic!() };
     assert_eq!(line.program, "run");
     assert_eq!(line.cwd.as_deref(), Some(Path::new("/home/me/.outpost/sub")));
     assert_eq!(program.initialize_timeout, Duration::from_millis(2500));
@@ -170,7 +170,7 @@ fn s16_paths_and_timeouts() {
         );
     }
     assert!(
-        matches!(&url.way, Way::Listening { token: crate::connector::Token::File(path), .. } if path == Path::new("/home/me/.outpost/tokens/u"))
+        matches!(&url.way, ConnectionWay::Listening { token: crate::connector::Token::File(path), .. } if path == Path::new("/home/me/.outpost/tokens/u"))
     );
     let nowhere = parse("[[environments]]\nid='p'\nprogram='x'\ncwd='sub'", Path::new("environments.toml")).unwrap();
     assert!(nowhere.entries[0].definition.as_ref().unwrap_err().contains("`cwd` is relative"));
@@ -182,7 +182,7 @@ fn s17_a_file_that_is_not_there_is_no_error_and_one_that_cannot_be_read_is() {
     let path = home.path().join("environments.toml");
     assert_eq!(read(&path), Ok(None));
     std::fs::create_dir(&path).unwrap();
-    assert!(matches!(read(&path), Err(ConfigError::Unreadable { .. })));
+    assert!(matches!(read(&path), Err(EnvironmentsFileError::Unreadable { .. })));
 }
 
 fn right(members: &str) -> Definition {

@@ -6,7 +6,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::ConfigError;
+use super::EnvironmentsFileError;
 
 pub type Value<'a> = Spanned<DeValue<'a>>;
 
@@ -26,7 +26,7 @@ impl Text<'_> {
         format!("{}:{line}: {what}", self.path.display())
     }
 
-    pub fn fatal(&self, span: Range<usize>, what: &str) -> ConfigError {
-        ConfigError::Wrong { path: self.path.to_owned(), line: self.line(span.start), what: what.to_owned() }
+    pub fn fatal(&self, span: Range<usize>, what: &str) -> EnvironmentsFileError {
+        EnvironmentsFileError::Wrong { path: self.path.to_owned(), line: self.line(span.start), what: what.to_owned() }
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// Hears when one of some files changes, comes or goes.
-pub struct FileWatch {
+pub struct ConfigWatch {
     paths: Vec<PathBuf>,
     changes: mpsc::Receiver<()>,
     /// The texts when they were last looked at, so that a touch is no change.
@@ -26,7 +26,7 @@ pub struct WatchError {
     pub reason: String,
 }
 
-impl FileWatch {
+impl ConfigWatch {
     /// Watches the directory, because editors replace files. It must exist.
     pub fn new(path: &Path) -> Result<Self, WatchError> {
         Self::of_all(vec![path.to_owned()])

@@ -23,7 +23,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufRead
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 
-use super::{Line, Pulse};
+use super::{MonitoredLink, Pulse};
 use crate::definition::{NO_PROGRAM, NO_SETUP};
 
 /// How long a command may take to end once its input has.
@@ -137,7 +137,7 @@ pub fn withhold_secrets(command: &mut Command) {
     }
 }
 
-pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
+pub async fn start(line: &CommandLine) -> Result<MonitoredLink, LinkError> {
     let mut command = Command::new(&line.program);
     command.args(&line.args).stdin(Stdio::piped()).stdout(Stdio::piped());
     // In a group of its own: an interrupt typed here is for the command that runs there, not for the way to it.
@@ -191,7 +191,7 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
     // Only the command itself knows why it ended.
     let frames = link.rx;
     link.rx = Box::pin(frames.chain(stream::once(ended_with(ended, complaint)).filter_map(std::future::ready)));
-    Ok(Line { link, pulse: Some(pulse) })
+    Ok(MonitoredLink { link, pulse: Some(pulse) })
 }
 
 /// It runs already, but it is far from having as many files open.

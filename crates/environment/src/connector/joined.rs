@@ -15,7 +15,7 @@ const MOST_WAITING: usize = 8;
 
 /// Where links wait until they are taken, in the order in which they came.
 #[derive(Default)]
-pub struct Slot {
+pub struct LinkQueue {
     waiting: Mutex<VecDeque<Waiting>>,
     came: Notify,
 }
@@ -61,7 +61,7 @@ impl Waiting {
     }
 }
 
-impl Slot {
+impl LinkQueue {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,31 +100,31 @@ impl Slot {
 
 /// Where links are handed in. It does not keep the environment alive.
 #[derive(Clone)]
-pub struct Door(Weak<Slot>);
+pub struct JoinedLinks(Weak<LinkQueue>);
 
 /// The link was not taken; it was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum LinkRefused {
     #[error("the environment that this executor joins is gone")]
     Gone,
     #[error("{MOST_WAITING} links of this executor wait already")]
     Crowded,
 }
 
-impl Door {
-    pub(super) fn new(slot: &Arc<Slot>) -> Self {
+impl JoinedLinks {
+    pub(super) fn new(slot: &Arc<LinkQueue>) -> Self {
         Self(Arc::downgrade(slot))
     }
 
     /// Hands in a link to an executor, for the next caller that needs one.
-    pub fn hand_in(&self, link: Link) -> Result<(), Refusal> {
-        let refused = |link: Link, refusal: Refusal| {
+    pub fn hand_in(&self, link: Link) -> Result<(), LinkRefused> {
+        let refused = |link: Link, refusal: LinkRefused| {
             link.tx.close(Close::new(Close::NORMAL, refusal.to_string()));
             Err(refusal)
         };
-        let Some(slot) = self.0.upgrade() else { return refused(link, Refusal::Gone) };
+        let Some(slot) = self.0.upgrade() else { return refused(link, LinkRefused::Gone) };
         if slot.count() >= MOST_WAITING {
-            return refused(link, Refusal::Crowded);
+            return refused(link, LinkRefused::Crowded);
         }
         slot.lock().push_back(Waiting::new(link));
         slot.came.notify_waiters();

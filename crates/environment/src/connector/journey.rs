@@ -15,8 +15,8 @@ use outpost_rpc::LinkError;
 use sha2::{Digest, Sha256};
 
 use super::command::{self, NoExecutor};
-use super::{CommandLine, Line};
-use crate::bootstrap::Transport;
+use super::{CommandLine, MonitoredLink};
+use crate::bootstrap::ScriptTransport;
 use crate::definition::{BEGIN, NO_PROGRAM, NO_SETUP, Setup};
 use crate::route::{Errand, Manner, Route, master_name};
 
@@ -40,12 +40,12 @@ type Carrying = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
 /// Brings a program to a place.
 #[derive(Clone)]
-pub struct Carrier(Arc<dyn Fn(Transport) -> Carrying + Send + Sync>);
+pub struct Carrier(Arc<dyn Fn(ScriptTransport) -> Carrying + Send + Sync>);
 
 impl Carrier {
     pub fn new<F, Fut>(carry: F) -> Self
     where
-        F: Fn(Transport) -> Fut + Send + Sync + 'static,
+        F: Fn(ScriptTransport) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), String>> + Send + 'static,
     {
         Self(Arc::new(move |transport| Box::pin(carry(transport))))
@@ -77,11 +77,11 @@ impl Journey {
         Manner { master: self.master().filter(|master| master.exists()), ..Manner::default() }
     }
 
-    fn transport(&self) -> Transport {
-        Transport { route: self.route.clone(), manner: self.manner() }
+    fn transport(&self) -> ScriptTransport {
+        ScriptTransport { route: self.route.clone(), manner: self.manner() }
     }
 
-    pub(super) async fn link(&self) -> Result<Line, LinkError> {
+    pub(super) async fn link(&self) -> Result<MonitoredLink, LinkError> {
         let line = self.command_line();
         let missing = match command::start(&line).await {
             Err(error) => match NoExecutor::of(&error) {

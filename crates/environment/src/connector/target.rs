@@ -12,7 +12,7 @@ use super::tls::Tls;
 
 /// Where an executor listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum ExecutorAddress {
     WebSocket(String),
     Unix(PathBuf),
 }
@@ -53,7 +53,7 @@ pub enum TargetError {
     ClearToken(String),
 }
 
-impl FromStr for Target {
+impl FromStr for ExecutorAddress {
     type Err = TargetError;
 
     fn from_str(text: &str) -> Result<Self, TargetError> {
@@ -84,7 +84,7 @@ impl FromStr for Target {
     }
 }
 
-impl Target {
+impl ExecutorAddress {
     /// A token must not cross a network in the clear.
     pub fn check_token(&self, token: &Token) -> Result<(), TargetError> {
         let Self::WebSocket(url) = self else { return Ok(()) };
@@ -101,7 +101,7 @@ fn is_loopback(url: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ExecutorAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WebSocket(url) => f.write_str(url),
@@ -110,9 +110,9 @@ impl fmt::Display for Target {
     }
 }
 
-pub async fn connect(target: &Target, token: &Token, tls: &Tls) -> Result<Link, LinkError> {
+pub async fn connect(target: &ExecutorAddress, token: &Token, tls: &Tls) -> Result<Link, LinkError> {
     match target {
-        Target::WebSocket(url) => {
+        ExecutorAddress::WebSocket(url) => {
             let bearer = match token {
                 Token::None => None,
                 Token::Bearer(token) => Some(token.clone()),
@@ -121,7 +121,7 @@ pub async fn connect(target: &Target, token: &Token, tls: &Tls) -> Result<Link, 
             let options = ws::ClientOptions { bearer, ..ws::ClientOptions::default() };
             if url.starts_with("wss://") { tls.connect(url, &options).await } else { ws::connect(url, &options).await }
         }
-        Target::Unix(path) => unix::connect(path, &ws::ClientOptions::default()).await,
+        ExecutorAddress::Unix(path) => unix::connect(path, &ws::ClientOptions::default()).await,
     }
 }
 
@@ -141,26 +141,26 @@ mod tests {
     #[test]
     fn addresses_are_checked() {
         for fine in ["ws://box:7000", " wss://box/path ", "ws://[::1]:80/x", "ws://box"] {
-            assert!(matches!(fine.parse(), Ok(Target::WebSocket(_))), "{fine}");
+            assert!(matches!(fine.parse(), Ok(ExecutorAddress::WebSocket(_))), "{fine}");
         }
-        assert!(matches!("unix:///run/x".parse(), Ok(Target::Unix(_))));
-        assert!(matches!(" ".parse::<Target>(), Err(TargetError::Empty)));
-        assert!(matches!("http://box".parse::<Target>(), Err(TargetError::Scheme(_))));
-        assert!(matches!("ws://".parse::<Target>(), Err(TargetError::Host(_))));
-        assert!(matches!("ws://:80".parse::<Target>(), Err(TargetError::Host(_))));
-        assert!(matches!("ws://box:port".parse::<Target>(), Err(TargetError::Host(_) | TargetError::Malformed(..))));
-        assert!(matches!("ws://bo x/".parse::<Target>(), Err(TargetError::Host(_))));
-        assert!(matches!("ws://box/<>".parse::<Target>(), Err(TargetError::Malformed(..))));
-        assert!(matches!("unix://x".parse::<Target>(), Err(TargetError::Path(_))));
+        assert!(matches!("unix:///run/x".parse(), Ok(ExecutorAddress::Unix(_))));
+        assert!(matches!(" ".parse::<ExecutorAddress>(), Err(TargetError::Empty)));
+        assert!(matches!("http://box".parse::<ExecutorAddress>(), Err(TargetError::Scheme(_))));
+        assert!(matches!("ws://".parse::<ExecutorAddress>(), Err(TargetError::Host(_))));
+        assert!(matches!("ws://:80".parse::<ExecutorAddress>(), Err(TargetError::Host(_))));
+        assert!(matches!("ws://box:port".parse::<ExecutorAddress>(), Err(TargetError::Host(_) | TargetError::Malformed(..))));
+        assert!(matches!("ws://bo x/".parse::<ExecutorAddress>(), Err(TargetError::Host(_))));
+        assert!(matches!("ws://box/<>".parse::<ExecutorAddress>(), Err(TargetError::Malformed(..))));
+        assert!(matches!("unix://x".parse::<ExecutorAddress>(), Err(TargetError::Path(_))));
     }
 
     #[test]
     fn tokens_stay_off_open_networks_and_out_of_sight() {
         let token = Token::Bearer("secret".into());
         for fine in ["ws://127.0.0.1:7", "ws://localhost:7", "ws://[::1]:7", "wss://box", "unix:///x"] {
-            assert_eq!(fine.parse::<Target>().unwrap().check_token(&token), Ok(()), "{fine}");
+            assert_eq!(fine.parse::<ExecutorAddress>().unwrap().check_token(&token), Ok(()), "{fine}");
         }
-        let open: Target = "ws://box:7".parse().unwrap();
+        let open: ExecutorAddress = "ws://box:7".parse().unwrap();
         assert!(open.check_token(&token).is_err());
         assert_eq!(open.check_token(&Token::None), Ok(()));
         assert!(!format!("{token:?}").contains("secret"));

@@ -5,18 +5,18 @@ use std::path::Path;
 
 use outpost_wire::EnvironmentId;
 
-use super::entry::{Cause, Entry, Kind, Origin, Recipe, Standing};
-use super::feed::{Event, News};
+use super::entry::{Entry, EnvironmentOrigin, EnvironmentState, FailureCause, Kind, Recipe};
+use super::feed::{RegistryEvent, RegistryNews};
 use super::{After, Inside, Registry, RegistryError, RegistryOptions};
-use crate::config::{self, FileWatch};
+use crate::config::{self, ConfigWatch};
 use crate::connector::Connector;
 use crate::definition::Definition;
 use crate::environment::{ConnectPolicy, Environment, EnvironmentOptions};
-use crate::provider::{Configuration, Snapshot, SnapshotError, Variable};
+use crate::provider::{ActiveConfiguration, ConfigurationSnapshot, SnapshotError, Variable};
 
 impl Registry {
     /// With what is configured. The whole of it is checked before anything is connected.
-    pub fn configured(options: RegistryOptions, configuration: Configuration) -> Result<Self, RegistryError> {
+    pub fn configured(options: RegistryOptions, configuration: ActiveConfiguration) -> Result<Self, RegistryError> {
         let registry = Self::new(options);
         registry.configure(configuration)?;
         Ok(registry)
@@ -24,12 +24,12 @@ impl Registry {
 
     /// Takes over what is configured now. What did not change keeps its handle; what was added by hand stays. The switch
     /// that turns everything off cannot be turned back.
-    pub fn configure(&self, configuration: Configuration) -> Result<(), RegistryError> {
+    pub fn configure(&self, configuration: ActiveConfiguration) -> Result<(), RegistryError> {
         let mut inside = self.lock();
         let after = match configuration {
-            Configuration::Off => inside.turn_off(),
-            Configuration::On(_) if inside.is_off => return Err(RegistryError::Off),
-            Configuration::On(snapshot) => {
+            ActiveConfiguration::Off => inside.turn_off(),
+            ActiveConfiguration::On(_) if inside.is_off => return Err(RegistryError::Off),
+            ActiveConfiguration::On(snapshot) => {
                 snapshot.check()?;
                 if snapshot.include_local && self.0.options.local.is_none() {
                     return Err(SnapshotError::NoLocal.into());
@@ -44,20 +44,20 @@ impl Registry {
 
     /// Takes over every change of the file for as long as this future is polled; only where no variable decides. A file that is wrong changes nothing
     /// and is told as news; a file that is gone means this machine only.
-    pub async fn follow(&self, path: &Path, mut watch: FileWatch) {
+    pub async fn follow(&self, path: &Path, mut watch: ConfigWatch) {
         while watch.changed().await {
             let applied = config::read(path).map_err(|error| error.to_string()).and_then(|snapshot| {
-                let snapshot = snapshot.unwrap_or_else(Snapshot::local_only);
-                self.configure(Configuration::new(Variable::Unset, snapshot)).map_err(|error| error.to_string())
+                let snapshot = snapshot.unwrap_or_else(ConfigurationSnapshot::local_only);
+                self.configure(ActiveConfiguration::new(Variable::Unset, snapshot)).map_err(|error| error.to_string())
             });
             if let Err(reason) = applied {
                 tracing::warn!(reason, "the changed configuration is not used");
-                self.lock().feed.tell(News::Misconfigured { reason });
+                self.lock().feed.tell(RegistryNews::Misconfigured { reason });
             }
         }
     }
 
-    fn take_over(&self, inside: &mut Inside, snapshot: Snapshot) -> After {
+    fn take_over(&self, inside: &mut Inside, snapshot: ConfigurationSnapshot) -> After {
         let mut after = After::default();
         let ids = snapshot.ids();
         let default = snapshot.default_id();
@@ -67,17 +67,19 @@ impl Registry {
         for entry in std::mem::take(&mut inside.entries).into_entries() {
             if ids.contains(&entry.id) {
                 configured.insert(entry.id.clone(), entry);
-            } else if entry.origin == Origin::Added {
+            } else if entry.origin == EnvironmentOrigin::Added {
                 others.push(entry);
             } else {
-                inside.tell(&entry.id, entry.generation, Standing::Missing, Event::Removed);
+                inside.tell(&entry.id, entry.generation, EnvironmentState::Missing, RegistryEvent::Removed);
                 after.removed.extend(entry.live.map(|live| live.handle));
             }
         }
         for id in &ids {
             let (old, wanted) = (configured.remove(id), definitions.remove(id));
             match old {
-                Some(old) if old.is_defined_as(wanted.as_ref()) => drop(inside.entries.insert(Entry { origin: Origin::Configured, ..old })),
+                Some(old) if old.is_defined_as(wanted.as_ref()) => {
+                    drop(inside.entries.insert(Entry { origin: EnvironmentOrigin::Configured, ..old }))
+                }
                 old => {
                     // Put back first, so that the new one is known to replace it.
                     inside.entries.extend(old);
@@ -93,7 +95,7 @@ impl Registry {
             let others = ids.into_iter().filter(|id| *id != default);
             std::iter::once(default.clone()).chain(others).collect()
         });
-        inside.feed.tell(News::Configured);
+        inside.feed.tell(RegistryNews::Configured);
         after
     }
 
@@ -113,9 +115,17 @@ impl Registry {
             }
             Some(Err(reason)) => {
                 inside.generation += 1;
-                let standing = Standing::Failed { cause: Cause::Config, reason, retry_at: None };
+                let standing = EnvironmentState::Failed { cause: FailureCause::Config, reason, retry_at: None };
                 let generation = inside.generation;
-                Entry { id, generation, standing, origin: Origin::Configured, kind: Kind::Wrong, live: None, is_recognised: false }
+                Entry {
+                    id,
+                    generation,
+                    standing,
+                    origin: EnvironmentOrigin::Configured,
+                    kind: Kind::Wrong,
+                    live: None,
+                    is_recognised: false,
+                }
             }
             None => {
                 let connector = self.0.options.local.clone().unwrap_or_else(unreachable_machine);
@@ -123,7 +133,7 @@ impl Registry {
                 self.entry(inside, id, Kind::Local, Recipe { connector, options })
             }
         };
-        Entry { origin: Origin::Configured, ..entry }
+        Entry { origin: EnvironmentOrigin::Configured, ..entry }
     }
 }
 
@@ -133,7 +143,7 @@ impl Inside {
         self.defaults.clear();
         let entries = std::mem::take(&mut self.entries).into_entries();
         for entry in &entries {
-            self.tell(&entry.id, entry.generation, Standing::Disabled, Event::Removed);
+            self.tell(&entry.id, entry.generation, EnvironmentState::Disabled, RegistryEvent::Removed);
         }
         let removed: Vec<Environment> = entries.into_iter().filter_map(|entry| entry.live).map(|live| live.handle).collect();
         After { removed, ..After::default() }

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use outpost_wire::{CapabilityRoot, EnvironmentId};
 use tokio::time::Instant;
 
-use super::feed::{Event, News};
-use crate::connector::{Connector, Door};
+use super::feed::{RegistryEvent, RegistryNews};
+use crate::connector::{Connector, JoinedLinks};
 use crate::definition::Definition;
 use crate::environment::{ConnectPolicy, Environment, EnvironmentOptions};
 use crate::pending::Provision;
-use crate::state::{Failure, FailureKind, Identity, State};
+use crate::state::{ConnectionState, ExecutorIdentity, Failure, FailureKind};
 use crate::view::Captured;
 
 /// Who brought an environment here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum EnvironmentOrigin {
     Configured,
     /// Added while the program runs; never selected unless named.
     Added,
@@ -24,7 +24,7 @@ pub enum Origin {
 
 /// The public state of an environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum EnvironmentState {
     /// Not asked for yet.
     Idle,
     Connecting,
@@ -35,7 +35,7 @@ pub enum Standing {
         retry_at: Option<Instant>,
     },
     Failed {
-        cause: Cause,
+        cause: FailureCause,
         reason: String,
         retry_at: Option<Instant>,
     },
@@ -49,7 +49,7 @@ pub enum Standing {
     Disabled,
 }
 
-impl Standing {
+impl EnvironmentState {
     /// One word, the same wherever it is shown.
     pub fn word(&self) -> &'static str {
         match self {
@@ -87,7 +87,7 @@ impl Standing {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum FailureCause {
     Config,
     Connection,
     Provisioning,
@@ -95,22 +95,22 @@ pub enum Cause {
 
 /// One environment in a list.
 #[derive(Debug, Clone)]
-pub struct Status {
+pub struct EnvironmentRow {
     pub id: EnvironmentId,
     pub generation: u64,
-    pub standing: Standing,
-    pub origin: Origin,
+    pub standing: EnvironmentState,
+    pub origin: EnvironmentOrigin,
     /// Where it is, for people.
     pub address: String,
     pub connect: ConnectPolicy,
-    pub identity: Option<Identity>,
+    pub identity: Option<ExecutorIdentity>,
 }
 
 pub(super) struct Entry {
     pub id: EnvironmentId,
     pub generation: u64,
-    pub standing: Standing,
-    pub origin: Origin,
+    pub standing: EnvironmentState,
+    pub origin: EnvironmentOrigin,
     pub kind: Kind,
     /// Nothing where the configuration is wrong.
     pub live: Option<Live>,
@@ -138,7 +138,7 @@ pub(super) enum Kind {
     Local,
     /// In a way of the caller's own.
     Attached,
-    Joined(Door),
+    Joined(JoinedLinks),
     Pending(Arc<Provision>),
 }
 
@@ -158,7 +158,7 @@ impl Entry {
 
     pub fn unreached(&self) -> Option<Environment> {
         let handle = self.handle().filter(|_| self.policy() != ConnectPolicy::Manual)?;
-        matches!(handle.state(), State::Failed(failure) if !failure.is_final()).then(|| handle.clone())
+        matches!(handle.state(), ConnectionState::Failed(failure) if !failure.is_final()).then(|| handle.clone())
     }
 
     /// Whether the configuration still says the same. This machine has no definition.
@@ -166,22 +166,22 @@ impl Entry {
         match (&self.kind, wanted) {
             (Kind::Local, None) => true,
             (Kind::Defined(definition), Some(Ok(wanted))) => **definition == *wanted,
-            (Kind::Wrong, Some(Err(wanted))) => matches!(&self.standing, Standing::Failed { reason, .. } if reason == wanted),
+            (Kind::Wrong, Some(Err(wanted))) => matches!(&self.standing, EnvironmentState::Failed { reason, .. } if reason == wanted),
             _ => false,
         }
     }
 
-    pub fn news(&self, event: Event) -> News {
-        News::Environment { id: self.id.clone(), generation: self.generation, standing: self.standing.clone(), event }
+    pub fn news(&self, event: RegistryEvent) -> RegistryNews {
+        RegistryNews::Environment { id: self.id.clone(), generation: self.generation, standing: self.standing.clone(), event }
     }
 
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> EnvironmentRow {
         let address = match (&self.kind, &self.live) {
             (Kind::Defined(definition), _) => definition.to_string(),
             (_, Some(live)) => live.recipe.connector.name().to_owned(),
             (_, None) => String::new(),
         };
-        Status {
+        EnvironmentRow {
             id: self.id.clone(),
             generation: self.generation,
             standing: self.standing.clone(),
@@ -204,45 +204,47 @@ impl Entry {
     pub fn capture(&self) -> (Captured, Option<Environment>) {
         let Some(handle) = self.handle() else { return (Captured::from(&self.standing), None) };
         match handle.state() {
-            State::Ready(_) => (Captured::Ready(handle.clone()), None),
+            ConnectionState::Ready(_) => (Captured::Ready(handle.clone()), None),
             // What cannot be provided is known without asking.
-            State::Idle if self.standing != Standing::Idle => (Captured::from(&self.standing), None),
-            State::Idle if self.policy() == ConnectPolicy::Manual => (Captured::Asleep, None),
-            State::Idle => (Captured::Starting, Some(handle.clone())),
-            state @ State::Failed(_) => (Captured::from(&Standing::from(&state)), Some(handle.clone())),
-            state @ (State::Connecting | State::Recovering { .. }) => (Captured::from(&Standing::from(&state)), None),
+            ConnectionState::Idle if self.standing != EnvironmentState::Idle => (Captured::from(&self.standing), None),
+            ConnectionState::Idle if self.policy() == ConnectPolicy::Manual => (Captured::Asleep, None),
+            ConnectionState::Idle => (Captured::Starting, Some(handle.clone())),
+            state @ ConnectionState::Failed(_) => (Captured::from(&EnvironmentState::from(&state)), Some(handle.clone())),
+            state @ (ConnectionState::Connecting | ConnectionState::Recovering { .. }) => {
+                (Captured::from(&EnvironmentState::from(&state)), None)
+            }
         }
     }
 }
 
-impl From<&Provision> for Standing {
+impl From<&Provision> for EnvironmentState {
     fn from(provision: &Provision) -> Self {
         match provision.failure() {
-            Some(reason) => Self::Failed { cause: Cause::Provisioning, reason, retry_at: None },
+            Some(reason) => Self::Failed { cause: FailureCause::Provisioning, reason, retry_at: None },
             None => Self::Idle,
         }
     }
 }
 
-impl From<&Failure> for Standing {
+impl From<&Failure> for EnvironmentState {
     fn from(failure: &Failure) -> Self {
         if failure.kind == FailureKind::NeedsLogin {
             return Self::NeedsLogin { reason: failure.reason.clone() };
         }
-        let cause = if failure.kind == FailureKind::Provisioning { Cause::Provisioning } else { Cause::Connection };
+        let cause = if failure.kind == FailureKind::Provisioning { FailureCause::Provisioning } else { FailureCause::Connection };
         Self::Failed { cause, reason: failure.reason.clone(), retry_at: failure.retry_at }
     }
 }
 
-impl From<&State> for Standing {
-    fn from(state: &State) -> Self {
+impl From<&ConnectionState> for EnvironmentState {
+    fn from(state: &ConnectionState) -> Self {
         match state {
-            State::Idle => Self::Idle,
-            State::Connecting => Self::Connecting,
-            State::Ready(_) => Self::Ready,
-            State::Recovering { reason, needs_login: true, .. } => Self::NeedsLogin { reason: reason.clone() },
-            State::Recovering { reason, retry_at, .. } => Self::Recovering { reason: reason.clone(), retry_at: *retry_at },
-            State::Failed(failure) => failure.into(),
+            ConnectionState::Idle => Self::Idle,
+            ConnectionState::Connecting => Self::Connecting,
+            ConnectionState::Ready(_) => Self::Ready,
+            ConnectionState::Recovering { reason, needs_login: true, .. } => Self::NeedsLogin { reason: reason.clone() },
+            ConnectionState::Recovering { reason, retry_at, .. } => Self::Recovering { reason: reason.clone(), retry_at: *retry_at },
+            ConnectionState::Failed(failure) => failure.into(),
         }
     }
 }

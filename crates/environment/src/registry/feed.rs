@@ -6,27 +6,27 @@ use std::collections::VecDeque;
 use outpost_wire::EnvironmentId;
 use tokio::sync::watch;
 
-use super::{Registry, Standing};
-use crate::state::Identity;
+use super::{EnvironmentState, Registry};
+use crate::state::ExecutorIdentity;
 
 /// So much news is kept for readers that are behind.
 const KEPT: usize = 1024;
 
 /// Something about one environment, or about the configuration.
 #[derive(Debug, Clone)]
-pub struct Change {
+pub struct RegistryChange {
     /// Grows by one with every change. What is replayed has the number of the last change before it.
     pub sequence: u64,
-    pub news: News,
+    pub news: RegistryNews,
 }
 
 #[derive(Debug, Clone)]
-pub enum News {
+pub enum RegistryNews {
     /// How an environment stands; told on every change, and replayed to a new reader.
-    Environment { id: EnvironmentId, generation: u64, standing: Standing, event: Event },
+    Environment { id: EnvironmentId, generation: u64, standing: EnvironmentState, event: RegistryEvent },
     /// Another executor answers behind an id than before, or one that cannot show to be the same. Whatever was
     /// remembered, approved or granted for the id belongs to the old one.
-    OtherExecutor { id: EnvironmentId, generation: u64, was: Identity, now: Identity },
+    OtherExecutor { id: EnvironmentId, generation: u64, was: ExecutorIdentity, now: ExecutorIdentity },
     /// Processes of an environment that were given up, by name.
     Lost { id: EnvironmentId, generation: u64, processes: Vec<String>, reason: String },
     /// A changed configuration was taken over.
@@ -36,7 +36,7 @@ pub enum News {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum RegistryEvent {
     /// Not new; this is how it stands.
     Replayed,
     Added,
@@ -49,7 +49,7 @@ pub enum Event {
 /// The log itself; guarded by the registry's lock.
 pub(super) struct Feed {
     last: u64,
-    kept: VecDeque<Change>,
+    kept: VecDeque<RegistryChange>,
     told: watch::Sender<u64>,
 }
 
@@ -60,12 +60,12 @@ impl Default for Feed {
 }
 
 impl Feed {
-    pub fn tell(&mut self, news: News) {
+    pub fn tell(&mut self, news: RegistryNews) {
         self.last += 1;
         if self.kept.len() == KEPT {
             self.kept.pop_front();
         }
-        self.kept.push_back(Change { sequence: self.last, news });
+        self.kept.push_back(RegistryChange { sequence: self.last, news });
         self.told.send_replace(self.last);
     }
 
@@ -78,7 +78,7 @@ impl Feed {
     }
 
     /// What came after that number; nothing if some of it is no longer kept.
-    pub fn after(&self, sequence: u64) -> Option<impl Iterator<Item = &Change>> {
+    pub fn after(&self, sequence: u64) -> Option<impl Iterator<Item = &RegistryChange>> {
         let first = self.last - self.kept.len() as u64;
         let skip = usize::try_from(sequence.checked_sub(first)?).ok()?;
         Some(self.kept.iter().skip(skip))
@@ -89,13 +89,13 @@ impl Feed {
 pub struct Watcher {
     pub(super) registry: Registry,
     pub(super) told: watch::Receiver<u64>,
-    pub(super) ready: VecDeque<Change>,
+    pub(super) ready: VecDeque<RegistryChange>,
     pub(super) read: u64,
 }
 
 impl Watcher {
     /// The next news; at first, how every environment stood when the watching began.
-    pub async fn next(&mut self) -> Change {
+    pub async fn next(&mut self) -> RegistryChange {
         loop {
             if let Some(change) = self.ready.pop_front() {
                 return change;

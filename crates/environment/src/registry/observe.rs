@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use outpost_wire::EnvironmentId;
 
-use super::entry::{Entry, Standing};
-use super::feed::{Event, News};
+use super::entry::{Entry, EnvironmentState};
+use super::feed::{RegistryEvent, RegistryNews};
 use super::{After, Inside, Registry, Shared};
 use crate::environment::Observer;
-use crate::state::{Connected, FailureKind, Identity, State};
+use crate::state::{Connected, ConnectionState, ExecutorIdentity, FailureKind};
 
 /// Hears one handle. It does not keep the registry alive.
 pub(super) fn observer(registry: &Arc<Shared>, id: EnvironmentId, generation: u64) -> Observer {
@@ -22,26 +22,26 @@ pub(super) fn observer(registry: &Arc<Shared>, id: EnvironmentId, generation: u6
 
 impl Registry {
     /// Writes down how a handle stands, and passes it on.
-    fn observe(&self, id: &EnvironmentId, generation: u64, state: &State) {
+    fn observe(&self, id: &EnvironmentId, generation: u64, state: &ConnectionState) {
         let mut inside = self.lock();
         // What becomes of a handle that was replaced is between it and those who hold it.
         let Some(entry) = inside.entries.get_mut(id).filter(|entry| entry.generation == generation) else { return };
-        entry.standing = Standing::from(state);
+        entry.standing = EnvironmentState::from(state);
         let standing = entry.standing.clone();
-        inside.tell(id, generation, standing, Event::Changed);
+        inside.tell(id, generation, standing, RegistryEvent::Changed);
         let mut after = After::default();
         match state {
-            State::Ready(connected) => inside.recognise(id, connected),
-            State::Failed(failure) => {
+            ConnectionState::Ready(connected) => inside.recognise(id, connected),
+            ConnectionState::Failed(failure) => {
                 if !failure.lost.is_empty() {
                     let (processes, reason) = (failure.lost.to_vec(), failure.reason.clone());
-                    inside.feed.tell(News::Lost { id: id.clone(), generation, processes, reason });
+                    inside.feed.tell(RegistryNews::Lost { id: id.clone(), generation, processes, reason });
                 }
                 if failure.kind == FailureKind::OtherExecutor {
                     self.renew(&mut inside, id, &mut after);
                 }
             }
-            State::Idle | State::Connecting | State::Recovering { .. } => {}
+            ConnectionState::Idle | ConnectionState::Connecting | ConnectionState::Recovering { .. } => {}
         }
         drop(inside);
         after.finish();
@@ -65,10 +65,10 @@ impl Inside {
         let Some(entry) = self.entries.get_mut(id).filter(|entry| !entry.is_recognised) else { return };
         entry.is_recognised = true;
         let generation = entry.generation;
-        let now = Identity::of(&connected.info);
+        let now = ExecutorIdentity::of(&connected.info);
         let was = self.known.insert(id.clone(), now.clone());
         if let Some(was) = was.filter(|was| !was.is_same_executor(&now)) {
-            self.feed.tell(News::OtherExecutor { id: id.clone(), generation, was, now });
+            self.feed.tell(RegistryNews::OtherExecutor { id: id.clone(), generation, was, now });
         }
     }
 }

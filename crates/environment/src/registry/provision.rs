@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use outpost_wire::EnvironmentId;
 
-use super::entry::{Entry, Kind, Recipe, Standing};
-use super::feed::Event;
+use super::entry::{Entry, EnvironmentState, Kind, Recipe};
+use super::feed::RegistryEvent;
 use super::{After, Inside, Registry, RegistryError};
 use crate::connector::Connector;
 use crate::pending::{Provided, Provision, ReportError};
@@ -26,7 +26,7 @@ impl Registry {
     fn announce_in(&self, inside: &mut Inside, id: EnvironmentId, provision: Arc<Provision>) {
         let connector = Connector::pending("provisioned", provision.clone());
         let options = self.0.options.environment.clone();
-        let standing = Standing::from(&*provision);
+        let standing = EnvironmentState::from(&*provision);
         let entry = self.entry(inside, id, Kind::Pending(provision), Recipe { connector, options });
         // Nothing is connected before its first use, so there is nothing to do afterwards.
         inside.insert(Entry { standing, ..entry }, &mut After::default());
@@ -53,12 +53,12 @@ impl Registry {
             return Ok(());
         };
         let Kind::Pending(provision) = &entry.kind else { return Ok(()) };
-        let (before, outcome) = (Standing::from(&**provision), report(provision));
-        let (now, generation) = (Standing::from(&**provision), entry.generation);
+        let (before, outcome) = (EnvironmentState::from(&**provision), report(provision));
+        let (now, generation) = (EnvironmentState::from(&**provision), entry.generation);
         // Once a caller waits for it, its supervisor reports its state.
         if now != before && entry.standing == before {
             entry.standing = now.clone();
-            inside.tell(id, generation, now, Event::Changed);
+            inside.tell(id, generation, now, RegistryEvent::Changed);
         }
         Ok(outcome?)
     }

@@ -6,7 +6,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use outpost_wire::exec::attributes::{Attributes, FileKind};
 use outpost_wire::{Escaped, PathUri, fault};
 
-use super::{Placing, Summary, Transfer, TransferError, show};
+use super::{Placing, Transfer, TransferError, TransferSummary, show};
 use crate::environment::EnvironmentError;
 
 /// Files that are copied at once; small ones are mostly waiting for answers.
@@ -24,7 +24,7 @@ impl Transfer {
         root: &PathUri,
         top: Attributes,
         target: &PathUri,
-        summary: &mut Summary,
+        summary: &mut TransferSummary,
     ) -> Result<(), TransferError> {
         // All of it is listed first: what is written meanwhile is not copied again, and the whole size is known.
         let items = self.list(root, top, &mut summary.skipped).await?;

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use super::{Follow, WriteOptions, not_a_file, refuse_links};
+use super::{LinkPolicy, WriteOptions, not_a_file, refuse_links};
 use crate::fault;
 
 /// So many links are followed one after another.
@@ -31,16 +31,16 @@ const SPECIAL: u32 = 0o7000;
 const SIDE: &str = ".outpost-";
 
 /// How a write went.
-pub enum Written {
+pub enum WriteOutcome {
     Done,
     /// It has to be rewritten in place; nothing was touched yet.
-    InPlace(Identity),
+    InPlace(InPlaceFile),
 }
 
 /// A file that has to be rewritten in place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Identity {
+pub struct InPlaceFile {
     #[serde(with = "super::native_path")]
     pub path: PathBuf,
     pub device: u64,
@@ -48,7 +48,7 @@ pub struct Identity {
 }
 
 /// Replaces a file, or makes it.
-pub fn write(path: &Path, data: &[u8], options: &WriteOptions) -> Result<Written, Fault> {
+pub fn write(path: &Path, data: &[u8], options: &WriteOptions) -> Result<WriteOutcome, Fault> {
     write_if(path, data, options, &|_, _| Ok(()))
 }
 
@@ -58,18 +58,18 @@ pub fn write_if(
     data: &[u8],
     options: &WriteOptions,
     may_write: &dyn Fn(BorrowedFd<'_>, &OsStr) -> io::Result<()>,
-) -> Result<Written, Fault> {
+) -> Result<WriteOutcome, Fault> {
     refuse_links(path, options.follow).map_err(fault::file)?;
     let target = Target::find(path, options.follow).map_err(fault::file)?;
     may_write(target.directory.as_fd(), &target.name).map_err(fault::file)?;
     let Some(old) = target.open_old(path)? else {
-        return target.create(data, options).map(|()| Written::Done).map_err(fault::file);
+        return target.create(data, options).map(|()| WriteOutcome::Done).map_err(fault::file);
     };
     match target.replace(&old, data, options) {
-        Ok(true) => Ok(Written::Done),
+        Ok(true) => Ok(WriteOutcome::Done),
         Ok(false) => {
             let metadata = old.metadata().map_err(fault::file)?;
-            Ok(Written::InPlace(Identity { path: target.path(), device: metadata.dev(), inode: metadata.ino() }))
+            Ok(WriteOutcome::InPlace(InPlaceFile { path: target.path(), device: metadata.dev(), inode: metadata.ino() }))
         }
         Err(error) => Err(fault::file(error)),
     }
@@ -77,7 +77,7 @@ pub fn write_if(
 
 /// Rewrites a file in place. Room is made first, so that a full disk is found before anything is touched; if it fails
 /// all the same, the old bytes are put back.
-pub fn rewrite(identity: &Identity, data: &[u8], sync: bool) -> io::Result<()> {
+pub fn rewrite(identity: &InPlaceFile, data: &[u8], sync: bool) -> io::Result<()> {
     let file = File::from(
         openat(CWD, &identity.path, OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
             // Some may be written and not read; they cannot be put back.
@@ -114,11 +114,11 @@ struct Target {
 
 impl Target {
     /// Where writing to a path ends up: links at its end are followed, also those that lead to nothing yet.
-    fn find(path: &Path, follow: Follow) -> io::Result<Self> {
+    fn find(path: &Path, follow: LinkPolicy) -> io::Result<Self> {
         let mut path = path.to_owned();
         for _ in 0..MAX_LINKS {
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::ISDIR.into()) };
-            if follow == Follow::Links
+            if follow == LinkPolicy::Links
                 && let Ok(link) = std::fs::read_link(&path)
             {
                 path = parent.join(link);
@@ -290,10 +290,10 @@ mod tests {
 
     use super::*;
 
-    const PLAIN: WriteOptions = WriteOptions { follow: Follow::Links, sync: false };
+    const PLAIN: WriteOptions = WriteOptions { follow: LinkPolicy::Links, sync: false };
 
     fn is_done(path: &Path, data: &[u8]) -> bool {
-        matches!(write(path, data, &PLAIN).unwrap(), Written::Done)
+        matches!(write(path, data, &PLAIN).unwrap(), WriteOutcome::Done)
     }
 
     #[test]
@@ -321,14 +321,14 @@ mod tests {
         let (path, other) = (directory.path().join("f"), directory.path().join("other"));
         fs::write(&path, "longer than new").unwrap();
         fs::hard_link(&path, &other).unwrap();
-        let Written::InPlace(identity) = write(&path, b"new", &PLAIN).unwrap() else { panic!("it was replaced") };
+        let WriteOutcome::InPlace(identity) = write(&path, b"new", &PLAIN).unwrap() else { panic!("it was replaced") };
         assert_eq!(fs::read(&other).unwrap(), b"longer than new", "it was touched too early");
         rewrite(&identity, b"new", true).unwrap();
         assert_eq!((fs::read(&path).unwrap(), fs::read(&other).unwrap()), (b"new".to_vec(), b"new".to_vec()));
         let set_id = directory.path().join("set-id");
         fs::write(&set_id, "x").unwrap();
         fs::set_permissions(&set_id, fs::Permissions::from_mode(0o4755)).unwrap();
-        assert!(matches!(write(&set_id, b"new", &PLAIN).unwrap(), Written::InPlace(_)));
+        assert!(matches!(write(&set_id, b"new", &PLAIN).unwrap(), WriteOutcome::InPlace(_)));
     }
 
     #[test]
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(fs::read(&target).unwrap(), b"replaced through the link");
         symlink("circle", directory.path().join("circle")).unwrap();
         assert!(write(&directory.path().join("circle"), b"", &PLAIN).is_err());
-        assert!(write(&link, b"", &WriteOptions { follow: Follow::Nothing, sync: false }).is_err());
+        assert!(write(&link, b"", &WriteOptions { follow: LinkPolicy::Nothing, sync: false }).is_err());
     }
 
     #[test]

@@ -13,27 +13,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outpost_sandbox::policy::{Access, Policy, Refusal, Rules};
+use outpost_sandbox::policy::{PathAccess, PathRefusal, PathRules, Policy};
 use outpost_wire::exec::attributes::{Attributes, NamedAttributes};
 use outpost_wire::exec::discovery::DiscoveredRoot;
-use outpost_wire::exec::files::{DirectoryEntry, Metadata};
+use outpost_wire::exec::files::{DirectoryEntry, FileMetadata};
 use outpost_wire::exec::streams::OpenMode;
 use outpost_wire::exec::walk::{WalkOptions, WalkResponse};
 use outpost_wire::{Escaped, Fault, PathUri};
 
 use super::redo::{self, Redo};
-use super::worker::{Answer, Call, Done};
-use super::{Follow, OpenFile, RemoveOptions, WriteOptions};
-use crate::discovery::{self, Look};
+use super::worker::{Done, WorkerCall, WorkerReply};
+use super::{LinkPolicy, OpenFile, RemoveOptions, WriteOptions};
+use crate::blocking::blocking;
+use crate::discovery::{self, DiscoveryQuery};
 use crate::session::Session;
-use crate::threads::blocking;
 use crate::{attributes, fault, files, walk};
 
 const TEMPORARY: &str = "/tmp";
 
 /// Cheap to clone.
 #[derive(Clone)]
-pub struct Gate {
+pub struct FileGate {
     inside: Option<Inside>,
     redo: Option<Redo>,
 }
@@ -42,7 +42,7 @@ pub struct Gate {
 struct Inside {
     session: Arc<Session>,
     policy: Policy,
-    rules: Arc<Rules>,
+    rules: Arc<PathRules>,
 }
 
 /// Whether the last name of a path is followed if it is a link.
@@ -52,7 +52,7 @@ enum Last {
     AsItIs,
 }
 
-impl Gate {
+impl FileGate {
     pub fn new(session: Arc<Session>, policy: Policy, redo: Option<Redo>) -> Self {
         let inside = policy.rules().cloned().map(|rules| Inside { session, policy, rules });
         Self { inside, redo }
@@ -64,17 +64,17 @@ impl Gate {
     }
 
     /// Opens a file that is to be read as a whole.
-    pub async fn open_whole(&self, path: &Path, follow: Follow) -> Result<OpenFile, Fault> {
+    pub async fn open_whole(&self, path: &Path, follow: LinkPolicy) -> Result<OpenFile, Fault> {
         let (file, size) = self.open_regular(path, follow).await?;
         OpenFile::new(file, size)
     }
 
-    async fn open_regular(&self, path: &Path, follow: Follow) -> Result<(File, u64), Fault> {
+    async fn open_regular(&self, path: &Path, follow: LinkPolicy) -> Result<(File, u64), Fault> {
         let Some(inside) = &self.inside else { return files::open_regular(path, follow) };
-        inside.check(path, Access::Read, Last::Followed)?;
-        match inside.quick_call(Call::Open { path: path.into(), follow }, Bytes::new(), path).await? {
+        inside.check(path, PathAccess::Read, Last::Followed)?;
+        match inside.quick_call(WorkerCall::Open { path: path.into(), follow }, Bytes::new(), path).await? {
             // Whoever got hold of the worker could hand out anything, and a pipe would be waited for.
-            (Answer::Opened { .. }, Some(file)) => match file.metadata() {
+            (WorkerReply::Opened { .. }, Some(file)) => match file.metadata() {
                 Ok(metadata) if metadata.is_file() => Ok((file, metadata.len())),
                 _ => Err(garbled()),
             },
@@ -84,98 +84,98 @@ impl Gate {
 
     /// Opens a file for a stream.
     pub async fn open_stream(&self, path: &Path, mode: OpenMode) -> Result<File, Fault> {
-        let follow = Follow::Links;
+        let follow = LinkPolicy::Links;
         match (mode, &self.inside) {
             (OpenMode::Read, _) => Ok(self.open_regular(path, follow).await?.0),
             (OpenMode::Replace, None) => files::open_replaced(path, follow),
             (OpenMode::Replace, Some(inside)) => {
-                inside.check(path, Access::Write, Last::Followed)?;
-                inside.quick_call(Call::OpenReplaced { path: path.into(), follow }, Bytes::new(), path).await?.1.ok_or_else(garbled)
+                inside.check(path, PathAccess::Write, Last::Followed)?;
+                inside.quick_call(WorkerCall::OpenReplaced { path: path.into(), follow }, Bytes::new(), path).await?.1.ok_or_else(garbled)
             }
         }
     }
 
     pub async fn write(&self, path: &Path, data: &Bytes, options: &WriteOptions) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return files::write(path, data, options, self.redo.as_ref()) };
-        inside.check(path, Access::Write, Last::Followed)?;
+        inside.check(path, PathAccess::Write, Last::Followed)?;
         let sync = options.sync;
-        let call = Call::Write { path: path.into(), follow: options.follow, sync };
-        let Answer::InPlace(identity) = inside.quick_call(call, data.clone(), path).await?.0 else { return Ok(()) };
+        let call = WorkerCall::Write { path: path.into(), follow: options.follow, sync };
+        let WorkerReply::InPlace(identity) = inside.quick_call(call, data.clone(), path).await?.0 else { return Ok(()) };
         // Whoever asked for it may be gone before it is over, and the copy must not be.
         let (inside, redo, path, data) = (inside.clone(), self.redo.clone(), path.to_owned(), data.clone());
         blocking(move || {
             // The copy is kept out here: inside, nobody reaches the home.
             let _copy = redo::keep(redo.as_ref(), &identity, &data, sync).map_err(fault::file)?;
-            inside.call(&Call::Rewrite { identity, sync }, &data, &path).map(drop)
+            inside.call(&WorkerCall::Rewrite { identity, sync }, &data, &path).map(drop)
         })
         .await
     }
 
-    pub async fn create_directory(&self, path: &Path, recursive: bool, follow: Follow) -> Result<(), Fault> {
+    pub async fn create_directory(&self, path: &Path, recursive: bool, follow: LinkPolicy) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return files::create_directory(path, recursive, follow) };
         // One that is there need not be writable to be found there.
         if !(recursive && path.is_dir()) {
-            inside.check(path, Access::Write, Last::Followed)?;
+            inside.check(path, PathAccess::Write, Last::Followed)?;
         }
-        inside.quick_call(Call::CreateDirectory { path: path.into(), recursive, follow }, Bytes::new(), path).await.map(drop)
+        inside.quick_call(WorkerCall::CreateDirectory { path: path.into(), recursive, follow }, Bytes::new(), path).await.map(drop)
     }
 
-    pub async fn metadata(&self, path: &Path, follow: Follow) -> Result<Metadata, Fault> {
+    pub async fn metadata(&self, path: &Path, follow: LinkPolicy) -> Result<FileMetadata, Fault> {
         let Some(inside) = &self.inside else { return files::metadata(path, follow) };
-        inside.check(path, Access::Read, Last::Followed)?;
-        match inside.quick_call(Call::Metadata { path: path.into(), follow }, Bytes::new(), path).await?.0 {
-            Answer::Metadata(metadata) => Ok(metadata),
+        inside.check(path, PathAccess::Read, Last::Followed)?;
+        match inside.quick_call(WorkerCall::Metadata { path: path.into(), follow }, Bytes::new(), path).await?.0 {
+            WorkerReply::Metadata(metadata) => Ok(metadata),
             _ => Err(garbled()),
         }
     }
 
     pub async fn canonicalize(&self, path: &Path) -> Result<PathUri, Fault> {
         let Some(inside) = &self.inside else { return PathUri::from_native(&files::canonicalize(path)?).map_err(fault::path) };
-        inside.check(path, Access::Read, Last::Followed)?;
-        match inside.quick_call(Call::Canonicalize { path: path.into() }, Bytes::new(), path).await?.0 {
-            Answer::Path(path) => Ok(path),
+        inside.check(path, PathAccess::Read, Last::Followed)?;
+        match inside.quick_call(WorkerCall::Canonicalize { path: path.into() }, Bytes::new(), path).await?.0 {
+            WorkerReply::Path(path) => Ok(path),
             _ => Err(garbled()),
         }
     }
 
     pub fn read_directory(&self, path: &Path) -> Result<Vec<DirectoryEntry>, Fault> {
         let Some(inside) = &self.inside else { return files::read_directory(path) };
-        inside.check(path, Access::Read, Last::Followed)?;
-        match inside.call(&Call::ReadDirectory { path: path.into() }, &[], path)?.0 {
-            Answer::Entries(entries) => Ok(entries),
+        inside.check(path, PathAccess::Read, Last::Followed)?;
+        match inside.call(&WorkerCall::ReadDirectory { path: path.into() }, &[], path)?.0 {
+            WorkerReply::Entries(entries) => Ok(entries),
             _ => Err(garbled()),
         }
     }
 
     pub fn remove(&self, path: &Path, options: &RemoveOptions) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return files::remove(path, options) };
-        inside.check(path, Access::Write, Last::AsItIs)?;
+        inside.check(path, PathAccess::Write, Last::AsItIs)?;
         let RemoveOptions { recursive, force, follow } = *options;
-        inside.call(&Call::Remove { path: path.into(), recursive, force, follow }, &[], path).map(drop)
+        inside.call(&WorkerCall::Remove { path: path.into(), recursive, force, follow }, &[], path).map(drop)
     }
 
     pub fn copy(&self, source: &Path, destination: &Path, recursive: bool) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return files::copy(source, destination, recursive) };
-        inside.check(source, Access::Read, Last::AsItIs)?;
-        inside.check(destination, Access::Write, Last::Followed)?;
-        inside.call(&Call::Copy { source: source.into(), destination: destination.into(), recursive }, &[], destination).map(drop)
+        inside.check(source, PathAccess::Read, Last::AsItIs)?;
+        inside.check(destination, PathAccess::Write, Last::Followed)?;
+        inside.call(&WorkerCall::Copy { source: source.into(), destination: destination.into(), recursive }, &[], destination).map(drop)
     }
 
     pub async fn rename(&self, source: &Path, destination: &Path) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return files::rename(source, destination) };
-        inside.check(source, Access::Write, Last::AsItIs)?;
-        inside.check(destination, Access::Write, Last::AsItIs)?;
+        inside.check(source, PathAccess::Write, Last::AsItIs)?;
+        inside.check(destination, PathAccess::Write, Last::AsItIs)?;
         inside
-            .quick_call(Call::Rename { source: source.into(), destination: destination.into() }, Bytes::new(), destination)
+            .quick_call(WorkerCall::Rename { source: source.into(), destination: destination.into() }, Bytes::new(), destination)
             .await
             .map(drop)
     }
 
     pub fn walk(&self, path: &Path, options: &WalkOptions) -> Result<WalkResponse, Fault> {
         let Some(inside) = &self.inside else { return walk::walk(path, options) };
-        inside.check(path, Access::Read, Last::Followed)?;
-        match inside.call(&Call::Walk { path: path.into(), options: options.clone() }, &[], path)?.0 {
-            Answer::Tree(tree) => Ok(tree),
+        inside.check(path, PathAccess::Read, Last::Followed)?;
+        match inside.call(&WorkerCall::Walk { path: path.into(), options: options.clone() }, &[], path)?.0 {
+            WorkerReply::Tree(tree) => Ok(tree),
             _ => Err(garbled()),
         }
     }
@@ -183,40 +183,40 @@ impl Gate {
     /// What a name is, and not what it leads to if it is a link.
     pub async fn attributes(&self, path: &Path) -> Result<Attributes, Fault> {
         let Some(inside) = &self.inside else { return attributes::get(path) };
-        inside.check(path, Access::Read, Last::AsItIs)?;
-        match inside.quick_call(Call::Attributes { path: path.into() }, Bytes::new(), path).await?.0 {
-            Answer::Attributes(attributes) => Ok(attributes),
+        inside.check(path, PathAccess::Read, Last::AsItIs)?;
+        match inside.quick_call(WorkerCall::Attributes { path: path.into() }, Bytes::new(), path).await?.0 {
+            WorkerReply::Attributes(attributes) => Ok(attributes),
             _ => Err(garbled()),
         }
     }
 
     pub fn list_attributes(&self, path: &Path) -> Result<Vec<NamedAttributes>, Fault> {
         let Some(inside) = &self.inside else { return attributes::list(path) };
-        inside.check(path, Access::Read, Last::Followed)?;
-        match inside.call(&Call::ListAttributes { path: path.into() }, &[], path)?.0 {
-            Answer::ListedAttributes(entries) => Ok(entries),
+        inside.check(path, PathAccess::Read, Last::Followed)?;
+        match inside.call(&WorkerCall::ListAttributes { path: path.into() }, &[], path)?.0 {
+            WorkerReply::ListedAttributes(entries) => Ok(entries),
             _ => Err(garbled()),
         }
     }
 
     pub async fn set_mode(&self, path: &Path, mode: u32) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return attributes::set_mode(path, mode) };
-        inside.check(path, Access::Write, Last::AsItIs)?;
-        inside.quick_call(Call::SetMode { path: path.into(), mode }, Bytes::new(), path).await.map(drop)
+        inside.check(path, PathAccess::Write, Last::AsItIs)?;
+        inside.quick_call(WorkerCall::SetMode { path: path.into(), mode }, Bytes::new(), path).await.map(drop)
     }
 
     pub async fn create_link(&self, path: &Path, target: &Escaped) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return attributes::create_link(path, target) };
-        inside.check(path, Access::Write, Last::AsItIs)?;
-        inside.quick_call(Call::CreateLink { path: path.into(), target: target.clone() }, Bytes::new(), path).await.map(drop)
+        inside.check(path, PathAccess::Write, Last::AsItIs)?;
+        inside.quick_call(WorkerCall::CreateLink { path: path.into(), target: target.clone() }, Bytes::new(), path).await.map(drop)
     }
 
     /// Looks at a capability root.
     pub fn discover(&self, path: &Path, extended: bool) -> Result<DiscoveredRoot, Fault> {
-        let Some(inside) = &self.inside else { return discovery::discover(path, &Look { extended, may_read: &|_| Ok(()) }) };
-        inside.check(path, Access::Read, Last::Followed)?;
-        match inside.call(&Call::Discover { path: path.into(), extended }, &[], path)?.0 {
-            Answer::Discovered(found) => Ok(*found),
+        let Some(inside) = &self.inside else { return discovery::discover(path, &DiscoveryQuery { extended, may_read: &|_| Ok(()) }) };
+        inside.check(path, PathAccess::Read, Last::Followed)?;
+        match inside.call(&WorkerCall::Discover { path: path.into(), extended }, &[], path)?.0 {
+            WorkerReply::Discovered(found) => Ok(*found),
             _ => Err(garbled()),
         }
     }
@@ -224,13 +224,13 @@ impl Gate {
     /// Watching is done out here and tells names only; where anything below is denied, not even those are told.
     pub fn check_watch(&self, path: &Path) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return Ok(()) };
-        inside.check(path, Access::Read, Last::Followed)?;
+        inside.check(path, PathAccess::Read, Last::Followed)?;
         let real = inside.resolve(path, Last::Followed).unwrap_or_else(|| path.to_owned());
-        let denied = inside.rules.below(&real).find(|rule| rule.access == Access::Deny).map(ToString::to_string);
+        let denied = inside.rules.below(&real).find(|rule| rule.access == PathAccess::Deny).map(ToString::to_string);
         let hidden = inside.rules.home().and_then(|view| view.secrets().find(|secret| secret.starts_with(&real)));
         let denied = denied.or_else(|| hidden.map(|path| format!("{} is a store of credentials and not seen", path.display())));
         match denied.or_else(|| inside.rules.globs().first().map(|glob| format!("paths like {glob} are denied"))) {
-            Some(rule) => Err(fault::refused(&Refusal { path: real, wanted: Access::Read, rule }, Access::Deny)),
+            Some(rule) => Err(fault::refused(&PathRefusal { path: real, wanted: PathAccess::Read, rule }, PathAccess::Deny)),
             None => Ok(()),
         }
     }
@@ -238,12 +238,12 @@ impl Gate {
 
 impl Inside {
     /// Blocks.
-    fn call(&self, call: &Call, data: &[u8], path: &Path) -> Result<Done, Fault> {
+    fn call(&self, call: &WorkerCall, data: &[u8], path: &Path) -> Result<Done, Fault> {
         self.session.call(&self.policy, call, data).map_err(|fault| self.explain(fault, path))
     }
 
     /// The same, for a call that is over at once if nothing is wrong.
-    async fn quick_call(&self, call: Call, data: Bytes, path: &Path) -> Result<Done, Fault> {
+    async fn quick_call(&self, call: WorkerCall, data: Bytes, path: &Path) -> Result<Done, Fault> {
         self.session.quick_call(&self.policy, call, data).await.map_err(|fault| self.explain(fault, path))
     }
 
@@ -258,9 +258,9 @@ impl Inside {
     }
 
     /// Refuses what the rules do not allow. The system decides in the end; this knows why.
-    fn check(&self, path: &Path, wanted: Access, last: Last) -> Result<(), Fault> {
+    fn check(&self, path: &Path, wanted: PathAccess, last: Last) -> Result<(), Fault> {
         let Some(real) = self.resolve(path, last) else { return Ok(()) };
-        let allowed = if wanted == Access::Write { self.rules.may_write(&real) } else { self.rules.may_read(&real) };
+        let allowed = if wanted == PathAccess::Write { self.rules.may_write(&real) } else { self.rules.may_read(&real) };
         allowed.map_err(|refusal| fault::refused(&refusal, self.rules.access(&real).access))
     }
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use rustix::fs::{FlockOperation, flock};
 use uuid::Uuid;
 
-use super::atomic::{self, Identity};
+use super::atomic::{self, InPlaceFile};
 
 /// Copies that are complete end in this.
 const COMPLETE: &str = "redo";
@@ -32,7 +32,7 @@ impl Redo {
     }
 
     /// Keeps a copy of what is about to be written.
-    pub fn keep(&self, identity: &Identity, data: &[u8], sync: bool) -> io::Result<Copy> {
+    pub fn keep(&self, identity: &InPlaceFile, data: &[u8], sync: bool) -> io::Result<Copy> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         let aside = self.0.join(Uuid::new_v4().simple().to_string());
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
@@ -87,13 +87,13 @@ fn finish(file: &mut File) -> io::Result<()> {
 }
 
 /// The directory of copies, if there is one, and what is needed to write with it.
-pub fn rewrite(redo: Option<&Redo>, identity: &Identity, data: &[u8], sync: bool) -> io::Result<()> {
+pub fn rewrite(redo: Option<&Redo>, identity: &InPlaceFile, data: &[u8], sync: bool) -> io::Result<()> {
     let _copy = keep(redo, identity, data, sync)?;
     atomic::rewrite(identity, data, sync)
 }
 
 /// Keeps a copy where copies are kept.
-pub fn keep(redo: Option<&Redo>, identity: &Identity, data: &[u8], sync: bool) -> io::Result<Option<Copy>> {
+pub fn keep(redo: Option<&Redo>, identity: &InPlaceFile, data: &[u8], sync: bool) -> io::Result<Option<Copy>> {
     redo.map(|redo| redo.keep(identity, data, sync)).transpose()
 }
 
@@ -108,9 +108,9 @@ mod tests {
         fs::read_dir(directory).map_or(0, Iterator::count)
     }
 
-    fn identity(path: &Path) -> Identity {
+    fn identity(path: &Path) -> InPlaceFile {
         let metadata = fs::metadata(path).unwrap();
-        Identity { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() }
+        InPlaceFile { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() }
     }
 
     #[test]

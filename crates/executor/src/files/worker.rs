@@ -13,21 +13,21 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use outpost_sandbox::policy::{Access, Glob, Network, Origin, Policy, Rule, Rules};
+use outpost_sandbox::policy::{Glob, NetworkRule, PathAccess, PathRule, PathRules, Policy, RuleOrigin};
 use outpost_sandbox::stage::Quiet;
-use outpost_sandbox::{Channel, LaunchError, Message, Owner, Worker};
+use outpost_sandbox::{Channel, ChannelMessage, LaunchError, ProcessScope, WorkerHandle};
 use outpost_wire::exec::attributes::{Attributes, NamedAttributes};
 use outpost_wire::exec::discovery::DiscoveredRoot;
-use outpost_wire::exec::files::{DirectoryEntry, Metadata};
+use outpost_wire::exec::files::{DirectoryEntry, FileMetadata};
 use outpost_wire::exec::walk::{WalkOptions, WalkResponse};
 use outpost_wire::{Escaped, Fault, PathUri};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::atomic::{self, Identity, Written};
-use super::{Follow, RemoveOptions, WriteOptions, native_path};
-use crate::discovery::{self, Look};
+use super::atomic::{self, InPlaceFile, WriteOutcome};
+use super::{LinkPolicy, RemoveOptions, WriteOptions, native_path};
+use crate::discovery::{self, DiscoveryQuery};
 use crate::{attributes, fault, files, walk};
 
 /// How many workers of one policy wait for the next call.
@@ -52,33 +52,33 @@ impl Default for WorkerPatience {
 }
 
 impl WorkerPatience {
-    fn with(self, call: &Call) -> Duration {
+    fn with(self, call: &WorkerCall) -> Duration {
         match call {
-            Call::Hello { .. }
-            | Call::Open { .. }
-            | Call::OpenReplaced { .. }
-            | Call::CreateDirectory { .. }
-            | Call::Metadata { .. }
-            | Call::Canonicalize { .. }
-            | Call::Rename { .. }
-            | Call::Attributes { .. }
-            | Call::SetMode { .. }
-            | Call::CreateLink { .. } => self.one,
-            Call::Write { .. }
-            | Call::Rewrite { .. }
-            | Call::ReadDirectory { .. }
-            | Call::Remove { .. }
-            | Call::Copy { .. }
-            | Call::Walk { .. }
-            | Call::ListAttributes { .. }
-            | Call::Discover { .. } => self.many,
+            WorkerCall::Hello { .. }
+            | WorkerCall::Open { .. }
+            | WorkerCall::OpenReplaced { .. }
+            | WorkerCall::CreateDirectory { .. }
+            | WorkerCall::Metadata { .. }
+            | WorkerCall::Canonicalize { .. }
+            | WorkerCall::Rename { .. }
+            | WorkerCall::Attributes { .. }
+            | WorkerCall::SetMode { .. }
+            | WorkerCall::CreateLink { .. } => self.one,
+            WorkerCall::Write { .. }
+            | WorkerCall::Rewrite { .. }
+            | WorkerCall::ReadDirectory { .. }
+            | WorkerCall::Remove { .. }
+            | WorkerCall::Copy { .. }
+            | WorkerCall::Walk { .. }
+            | WorkerCall::ListAttributes { .. }
+            | WorkerCall::Discover { .. } => self.many,
         }
     }
 }
 
 /// A call as it goes to a worker. Bytes to be written follow it.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Call {
+pub enum WorkerCall {
     /// The first message: what is denied by pattern, and what each path is allowed. What was opened is measured by that once more:
     /// what the system holds may just have been replaced.
     Hello {
@@ -87,29 +87,29 @@ pub enum Call {
     },
     Open {
         path: Native,
-        follow: Follow,
+        follow: LinkPolicy,
     },
     OpenReplaced {
         path: Native,
-        follow: Follow,
+        follow: LinkPolicy,
     },
     Write {
         path: Native,
-        follow: Follow,
+        follow: LinkPolicy,
         sync: bool,
     },
     Rewrite {
-        identity: Identity,
+        identity: InPlaceFile,
         sync: bool,
     },
     CreateDirectory {
         path: Native,
         recursive: bool,
-        follow: Follow,
+        follow: LinkPolicy,
     },
     Metadata {
         path: Native,
-        follow: Follow,
+        follow: LinkPolicy,
     },
     Canonicalize {
         path: Native,
@@ -121,7 +121,7 @@ pub enum Call {
         path: Native,
         recursive: bool,
         force: bool,
-        follow: Follow,
+        follow: LinkPolicy,
     },
     Copy {
         source: Native,
@@ -169,14 +169,14 @@ pub enum Allowed {
 pub struct Native(#[serde(with = "native_path")] pub PathBuf);
 
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Answer {
+pub enum WorkerReply {
     Done,
     /// The file comes with it.
     Opened {
         size: u64,
     },
-    InPlace(Identity),
-    Metadata(Metadata),
+    InPlace(InPlaceFile),
+    Metadata(FileMetadata),
     Path(PathUri),
     Entries(Vec<DirectoryEntry>),
     Tree(WalkResponse),
@@ -193,11 +193,11 @@ pub fn serve(channel: Channel, quiet: &Quiet) {
     while let Ok(Some(message)) = channel.receive() {
         let Some((call, trust, data)) = decode(&message.bytes) else { return };
         let done = match call {
-            Call::Hello { patterns, rules: told } => {
+            WorkerCall::Hello { patterns, rules: told } => {
                 rules = Some(rules_of(patterns, told));
                 continue;
             }
-            _ if trust == Trust::Doubting && !quiet.is_quiet() => Ok((Answer::Doubtful, None)),
+            _ if trust == Trust::Doubting && !quiet.is_quiet() => Ok((WorkerReply::Doubtful, None)),
             call => perform(call, data, rules.as_ref()),
         };
         let (answer, file) = match done {
@@ -212,66 +212,66 @@ pub fn serve(channel: Channel, quiet: &Quiet) {
     }
 }
 
-fn rules_of(patterns: Vec<String>, told: Vec<(Native, Allowed)>) -> Rules {
+fn rules_of(patterns: Vec<String>, told: Vec<(Native, Allowed)>) -> PathRules {
     let rule = |(Native(path), allowed)| {
         let access = match allowed {
-            Allowed::Nothing => Access::Deny,
-            Allowed::Reading => Access::Read,
-            Allowed::Writing => Access::Write,
+            Allowed::Nothing => PathAccess::Deny,
+            Allowed::Reading => PathAccess::Read,
+            Allowed::Writing => PathAccess::Write,
         };
-        Rule { path, access, origin: Origin::Request }
+        PathRule { path, access, origin: RuleOrigin::Request }
     };
     let patterns = patterns.into_iter().filter_map(|text| Glob::new(text).ok()).collect();
-    Rules::new(told.into_iter().map(rule), patterns, Network::Restricted)
+    PathRules::new(told.into_iter().map(rule), patterns, NetworkRule::Restricted)
 }
 
-fn perform(call: Call, data: &[u8], rules: Option<&Rules>) -> Result<(Answer, Option<File>), Fault> {
+fn perform(call: WorkerCall, data: &[u8], rules: Option<&PathRules>) -> Result<(WorkerReply, Option<File>), Fault> {
     let answer = match call {
-        Call::Hello { .. } => Answer::Done,
-        Call::Open { path, follow } => {
+        WorkerCall::Hello { .. } => WorkerReply::Done,
+        WorkerCall::Open { path, follow } => {
             let (file, size) = files::open_regular(&path.0, follow)?;
-            measure(&file, None, Access::Read, rules).map_err(fault::file)?;
-            return Ok((Answer::Opened { size }, Some(file)));
+            measure(&file, None, PathAccess::Read, rules).map_err(fault::file)?;
+            return Ok((WorkerReply::Opened { size }, Some(file)));
         }
-        Call::OpenReplaced { path, follow } => {
-            let may_write = |file: &File| measure(file, None, Access::Write, rules);
+        WorkerCall::OpenReplaced { path, follow } => {
+            let may_write = |file: &File| measure(file, None, PathAccess::Write, rules);
             let file = files::open_replaced_if(&path.0, follow, &may_write)?;
-            return Ok((Answer::Opened { size: 0 }, Some(file)));
+            return Ok((WorkerReply::Opened { size: 0 }, Some(file)));
         }
-        Call::Write { path, follow, sync } => {
-            let may_write = |directory: BorrowedFd<'_>, name: &OsStr| measure(directory, Some(name), Access::Write, rules);
+        WorkerCall::Write { path, follow, sync } => {
+            let may_write = |directory: BorrowedFd<'_>, name: &OsStr| measure(directory, Some(name), PathAccess::Write, rules);
             match atomic::write_if(&path.0, data, &WriteOptions { follow, sync }, &may_write)? {
-                Written::Done => Answer::Done,
-                Written::InPlace(identity) => Answer::InPlace(identity),
+                WriteOutcome::Done => WorkerReply::Done,
+                WriteOutcome::InPlace(identity) => WorkerReply::InPlace(identity),
             }
         }
-        Call::Rewrite { identity, sync } => done(atomic::rewrite(&identity, data, sync).map_err(fault::file))?,
-        Call::CreateDirectory { path, recursive, follow } => done(files::create_directory(&path.0, recursive, follow))?,
-        Call::Metadata { path, follow } => Answer::Metadata(files::metadata(&path.0, follow)?),
-        Call::Canonicalize { path } => Answer::Path(PathUri::from_native(&files::canonicalize(&path.0)?).map_err(fault::path)?),
-        Call::ReadDirectory { path } => Answer::Entries(files::read_directory(&path.0)?),
-        Call::Remove { path, recursive, force, follow } => done(files::remove(&path.0, &RemoveOptions { recursive, force, follow }))?,
-        Call::Copy { source, destination, recursive } => done(files::copy(&source.0, &destination.0, recursive))?,
-        Call::Rename { source, destination } => done(files::rename(&source.0, &destination.0))?,
-        Call::Walk { path, options } => Answer::Tree(walk::walk(&path.0, &options)?),
-        Call::Attributes { path } => Answer::Attributes(attributes::get(&path.0)?),
-        Call::ListAttributes { path } => Answer::ListedAttributes(attributes::list(&path.0)?),
-        Call::SetMode { path, mode } => done(attributes::set_mode(&path.0, mode))?,
-        Call::CreateLink { path, target } => done(attributes::create_link(&path.0, &target))?,
-        Call::Discover { path, extended } => {
-            let may_read = |file: &File| measure(file, None, Access::Read, rules).map_err(fault::file);
-            Answer::Discovered(Box::new(discovery::discover(&path.0, &Look { extended, may_read: &may_read })?))
+        WorkerCall::Rewrite { identity, sync } => done(atomic::rewrite(&identity, data, sync).map_err(fault::file))?,
+        WorkerCall::CreateDirectory { path, recursive, follow } => done(files::create_directory(&path.0, recursive, follow))?,
+        WorkerCall::Metadata { path, follow } => WorkerReply::Metadata(files::metadata(&path.0, follow)?),
+        WorkerCall::Canonicalize { path } => WorkerReply::Path(PathUri::from_native(&files::canonicalize(&path.0)?).map_err(fault::path)?),
+        WorkerCall::ReadDirectory { path } => WorkerReply::Entries(files::read_directory(&path.0)?),
+        WorkerCall::Remove { path, recursive, force, follow } => done(files::remove(&path.0, &RemoveOptions { recursive, force, follow }))?,
+        WorkerCall::Copy { source, destination, recursive } => done(files::copy(&source.0, &destination.0, recursive))?,
+        WorkerCall::Rename { source, destination } => done(files::rename(&source.0, &destination.0))?,
+        WorkerCall::Walk { path, options } => WorkerReply::Tree(walk::walk(&path.0, &options)?),
+        WorkerCall::Attributes { path } => WorkerReply::Attributes(attributes::get(&path.0)?),
+        WorkerCall::ListAttributes { path } => WorkerReply::ListedAttributes(attributes::list(&path.0)?),
+        WorkerCall::SetMode { path, mode } => done(attributes::set_mode(&path.0, mode))?,
+        WorkerCall::CreateLink { path, target } => done(attributes::create_link(&path.0, &target))?,
+        WorkerCall::Discover { path, extended } => {
+            let may_read = |file: &File| measure(file, None, PathAccess::Read, rules).map_err(fault::file);
+            WorkerReply::Discovered(Box::new(discovery::discover(&path.0, &DiscoveryQuery { extended, may_read: &may_read })?))
         }
     };
     Ok((answer, None))
 }
 
-fn done(result: Result<(), Fault>) -> Result<Answer, Fault> {
-    result.map(|()| Answer::Done)
+fn done(result: Result<(), Fault>) -> Result<WorkerReply, Fault> {
+    result.map(|()| WorkerReply::Done)
 }
 
 /// Looks at what was really opened, or at a name in it: by whatever way it was found, it has one path now.
-fn measure(opened: impl AsFd, name: Option<&OsStr>, wanted: Access, rules: Option<&Rules>) -> io::Result<()> {
+fn measure(opened: impl AsFd, name: Option<&OsStr>, wanted: PathAccess, rules: Option<&PathRules>) -> io::Result<()> {
     let Some(rules) = rules else { return Ok(()) };
     let number = opened.as_fd().as_raw_fd();
     let mut path = std::fs::read_link(format!("/proc/self/fd/{number}"))?;
@@ -280,7 +280,7 @@ fn measure(opened: impl AsFd, name: Option<&OsStr>, wanted: Access, rules: Optio
     let is_own = path.starts_with("/dev") || path.starts_with("/proc");
     match rules.access(&path).access {
         allowed if allowed >= wanted || is_own => Ok(()),
-        Access::Read => Err(Errno::ROFS.into()),
+        PathAccess::Read => Err(Errno::ROFS.into()),
         _ => Err(Errno::ACCESS.into()),
     }
 }
@@ -294,12 +294,12 @@ enum Trust {
 }
 
 /// How far it is trusted, the length of the call, the call, the data.
-fn encode(call: &Call, trust: Trust, data: &[u8]) -> io::Result<Vec<u8>> {
+fn encode(call: &WorkerCall, trust: Trust, data: &[u8]) -> io::Result<Vec<u8>> {
     let head = serde_json::to_vec(call)?;
     Ok([&[trust as u8][..], &(head.len() as u64).to_le_bytes()[..], &head, data].concat())
 }
 
-fn decode(bytes: &[u8]) -> Option<(Call, Trust, &[u8])> {
+fn decode(bytes: &[u8]) -> Option<(WorkerCall, Trust, &[u8])> {
     let (trust, rest) = bytes.split_first()?;
     let (length, rest) = rest.split_first_chunk()?;
     let (head, data) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
@@ -309,7 +309,7 @@ fn decode(bytes: &[u8]) -> Option<(Call, Trust, &[u8])> {
 
 /// The workers of one session, by policy.
 pub struct Workers {
-    spare: Mutex<HashMap<Policy, Vec<Worker>>>,
+    spare: Mutex<HashMap<Policy, Vec<WorkerHandle>>>,
     patience: WorkerPatience,
 }
 
@@ -318,22 +318,22 @@ impl Workers {
         Self { spare: Mutex::default(), patience }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Policy, Vec<Worker>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Policy, Vec<WorkerHandle>>> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a call inside the sandbox of a policy. Blocks, and not only for as long as the call takes: the first one of a
     /// policy makes its sandbox, and whatever runs in there can stop the worker.
-    pub fn call(&self, owner: &Owner, policy: &Policy, call: &Call, data: &[u8]) -> Result<Done, Fault> {
+    pub fn call(&self, owner: &ProcessScope, policy: &Policy, call: &WorkerCall, data: &[u8]) -> Result<Done, Fault> {
         let done = self.try_call(owner, policy, call, Trust::Doubting, data)?;
-        if !matches!(done.0, Answer::Doubtful) {
+        if !matches!(done.0, WorkerReply::Doubtful) {
             return Ok(done);
         }
         owner.verify(policy).map_err(|error| fault::launch(&error))?;
         self.try_call(owner, policy, call, Trust::Looked, data)
     }
 
-    fn try_call(&self, owner: &Owner, policy: &Policy, call: &Call, trust: Trust, data: &[u8]) -> Result<Done, Fault> {
+    fn try_call(&self, owner: &ProcessScope, policy: &Policy, call: &WorkerCall, trust: Trust, data: &[u8]) -> Result<Done, Fault> {
         let message = encode(call, trust, data).map_err(fault::file)?;
         let patience = self.patience.with(call);
         if let Some(worker) = self.take_spare(policy)
@@ -348,35 +348,35 @@ impl Workers {
     }
 
     /// Begins a call that is over at once if nothing is wrong, and waits for no longer than that takes.
-    pub fn begin(&self, policy: &Policy, call: &Call, data: &[u8]) -> Result<Begun, Fault> {
+    pub fn begin(&self, policy: &Policy, call: &WorkerCall, data: &[u8]) -> Result<CallProgress, Fault> {
         let message = encode(call, Trust::Doubting, data).map_err(fault::file)?;
-        let Some(worker) = self.take_spare(policy) else { return Ok(Begun::NotYet) };
+        let Some(worker) = self.take_spare(policy) else { return Ok(CallProgress::NotYet) };
         if hand_over(&worker, &message).is_err() {
-            return Ok(Begun::NotYet);
+            return Ok(CallProgress::NotYet);
         }
         match wait_for(&worker, AT_ONCE) {
-            Err(Lost::Silent(_)) => Ok(Begun::Waiting(worker, self.patience.with(call))),
+            Err(Lost::Silent(_)) => Ok(CallProgress::Waiting(worker, self.patience.with(call))),
             answer => match self.finish(policy, worker, answer)? {
-                (Answer::Doubtful, _) => Ok(Begun::NotYet),
-                done => Ok(Begun::Done(done)),
+                (WorkerReply::Doubtful, _) => Ok(CallProgress::NotYet),
+                done => Ok(CallProgress::Done(done)),
             },
         }
     }
 
     /// Waits for the answer to a call that was begun. Blocks.
-    pub fn end_call(&self, policy: &Policy, worker: Worker, patience: Duration) -> Result<Done, Fault> {
+    pub fn end_call(&self, policy: &Policy, worker: WorkerHandle, patience: Duration) -> Result<Done, Fault> {
         let answer = wait_for(&worker, patience);
         self.finish(policy, worker, answer)
     }
 
     /// Somebody who waits for work; one that was killed meanwhile is found out when it gets some.
-    fn take_spare(&self, policy: &Policy) -> Option<Worker> {
+    fn take_spare(&self, policy: &Policy) -> Option<WorkerHandle> {
         let mut spare = self.lock();
         let spare = spare.get_mut(policy)?;
-        std::iter::from_fn(|| spare.pop()).find(Worker::engage)
+        std::iter::from_fn(|| spare.pop()).find(WorkerHandle::engage)
     }
 
-    fn finish(&self, policy: &Policy, worker: Worker, answer: Result<Message, Lost>) -> Result<Done, Fault> {
+    fn finish(&self, policy: &Policy, worker: WorkerHandle, answer: Result<ChannelMessage, Lost>) -> Result<Done, Fault> {
         let message = match answer {
             Ok(message) => message,
             Err(Lost::Gone) => return Err(gone()),
@@ -390,7 +390,7 @@ impl Workers {
         if !workers.contains_key(policy) {
             // Those of sandboxes that were let go do not come back.
             workers.retain(|_, spare| {
-                spare.retain(Worker::is_current);
+                spare.retain(WorkerHandle::is_current);
                 !spare.is_empty()
             });
         }
@@ -399,7 +399,8 @@ impl Workers {
             spare.push(worker);
         }
         drop(workers);
-        let answer: Result<Answer, Fault> = serde_json::from_slice(&message.bytes).map_err(|error| Fault::internal(error.to_string()))?;
+        let answer: Result<WorkerReply, Fault> =
+            serde_json::from_slice(&message.bytes).map_err(|error| Fault::internal(error.to_string()))?;
         Ok((answer?, message.descriptors.into_iter().next().map(File::from)))
     }
 
@@ -410,13 +411,13 @@ impl Workers {
 }
 
 /// What a call gives back: the answer, and the file that came with it.
-pub type Done = (Answer, Option<File>);
+pub type Done = (WorkerReply, Option<File>);
 
 /// How far a call got at once.
-pub enum Begun {
+pub enum CallProgress {
     Done(Done),
     /// The worker has it and needs longer; so long it may take.
-    Waiting(Worker, Duration),
+    Waiting(WorkerHandle, Duration),
     /// There was nobody who could have made it, and nothing was done.
     NotYet,
 }
@@ -428,11 +429,11 @@ enum Lost {
     Silent(Duration),
 }
 
-fn hand_over(worker: &Worker, message: &[u8]) -> Result<(), Lost> {
+fn hand_over(worker: &WorkerHandle, message: &[u8]) -> Result<(), Lost> {
     worker.channel().send(message, &[]).map_err(|_| Lost::Gone)
 }
 
-fn wait_for(worker: &Worker, patience: Duration) -> Result<Message, Lost> {
+fn wait_for(worker: &WorkerHandle, patience: Duration) -> Result<ChannelMessage, Lost> {
     let channel = worker.channel();
     let deadline = Instant::now() + patience;
     loop {
@@ -446,19 +447,19 @@ fn wait_for(worker: &Worker, patience: Duration) -> Result<Message, Lost> {
     }
 }
 
-fn start(owner: &Owner, policy: &Policy) -> Result<Worker, LaunchError> {
+fn start(owner: &ProcessScope, policy: &Policy) -> Result<WorkerHandle, LaunchError> {
     let worker = owner.worker(policy)?;
     if let Some(rules) = policy.rules() {
         let patterns = rules.globs().iter().map(ToString::to_string).collect();
-        let told = |rule: &Rule| {
+        let told = |rule: &PathRule| {
             let allowed = match rule.access {
-                Access::Deny => Allowed::Nothing,
-                Access::Read => Allowed::Reading,
-                Access::Write => Allowed::Writing,
+                PathAccess::Deny => Allowed::Nothing,
+                PathAccess::Read => Allowed::Reading,
+                PathAccess::Write => Allowed::Writing,
             };
             (Native(rule.path.clone()), allowed)
         };
-        let hello = Call::Hello { patterns, rules: rules.iter().map(told).collect() };
+        let hello = WorkerCall::Hello { patterns, rules: rules.iter().map(told).collect() };
         worker.channel().send(&encode(&hello, Trust::Looked, &[])?, &[])?;
     }
     Ok(worker)

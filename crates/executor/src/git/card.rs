@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use outpost_sandbox::{Level, Row};
+use outpost_sandbox::{Level, PromiseRow};
 
 use super::{GitMode, GitSettings};
 
@@ -18,12 +18,12 @@ pub fn program(path: Option<&OsStr>) -> Option<PathBuf> {
 
 impl GitSettings {
     /// What holds at this level, on a machine whose programs are found by this search path.
-    pub fn row(&self, path: Option<&OsStr>, level: Option<Level>) -> Row {
+    pub fn row(&self, path: Option<&OsStr>, level: Option<Level>) -> PromiseRow {
         self.row_with(program(path).as_deref(), level)
     }
 
-    fn row_with(&self, program: Option<&Path>, level: Option<Level>) -> Row {
-        let row = |mechanism: &str, lacks: Option<&str>, restriction: Option<&str>| Row {
+    fn row_with(&self, program: Option<&Path>, level: Option<Level>) -> PromiseRow {
+        let row = |mechanism: &str, lacks: Option<&str>, restriction: Option<&str>| PromiseRow {
             promise: PROMISE,
             holds: lacks.is_none(),
             mechanism: mechanism.to_owned(),

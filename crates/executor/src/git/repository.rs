@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-use outpost_sandbox::policy::{Access, Substitute};
+use outpost_sandbox::policy::{PathAccess, Substitute};
 use serde::{Deserialize, Serialize};
 
 use super::gitdir::{Gitdir, Refs};
@@ -123,13 +123,13 @@ impl Repository {
 
     /// What a sandbox has to be shown: the layer, and the objects of the machine in it.
     pub fn substitutes(&self) -> Vec<Substitute> {
-        let mut all = vec![Substitute { path: self.gitdir.clone(), source: self.layer.clone(), access: Access::Write }];
+        let mut all = vec![Substitute { path: self.gitdir.clone(), source: self.layer.clone(), access: PathAccess::Write }];
         for unit in &self.units {
             if let Some(source) = self.objects(unit) {
-                all.push(Substitute { path: joined(&self.gitdir, unit).join(OBJECTS), source, access: Access::Read });
+                all.push(Substitute { path: joined(&self.gitdir, unit).join(OBJECTS), source, access: PathAccess::Read });
             }
             if let Some(source) = self.lfs.get(unit) {
-                all.push(Substitute { path: joined(&self.gitdir, unit).join(LFS), source: source.clone(), access: Access::Read });
+                all.push(Substitute { path: joined(&self.gitdir, unit).join(LFS), source: source.clone(), access: PathAccess::Read });
             }
         }
         all

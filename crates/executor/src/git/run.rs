@@ -306,7 +306,7 @@ impl Inside<'_> {
     }
 }
 
-async fn feed(stdin: Option<outpost_sandbox::Input>, bytes: &[u8]) {
+async fn feed(stdin: Option<outpost_sandbox::ChildInput>, bytes: &[u8]) {
     if let Some(stdin) = stdin {
         let _ = stdin.write_all(bytes).await;
     }

@@ -4,11 +4,11 @@ use outpost_rpc::{Lane, Router};
 use outpost_wire::exec::attributes::{CreateLink, GetAttributes, ListAttributes, ListAttributesResponse, SetMode};
 use outpost_wire::exec::session::Empty;
 
-use crate::connection::Connection;
+use crate::connection::ExecutorConnection;
 use crate::methods::files::FileCall;
 use crate::methods::native::{admit, blocking, gate, native};
 
-pub fn routes(router: Router<Connection>) -> Router<Connection> {
+pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
         .on::<GetAttributes, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);

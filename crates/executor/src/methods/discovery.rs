@@ -8,7 +8,7 @@ use outpost_wire::exec::discovery::{
     ReadConfig,
 };
 
-use crate::connection::Connection;
+use crate::connection::ExecutorConnection;
 use crate::discovery::{self, MAX_ROOTS};
 use crate::methods::native::{blocking, gate, native};
 use crate::{fault, installed, settings};
@@ -18,8 +18,8 @@ const AT_ONCE: usize = 8;
 /// All roots of one answer may take so many bytes: it has to fit a message.
 const MAX_ANSWER: usize = 24 << 20;
 
-pub fn routes(router: Router<Connection>) -> Router<Connection> {
-    let admit = |connection: &Connection| connection.admit("capability discovery");
+pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
+    let admit = |connection: &ExecutorConnection| connection.admit("capability discovery");
     router
         .on::<Discover, _, _>(Lane::Ordinary, admit, |connection, params| async move { discover(&connection, params).await })
         .on::<DiscoverInstalled, _, _>(
@@ -37,7 +37,7 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
         )
 }
 
-async fn discover(connection: &Connection, params: DiscoverParams) -> Result<DiscoverResponse, Fault> {
+async fn discover(connection: &ExecutorConnection, params: DiscoverParams) -> Result<DiscoverResponse, Fault> {
     if params.roots.len() > MAX_ROOTS {
         return Err(fault::too_many_roots(MAX_ROOTS));
     }
@@ -55,7 +55,7 @@ async fn discover(connection: &Connection, params: DiscoverParams) -> Result<Dis
     Ok(DiscoverResponse { roots })
 }
 
-async fn look_at_installed(connection: &Connection, params: InstalledParams) -> Result<InstalledResponse, Fault> {
+async fn look_at_installed(connection: &ExecutorConnection, params: InstalledParams) -> Result<InstalledResponse, Fault> {
     let gate = gate(connection, params.sandbox.as_ref())?;
     let _turn = connection.bulk_turn().await;
     let config = connection.executor().config.clone();
@@ -69,7 +69,7 @@ async fn look_at_installed(connection: &Connection, params: InstalledParams) -> 
 }
 
 /// Looks at one root; whatever goes wrong is its own affair.
-async fn look(connection: &Connection, root: DiscoverRoot) -> DiscoveredRoot {
+async fn look(connection: &ExecutorConnection, root: DiscoverRoot) -> DiscoveredRoot {
     let DiscoverRoot { id, path, sandbox, known_digest } = root;
     let extended = known_digest.is_some();
     let looked = async {

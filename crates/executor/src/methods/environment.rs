@@ -3,9 +3,9 @@
 use outpost_rpc::{Lane, Router};
 use outpost_wire::exec::environment::{EnvironmentStatus, Info, Status};
 
-use crate::connection::Connection;
+use crate::connection::ExecutorConnection;
 
-pub fn routes(router: Router<Connection>) -> Router<Connection> {
+pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
         .on::<Info, _, _>(
             Lane::Control,

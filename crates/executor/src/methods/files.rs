@@ -9,14 +9,14 @@ use outpost_wire::exec::files::{
 use outpost_wire::exec::session::Empty;
 use std::path::Path;
 
-use crate::connection::Connection;
-use crate::files::{self, Follow};
+use crate::connection::ExecutorConnection;
+use crate::files::{self, LinkPolicy};
 use crate::methods::native::{admit, aside, blocking, gate, native};
 
 /// Up to here the bytes of a file are moved in no time.
 const QUICK_BYTES: u64 = 256 << 10;
 
-pub fn routes(router: Router<Connection>) -> Router<Connection> {
+pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
         .on::<ReadFile, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
@@ -99,7 +99,7 @@ pub struct FileCall<'a> {
 }
 
 impl<'a> FileCall<'a> {
-    pub async fn new(connection: &'a Connection, path: &Path) -> Self {
+    pub async fn new(connection: &'a ExecutorConnection, path: &Path) -> Self {
         let may_hang = connection.executor().slow_mounts.hold(path);
         let turn = connection.file_turn().await;
         Self { turn: (!may_hang).then_some(turn) }
@@ -111,6 +111,6 @@ impl<'a> FileCall<'a> {
     }
 }
 
-fn follow(asked: Option<bool>) -> Follow {
-    if asked.unwrap_or(true) { Follow::Links } else { Follow::Nothing }
+fn follow(asked: Option<bool>) -> LinkPolicy {
+    if asked.unwrap_or(true) { LinkPolicy::Links } else { LinkPolicy::Nothing }
 }

@@ -5,22 +5,22 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use outpost_rpc::{Call, Lane, Outcome, Router};
-use outpost_sandbox::policy::Network;
+use outpost_rpc::{HandlerOutcome, Lane, RequestContext, Router};
+use outpost_sandbox::policy::NetworkRule;
 use outpost_wire::envelope::TraceContext;
 use outpost_wire::exec::http::{HttpRequest, HttpRequestParams, HttpRequestResponse, RequestHeader, ResponseHeader};
 use outpost_wire::{Base64, Fault};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, Url};
 
-use crate::connection::Connection;
+use crate::connection::ExecutorConnection;
 use crate::http::{self, Exchange};
 use crate::{fault, variables};
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-pub fn routes(router: Router<Connection>) -> Router<Connection> {
+pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router.on_call::<HttpRequest, _, _>(
         Lane::Ordinary,
         |connection| connection.admit("http"),
@@ -28,9 +28,12 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
     )
 }
 
-async fn request(connection: &Connection, call: Call<HttpRequestParams>) -> Result<Outcome<HttpRequestResponse>, Fault> {
-    let Call { params, trace } = call;
-    if connection.executor().config.grounds.ceiling.rules().is_some_and(|rules| rules.network == Network::Restricted) {
+async fn request(
+    connection: &ExecutorConnection,
+    call: RequestContext<HttpRequestParams>,
+) -> Result<HandlerOutcome<HttpRequestResponse>, Fault> {
+    let RequestContext { params, trace } = call;
+    if connection.executor().config.grounds.ceiling.rules().is_some_and(|rules| rules.network == NetworkRule::Restricted) {
         return Err(fault::http_above_ceiling());
     }
     let (request_id, is_streamed) = (params.request_id.clone(), params.stream_response);
@@ -48,7 +51,7 @@ async fn request(connection: &Connection, call: Call<HttpRequestParams>) -> Resu
     }
     let stream = connection.bodies().claim(&request_id, connection.peer())?;
     let response = clients.send(exchange).await?;
-    Ok(Outcome { output: head(&response), rest: Some(Box::pin(stream.push(response))) })
+    Ok(HandlerOutcome { output: head(&response), rest: Some(Box::pin(stream.push(response))) })
 }
 
 fn exchange(params: HttpRequestParams, own: &BTreeMap<OsString, OsString>) -> Result<Exchange, Fault> {

@@ -14,9 +14,9 @@ mod watch;
 
 use outpost_rpc::Router;
 
-use crate::connection::Connection;
+use crate::connection::ExecutorConnection;
 
-pub fn router() -> Router<Connection> {
+pub fn router() -> Router<ExecutorConnection> {
     let router = Router::default();
     let router = session::routes(router);
     let router = environment::routes(router);

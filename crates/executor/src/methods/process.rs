@@ -13,32 +13,32 @@ use outpost_wire::exec::process::{
 use outpost_wire::exec::session::Empty;
 
 use super::native;
-use crate::connection::Connection;
+use crate::connection::ExecutorConnection;
 use crate::input::WriteError;
 use crate::process::ReadRequest;
-use crate::session::{Claim, Entry, Session};
+use crate::session::{Claim, ProcessEntry, Session};
 use crate::{fault, past};
 
-fn admit(connection: &Connection) -> Result<(), Fault> {
+fn admit(connection: &ExecutorConnection) -> Result<(), Fault> {
     connection.admit("exec")
 }
 
-pub fn routes(router: Router<Connection>) -> Router<Connection> {
+pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
         .on::<Start, _, _>(Lane::Ordinary, admit, |connection, params| async move { start(&connection, params).await })
         .on::<Read, _, _>(Lane::Ordinary, admit, |connection, params| async move { read(&connection, params).await })
         .on::<Write, _, _>(Lane::Ordinary, admit, |connection, params| async move { write(&connection, params).await })
         .on::<CloseStdin, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let status = match find(&connection, &params.process_id)? {
-                Some(Entry::Live(process)) => process.close_input().await,
-                Some(Entry::Starting(_)) => WriteStatus::Starting,
-                Some(Entry::Past(_)) => WriteStatus::StdinClosed,
+                Some(ProcessEntry::Live(process)) => process.close_input().await,
+                Some(ProcessEntry::Starting(_)) => WriteStatus::Starting,
+                Some(ProcessEntry::Past(_)) => WriteStatus::StdinClosed,
                 None => WriteStatus::UnknownProcess,
             };
             Ok(WriteResponse { status })
         })
         .on::<SendSignal, _, _>(Lane::Control, admit, |connection, params| async move {
-            if let Some(Entry::Live(process)) = find(&connection, &params.process_id)? {
+            if let Some(ProcessEntry::Live(process)) = find(&connection, &params.process_id)? {
                 process.signal(native_signal(params.signal));
             }
             Ok(Empty {})
@@ -54,12 +54,12 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
         })
 }
 
-fn find(connection: &Connection, id: &str) -> Result<Option<Entry>, Fault> {
+fn find(connection: &ExecutorConnection, id: &str) -> Result<Option<ProcessEntry>, Fault> {
     let (session, _) = connection.session()?;
     Ok(session.process(id))
 }
 
-async fn start(connection: &Connection, params: StartParams) -> Result<StartResponse, Fault> {
+async fn start(connection: &ExecutorConnection, params: StartParams) -> Result<StartResponse, Fault> {
     let (session, _) = connection.session()?;
     let process_id = params.process_id.clone();
     let pace = Pace::of(&params, connection, &session);
@@ -92,7 +92,7 @@ enum Pace {
 }
 
 impl Pace {
-    fn of(params: &StartParams, connection: &Connection, session: &Session) -> Self {
+    fn of(params: &StartParams, connection: &ExecutorConnection, session: &Session) -> Self {
         let may_hang = |path: &Path| connection.executor().slow_mounts.hold(path);
         let program = params.argv.first().map(Path::new).is_some_and(may_hang);
         if program || params.cwd.to_native().is_ok_and(|cwd| may_hang(&cwd)) {
@@ -114,12 +114,12 @@ impl Pace {
     }
 }
 
-async fn read(connection: &Connection, params: ReadParams) -> Result<ReadResponse, Fault> {
+async fn read(connection: &ExecutorConnection, params: ReadParams) -> Result<ReadResponse, Fault> {
     let (session, attachment) = connection.session()?;
     let process = match session.process(&params.process_id) {
-        Some(Entry::Live(process)) => process,
-        Some(Entry::Starting(_)) => return Err(fault::process_starting(&params.process_id)),
-        Some(Entry::Past(fate)) => return Ok(past::read(&fate)),
+        Some(ProcessEntry::Live(process)) => process,
+        Some(ProcessEntry::Starting(_)) => return Err(fault::process_starting(&params.process_id)),
+        Some(ProcessEntry::Past(fate)) => return Ok(past::read(&fate)),
         None => return Err(fault::unknown_process(&params.process_id)),
     };
     let request = ReadRequest {
@@ -143,14 +143,14 @@ async fn read(connection: &Connection, params: ReadParams) -> Result<ReadRespons
     answer.filter(|_| !attachment.revoked().is_cancelled()).ok_or_else(fault::taken_over)
 }
 
-async fn write(connection: &Connection, params: WriteParams) -> Result<WriteResponse, Fault> {
+async fn write(connection: &ExecutorConnection, params: WriteParams) -> Result<WriteResponse, Fault> {
     if params.write_id.is_empty() {
         return Err(fault::empty_write_id());
     }
     let process = match find(connection, &params.process_id)? {
-        Some(Entry::Live(process)) => process,
-        Some(Entry::Starting(_)) => return Ok(WriteResponse { status: WriteStatus::Starting }),
-        Some(Entry::Past(_)) => return Err(fault::stdin_broken()),
+        Some(ProcessEntry::Live(process)) => process,
+        Some(ProcessEntry::Starting(_)) => return Ok(WriteResponse { status: WriteStatus::Starting }),
+        Some(ProcessEntry::Past(_)) => return Err(fault::stdin_broken()),
         None => return Ok(WriteResponse { status: WriteStatus::UnknownProcess }),
     };
     match process.write(params.write_id, params.chunk.0).await {
@@ -160,11 +160,11 @@ async fn write(connection: &Connection, params: WriteParams) -> Result<WriteResp
     }
 }
 
-fn resize(connection: &Connection, params: &ResizeParams) -> Result<Empty, Fault> {
+fn resize(connection: &ExecutorConnection, params: &ResizeParams) -> Result<Empty, Fault> {
     let process = match find(connection, &params.process_id)? {
-        Some(Entry::Live(process)) => process,
-        Some(Entry::Starting(_)) => return Err(fault::process_starting(&params.process_id)),
-        Some(Entry::Past(_)) => return Err(fault::no_terminal(&params.process_id)),
+        Some(ProcessEntry::Live(process)) => process,
+        Some(ProcessEntry::Starting(_)) => return Err(fault::process_starting(&params.process_id)),
+        Some(ProcessEntry::Past(_)) => return Err(fault::no_terminal(&params.process_id)),
         None => return Err(fault::unknown_process(&params.process_id)),
     };
     let size = TerminalSize { rows: params.rows, cols: params.cols };

@@ -3,9 +3,9 @@
 use outpost_rpc::{Close, Lane, Router};
 use outpost_wire::exec::session::{Empty, Initialize, SessionEnd};
 
-use crate::connection::Connection;
+use crate::connection::ExecutorConnection;
 
-pub fn routes(router: Router<Connection>) -> Router<Connection> {
+pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
         .on::<Initialize, _, _>(Lane::Ordinary, |_| Ok(()), |connection, params| async move { connection.initialize(&params) })
         .on::<SessionEnd, _, _>(

@@ -4,11 +4,11 @@ use outpost_rpc::{Lane, Router};
 use outpost_wire::exec::session::Empty;
 use outpost_wire::exec::streams::{Close, Open, OpenMode, OpenResponse, ReadBlock, ReadBlockResponse, WriteBlock};
 
-use crate::connection::Connection;
+use crate::connection::ExecutorConnection;
 use crate::files;
 use crate::methods::native::{admit, gate, native, open_path};
 
-pub fn routes(router: Router<Connection>) -> Router<Connection> {
+pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
         .on::<Open, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let handle = &params.handle_id;

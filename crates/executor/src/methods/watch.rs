@@ -1,15 +1,15 @@
 //! `fs/watchMissing`, `fs/watch` and `fs/unwatch`.
 
 use outpost_rpc::peer::Rest;
-use outpost_rpc::{Lane, Outcome, Router};
+use outpost_rpc::{HandlerOutcome, Lane, Router};
 use outpost_wire::exec::session::Empty;
 use outpost_wire::exec::watch::{Unwatch, Watch, WatchMissing, WatchMissingParams, WatchMissingResponse};
 
-use crate::connection::Connection;
+use crate::connection::ExecutorConnection;
 use crate::methods::native::{admit, ceiling, gate, native};
 use crate::watch::{MissingPaths, WatchRequest};
 
-pub fn routes(router: Router<Connection>) -> Router<Connection> {
+pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
         .on_call::<WatchMissing, _, _>(Lane::Ordinary, admit, |connection, call| async move {
             let id = call.params.watch_id;
@@ -22,7 +22,7 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
             let watching = connection.watches().watch_missing(id, paths).await?;
             let announcement = connection.watches().announce_missing(id);
             let rest = watching.then(|| Box::pin(announcement) as Rest);
-            Ok(Outcome { output: WatchMissingResponse { watching }, rest })
+            Ok(HandlerOutcome { output: WatchMissingResponse { watching }, rest })
         })
         .on::<Watch, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);

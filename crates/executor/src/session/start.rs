@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use outpost_sandbox::policy::{Network, Policy};
+use outpost_sandbox::policy::{NetworkRule, Policy};
 use outpost_sandbox::{Launch, LaunchIo, TerminalSize};
 use outpost_wire::Fault;
 use outpost_wire::exec::process::{SandboxType, StartParams};
 use tokio_util::sync::CancellationToken;
 
-use super::{Entry, Session};
+use super::{ProcessEntry, Session};
 use crate::process::{self, Adoption, Process};
-use crate::snapshot::Snapshot;
+use crate::snapshot::ShellState;
 use crate::{fault, variables};
 
 /// What others see of it meanwhile.
@@ -39,7 +39,7 @@ impl Starting {
 
 /// What became of the wish to start something.
 pub enum Claim {
-    New(Start),
+    New(StartPermit),
     /// The same start is on its way.
     Underway(Arc<Starting>),
     /// The same start was made before.
@@ -47,7 +47,7 @@ pub enum Claim {
 }
 
 /// The right to start a process under an id; the id is free again when this is dropped and nothing was started.
-pub struct Start {
+pub struct StartPermit {
     session: Arc<Session>,
     id: String,
     starting: Arc<Starting>,
@@ -70,12 +70,12 @@ impl Session {
         }
         match state.processes.get(&params.process_id) {
             Some(existing) if existing.fingerprint() != fingerprint => Err(fault::process_exists(&params.process_id)),
-            Some(Entry::Starting(starting)) => Ok(Claim::Underway(starting.clone())),
-            Some(Entry::Live(_) | Entry::Past(_)) => Ok(Claim::Known),
+            Some(ProcessEntry::Starting(starting)) => Ok(Claim::Underway(starting.clone())),
+            Some(ProcessEntry::Live(_) | ProcessEntry::Past(_)) => Ok(Claim::Known),
             None => {
                 let starting = Starting { fingerprint, ended: CancellationToken::new(), over: CancellationToken::new() };
-                let start = Start { session: self.clone(), id: params.process_id.clone(), starting: Arc::new(starting) };
-                state.processes.insert(start.id.clone(), Entry::Starting(start.starting.clone()));
+                let start = StartPermit { session: self.clone(), id: params.process_id.clone(), starting: Arc::new(starting) };
+                state.processes.insert(start.id.clone(), ProcessEntry::Starting(start.starting.clone()));
                 Ok(Claim::New(start))
             }
         }
@@ -94,7 +94,7 @@ fn sandbox_type(policy: &Policy) -> SandboxType {
     }
 }
 
-impl Start {
+impl StartPermit {
     /// Does what has to be done before; cut short when nobody wants the process any more.
     pub async fn prepare<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
         self.starting.ended.run_until_cancelled(work).await.unwrap_or_else(|| Err(self.ended()))
@@ -105,7 +105,7 @@ impl Start {
     }
 
     /// Starts the process. Waits, on this thread, until it runs; the lock is not held, because that may take long.
-    pub fn launch(self, params: StartParams, snapshot: Option<&Snapshot>) -> Result<SandboxType, Fault> {
+    pub fn launch(self, params: StartParams, snapshot: Option<&ShellState>) -> Result<SandboxType, Fault> {
         let session = &self.session;
         let cwd = params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
         let policy = session.start_policy(&params)?;
@@ -146,19 +146,19 @@ impl Start {
             forget();
             return Err(self.ended());
         }
-        let is_offline = policy.rules().is_some_and(|rules| rules.network == Network::Restricted);
+        let is_offline = policy.rules().is_some_and(|rules| rules.network == NetworkRule::Restricted);
         let adoption = Adoption { fingerprint, policy: policy.clone(), is_offline, notices, in_use };
         let process = Process::adopt(child, params, adoption, session);
-        state.processes.insert(self.id.clone(), Entry::Live(process.clone()));
+        state.processes.insert(self.id.clone(), ProcessEntry::Live(process.clone()));
         process.push_all_to(state.attachment.clone());
         Ok(sandbox_type(&policy))
     }
 }
 
-impl Drop for Start {
+impl Drop for StartPermit {
     fn drop(&mut self) {
         let mut state = self.session.lock();
-        if let Some(Entry::Starting(current)) = state.processes.get(&self.id)
+        if let Some(ProcessEntry::Starting(current)) = state.processes.get(&self.id)
             && Arc::ptr_eq(current, &self.starting)
         {
             state.processes.remove(&self.id);

@@ -11,17 +11,17 @@ use crate::fault;
 pub struct Notifier {
     watcher: RecommendedWatcher,
     /// What somebody wants to hear about; a path may be wanted more than once.
-    wanted: Vec<Wanted>,
+    wanted: Vec<WatchDemand>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WatchDemand {
     /// Real, without links: two spellings of one directory would be one watch for the system.
     pub path: PathBuf,
     pub recursive: bool,
 }
 
-impl Wanted {
+impl WatchDemand {
     fn covers(&self, other: &Self) -> bool {
         if self.recursive { other.path.starts_with(&self.path) } else { self.path == other.path && !other.recursive }
     }
@@ -40,7 +40,7 @@ impl Notifier {
     }
 
     /// Begins to tell about a path.
-    pub fn add(&mut self, wanted: Wanted) -> Result<(), (Fault, Option<Gap>)> {
+    pub fn add(&mut self, wanted: WatchDemand) -> Result<(), (Fault, Option<Gap>)> {
         self.wanted.push(wanted.clone());
         self.watch(&wanted).map_err(|error| {
             let fault = refusal(error, &wanted.path);
@@ -50,7 +50,7 @@ impl Notifier {
     }
 
     /// No longer tells about a path, unless somebody else wants it.
-    pub fn remove(&mut self, unwanted: &Wanted) -> Option<Gap> {
+    pub fn remove(&mut self, unwanted: &WatchDemand) -> Option<Gap> {
         let index = self.wanted.iter().position(|wanted| wanted == unwanted)?;
         self.wanted.swap_remove(index);
         if self.wanted.iter().any(|wanted| wanted.covers(unwanted)) {
@@ -59,7 +59,7 @@ impl Notifier {
         // It may be gone already, with what it watched.
         let _ = self.watcher.unwatch(&unwanted.path);
         // With a tree, the watches of everything in it are gone, so those that others want must be made again.
-        let is_gone = |wanted: &&Wanted| unwanted.recursive && wanted.path.starts_with(&unwanted.path);
+        let is_gone = |wanted: &&WatchDemand| unwanted.recursive && wanted.path.starts_with(&unwanted.path);
         let inside: Vec<_> = self.wanted.iter().filter(is_gone).cloned().collect();
         for wanted in &inside {
             let _ = self.watch(wanted);
@@ -69,8 +69,8 @@ impl Notifier {
 
     /// Also right for a path that is watched already: it may have been replaced since. A part of a wanted tree must stay
     /// recursive, or what is made in it would not be watched any more.
-    fn watch(&mut self, wanted: &Wanted) -> notify::Result<()> {
-        let whole = Wanted { recursive: true, ..wanted.clone() };
+    fn watch(&mut self, wanted: &WatchDemand) -> notify::Result<()> {
+        let whole = WatchDemand { recursive: true, ..wanted.clone() };
         let recursive = self.wanted.iter().any(|other| other.covers(&whole));
         self.watcher.watch(&wanted.path, if recursive { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive })
     }
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_tree_covers_its_parts() {
-        let wanted = |path: &str, recursive| Wanted { path: path.into(), recursive };
+        let wanted = |path: &str, recursive| WatchDemand { path: path.into(), recursive };
         assert!(wanted("/a", true).covers(&wanted("/a/b", true)) && wanted("/a", true).covers(&wanted("/a", false)));
         assert!(wanted("/a", false).covers(&wanted("/a", false)));
         assert!(!wanted("/a", false).covers(&wanted("/a", true)) && !wanted("/a", true).covers(&wanted("/ab", false)));

@@ -46,7 +46,7 @@ pub struct Trail {
 
 /// What is at the end of a trail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum TrailEnd {
     Present,
     Missing,
 }
@@ -60,7 +60,7 @@ pub enum LastLink {
 
 impl Trail {
     /// Adds the way to a path, as far as there is one.
-    pub fn add(&mut self, path: &Path, last: LastLink) -> io::Result<End> {
+    pub fn add(&mut self, path: &Path, last: LastLink) -> io::Result<TrailEnd> {
         let mut at = PathBuf::from("/");
         let mut ahead = names(path);
         let mut links = 0;
@@ -88,13 +88,13 @@ impl Trail {
                 Ok(_) => at = next,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     refuse_untold(&at)?;
-                    return Ok(End::Missing);
+                    return Ok(TrailEnd::Missing);
                 }
                 Err(error) => return Err(error),
             }
         }
         refuse_untold(&at)?;
-        Ok(End::Present)
+        Ok(TrailEnd::Present)
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
         fs::create_dir_all(root.join("real/sub")).unwrap();
         symlink("real", root.join("link")).unwrap();
         let mut trail = Trail::default();
-        assert_eq!(trail.add(&root.join("link/sub/x/y"), LastLink::Meant).unwrap(), End::Missing);
+        assert_eq!(trail.add(&root.join("link/sub/x/y"), LastLink::Meant).unwrap(), TrailEnd::Missing);
         for name in ["link", "real", "real/sub", "real/sub/x"] {
             assert!(trail.names.contains(&root.join(name)), "{name}");
         }
@@ -139,8 +139,8 @@ mod tests {
         symlink("nowhere", root.path().join("broken")).unwrap();
         symlink("circle", root.path().join("circle")).unwrap();
         let end = |name: &str, last| Trail::default().add(&root.path().join(name), last).ok();
-        assert_eq!(end("broken", LastLink::Meant), Some(End::Present));
-        assert_eq!(end("broken", LastLink::Followed), Some(End::Missing));
+        assert_eq!(end("broken", LastLink::Meant), Some(TrailEnd::Present));
+        assert_eq!(end("broken", LastLink::Followed), Some(TrailEnd::Missing));
         assert_eq!(end("circle", LastLink::Followed), None);
     }
 
@@ -148,6 +148,6 @@ mod tests {
     fn where_nothing_is_told_there_is_no_trail() {
         assert!(Trail::default().add(Path::new("/proc/nope"), LastLink::Meant).is_err());
         assert!(Trail::default().add(Path::new("/proc/1"), LastLink::Followed).is_err());
-        assert_eq!(Trail::default().add(Path::new("/"), LastLink::Followed).unwrap(), End::Present);
+        assert_eq!(Trail::default().add(Path::new("/"), LastLink::Followed).unwrap(), TrailEnd::Present);
     }
 }

@@ -5,13 +5,13 @@ use std::task::Poll;
 
 use futures_util::stream;
 
-use super::{FrameDrain, FrameSource, Gate, Link, Liveness, queue};
+use super::{FrameDrain, FrameSource, HandshakeGate, Link, Liveness, queue};
 
 /// Both ends of a link.
 pub fn pair() -> (Link, Link) {
     let (left_tx, left_drain) = queue();
     let (right_tx, right_drain) = queue();
-    let gate = Gate::default();
+    let gate = HandshakeGate::default();
     gate.open();
     let left = Link { tx: left_tx, rx: source(right_drain), name: "memory".into(), gate: gate.clone(), liveness: Liveness::EVIDENT };
     let right = Link { tx: right_tx, rx: source(left_drain), name: "memory".into(), gate, liveness: Liveness::EVIDENT };

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 
-use super::{FrameDrain, FrameSource, Gate, Link, LinkError, Liveness, MAX_MESSAGE, queue};
+use super::{FrameDrain, FrameSource, HandshakeGate, Link, LinkError, Liveness, MAX_MESSAGE, queue};
 
 /// A link over a reader and a writer. The writer is shut down when the link's sink is.
 pub fn link<R, W>(reader: R, writer: W, name: impl Into<String>) -> Link
@@ -14,7 +14,7 @@ where
 {
     let (tx, drain) = queue();
     drain.spawn_writer(|drain| write_lines(writer, drain));
-    let gate = Gate::default();
+    let gate = HandshakeGate::default();
     gate.open();
     Link { tx, rx: lines(BufReader::with_capacity(32 << 10, reader), MAX_MESSAGE), name: name.into(), gate, liveness: Liveness::EVIDENT }
 }

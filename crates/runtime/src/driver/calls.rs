@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Done, Driver, RunningCall, Stop};
 use crate::approvals::key_in;
 use crate::tools::earlier::{EarlierCommand, EarlierSearch, WRITE_STDIN, asked_at, session_in};
-use crate::tools::{Asked, CallContext, CallEnd, Consent, Plan, ResultType, Run};
+use crate::tools::{ApprovedCall, CallContext, CallEnd, CallPlan, Consent, RequestedCall, ResultType};
 
 impl Driver {
     /// Decides about undecided calls, and ends those that the user said no to.
@@ -19,7 +19,7 @@ impl Driver {
         for call in calls {
             let plan = match call.state {
                 CallState::Answered(decision) => {
-                    Plan::End(CallEnd::declined(ResultType::of(self.item_of(&call).await?.as_ref()), &call.id, decision))
+                    CallPlan::End(CallEnd::declined(ResultType::of(self.item_of(&call).await?.as_ref()), &call.id, decision))
                 }
                 _ => self.plan(&call, Consent::Open).await?,
             };
@@ -39,22 +39,22 @@ impl Driver {
         self.start(turn, facts, runs).await
     }
 
-    async fn plan(&mut self, call: &Call, consent: Consent) -> Result<Plan, Stop> {
+    async fn plan(&mut self, call: &Call, consent: Consent) -> Result<CallPlan, Stop> {
         let Some(item) = self.item_of(call).await? else {
-            return Ok(Plan::End(CallEnd::failed(ResultType::Function, &call.id, "what this call asked for cannot be read any more")));
+            return Ok(CallPlan::End(CallEnd::failed(ResultType::Function, &call.id, "what this call asked for cannot be read any more")));
         };
         let earlier = self.earlier_command(&item).await?;
         let tools = self.tools().await?;
-        Ok(tools.plan(&Asked { call, item: &item, grants: &self.grants, consent, earlier }))
+        Ok(tools.plan(&RequestedCall { call, item: &item, grants: &self.grants, consent, earlier }))
     }
 
-    fn settle(&self, turn: &TurnId, call: &Call, plan: Plan, facts: &mut Vec<Fact>, runs: &mut Vec<Run>) {
+    fn settle(&self, turn: &TurnId, call: &Call, plan: CallPlan, facts: &mut Vec<Fact>, runs: &mut Vec<ApprovedCall>) {
         match plan {
-            Plan::Run(run) => {
+            CallPlan::Run(run) => {
                 facts.push(run.started(turn.clone()).into());
                 runs.push(*run);
             }
-            Plan::Ask(question) => {
+            CallPlan::Ask(question) => {
                 let asked = ApprovalAsked {
                     turn: turn.clone(),
                     approval: ApprovalId((self.shared.ids)()),
@@ -65,12 +65,12 @@ impl Driver {
                 };
                 facts.push(asked.into());
             }
-            Plan::End(end) => facts.push(finished(turn, &call.id, end).into()),
+            CallPlan::End(end) => facts.push(finished(turn, &call.id, end).into()),
         }
     }
 
     /// Writes that calls begin, and only then lets them begin.
-    async fn start(&mut self, turn: TurnId, facts: Vec<Fact>, runs: Vec<Run>) -> Result<(), Stop> {
+    async fn start(&mut self, turn: TurnId, facts: Vec<Fact>, runs: Vec<ApprovedCall>) -> Result<(), Stop> {
         let need = if runs.iter().all(|run| run.repeatable) { Need::Stored } else { Need::BeforeEffect };
         self.record(facts, need).await?;
         self.spawn_all(&turn, runs);
@@ -78,7 +78,7 @@ impl Driver {
     }
 
     /// Lets calls begin, all of them with one and the same picture of the thread.
-    pub(super) fn spawn_all(&mut self, turn: &TurnId, runs: Vec<Run>) {
+    pub(super) fn spawn_all(&mut self, turn: &TurnId, runs: Vec<ApprovedCall>) {
         if runs.is_empty() {
             return;
         }
@@ -91,7 +91,7 @@ impl Driver {
     /// Lets a call begin. Calls run at once, in the order of the answer that asked for them, except around one that must
     /// run alone: it waits for all before it, and all after it wait for it.
     /// No more than [`MOST_AT_ONCE`] that need a machine run at the same time.
-    fn spawn(&mut self, turn: TurnId, run: Run, thread: Arc<Thread>) {
+    fn spawn(&mut self, turn: TurnId, run: ApprovedCall, thread: Arc<Thread>) {
         let (call, alone) = (run.call.clone(), run.runs_alone());
         let (cancel, over) = (CancellationToken::new(), CancellationToken::new());
         self.ending.retain(|over| !over.is_cancelled());
@@ -152,7 +152,7 @@ impl Driver {
             let started = call.started.clone();
             let again = match (&started, &item) {
                 (Some(started), _) if started.process.is_some() => {
-                    runs.extend(Run::adopt(started, item.as_ref(), self.processes.clone()));
+                    runs.extend(ApprovedCall::adopt(started, item.as_ref(), self.processes.clone()));
                     continue;
                 }
                 (Some(started), Some(_)) if started.repeatable || started.tool == WRITE_STDIN => {
@@ -162,9 +162,9 @@ impl Driver {
                 _ => None,
             };
             match again {
-                Some(Plan::Run(run)) => runs.push(*run),
-                Some(Plan::End(end)) => facts.push(finished(&turn, &call.id, end).into()),
-                Some(Plan::Ask(_)) | None => {
+                Some(CallPlan::Run(run)) => runs.push(*run),
+                Some(CallPlan::End(end)) => facts.push(finished(&turn, &call.id, end).into()),
+                Some(CallPlan::Ask(_)) | None => {
                     facts.push(finished(&turn, &call.id, CallEnd::lost(ResultType::of(item.as_ref()), &call.id)).into())
                 }
             }

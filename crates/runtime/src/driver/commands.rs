@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::{Driver, Stop};
 use crate::approvals::key_in;
-use crate::live::{Accepted, Command, CommandError, InputMode, NewInput, Terminal, UserCommand};
-use crate::rules::{self, Rule, Word};
+use crate::live::{Accepted, BackgroundProcess, CommandError, DriverCommand, InputMode, NewInput, UserCommand};
+use crate::rules::{self, CommandRule, Word};
 use crate::tools::Consent;
 use crate::tools::earlier::asked_at;
 use crate::tools::permit;
@@ -18,28 +18,28 @@ use crate::tools::permit;
 pub(super) type Outcome<T> = Result<Result<T, CommandError>, Stop>;
 
 impl Driver {
-    pub(super) async fn command(&mut self, command: Command) -> Result<(), Stop> {
-        self.is_asked = !matches!(command, Command::Shutdown(_));
+    pub(super) async fn command(&mut self, command: DriverCommand) -> Result<(), Stop> {
+        self.is_asked = !matches!(command, DriverCommand::Shutdown(_));
         let done = self.obey(command).await;
         self.is_asked = false;
         done
     }
 
-    async fn obey(&mut self, command: Command) -> Result<(), Stop> {
+    async fn obey(&mut self, command: DriverCommand) -> Result<(), Stop> {
         match command {
-            Command::Input(input, reply) => {
+            DriverCommand::Input(input, reply) => {
                 let outcome = self.input(*input).await;
                 answer(outcome, reply)
             }
-            Command::Interrupt { turn, reason, reply } => {
+            DriverCommand::Interrupt { turn, reason, reply } => {
                 let outcome = self.interrupt(turn, reason).await;
                 answer(outcome, reply)
             }
-            Command::Answer { approval, decision, detail, reply } => {
+            DriverCommand::Answer { approval, decision, detail, reply } => {
                 let outcome = self.take_answer(approval, decision, detail).await;
                 answer(outcome, reply)
             }
-            Command::Change(mut facts, reply) => {
+            DriverCommand::Change(mut facts, reply) => {
                 let given = facts.iter_mut().filter_map(|fact| if let Fact::SettingsChanged(change) = fact { Some(change) } else { None });
                 let taken: Result<(), _> = given.into_iter().try_for_each(|change| self.shared.take_servers(&mut change.settings));
                 if let Err(error) = taken {
@@ -72,46 +72,46 @@ impl Driver {
                 let outcome = self.record(facts, Need::Stored).await.map(Ok);
                 answer(outcome, reply)
             }
-            Command::Queue(change, reply) => {
+            DriverCommand::Queue(change, reply) => {
                 let outcome = self.queue(change).await;
                 answer(outcome, reply)
             }
-            Command::Compact(reply) => {
+            DriverCommand::Compact(reply) => {
                 let outcome = self.compact_on_demand().await;
                 answer(outcome, reply)
             }
-            Command::Sample(sample, reply) => self.sample(sample, reply).await,
-            Command::Revert(before, reply) => {
+            DriverCommand::Sample(sample, reply) => self.sample(sample, reply).await,
+            DriverCommand::Revert(before, reply) => {
                 let outcome = self.revert(before).await;
                 answer(outcome, reply)
             }
-            Command::Shell { command, environment, reply } => {
+            DriverCommand::Shell { command, environment, reply } => {
                 let outcome = self.shell(command, environment).await;
                 answer(outcome, reply)
             }
-            Command::StopCall(call) => {
+            DriverCommand::StopCall(call) => {
                 if let Some(running) = self.calls.get(&call) {
                     running.cancel.cancel();
                 }
                 Ok(())
             }
-            Command::Snapshot(reply) => {
+            DriverCommand::Snapshot(reply) => {
                 let _ = reply.send(self.thread.clone());
                 Ok(())
             }
-            Command::KeepServers(servers) => {
+            DriverCommand::KeepServers(servers) => {
                 self.keep_servers(servers);
                 Ok(())
             }
-            Command::Terminals(reply) => {
+            DriverCommand::Terminals(reply) => {
                 let _ = reply.send(self.terminals());
                 Ok(())
             }
-            Command::Terminate { session, reply } => {
+            DriverCommand::Terminate { session, reply } => {
                 let ended = self.terminate(session);
                 answer(Ok(Ok(ended)), reply)
             }
-            Command::Shutdown(reason) => {
+            DriverCommand::Shutdown(reason) => {
                 if let Some(turn) = self.thread.turn.as_ref().map(|turn| turn.id.clone()) {
                     self.finish_turn(turn, TurnStatus::Interrupted, Some(reason), None).await?;
                 }
@@ -122,9 +122,11 @@ impl Driver {
     }
 
     /// The commands that outlived their calls and still run.
-    fn terminals(&self) -> Vec<Terminal> {
+    fn terminals(&self) -> Vec<BackgroundProcess> {
         let running = self.processes.running().into_iter();
-        running.map(|(session, running)| Terminal { session, call: running.call.clone(), asked_seq: asked_at(session).0 }).collect()
+        running
+            .map(|(session, running)| BackgroundProcess { session, call: running.call.clone(), asked_seq: asked_at(session).0 })
+            .collect()
     }
 
     /// Asks such commands to end; that they have ended is told when it happens.
@@ -303,7 +305,7 @@ impl Driver {
 
 /// The rule that an answer about a command makes, if it names the first words of commands that may run from now on; or why it
 /// may not be made.
-fn amendment(kind: &str, answer: Option<&Raw>) -> Option<Result<Rule, String>> {
+fn amendment(kind: &str, answer: Option<&Raw>) -> Option<Result<CommandRule, String>> {
     #[derive(Deserialize)]
     struct Amended {
         prefix: Vec<String>,
@@ -316,7 +318,12 @@ fn amendment(kind: &str, answer: Option<&Raw>) -> Option<Result<Rule, String>> {
         return Some(Err(format!("a rule that allows every command with `{}` would allow everything; name more words", prefix.join(" "))));
     }
     let reason = Some("allowed by an answer".into());
-    Some(Ok(Rule { prefix: prefix.into_iter().map(Word::One).collect(), decision: rules::Decision::Allow, reason, environment: None }))
+    Some(Ok(CommandRule {
+        prefix: prefix.into_iter().map(Word::One).collect(),
+        decision: rules::RuleDecision::Allow,
+        reason,
+        environment: None,
+    }))
 }
 
 /// What stays for later turns, as facts.
@@ -332,7 +339,7 @@ fn changes(settings: Settings, selection: Option<outpost_wire::intent::Selection
 }
 
 /// Answers the caller. An error that ends the driver is sent to it, too.
-fn answer<T>(outcome: Outcome<T>, reply: crate::live::Reply<T>) -> Result<(), Stop> {
+fn answer<T>(outcome: Outcome<T>, reply: crate::live::CommandReply<T>) -> Result<(), Stop> {
     match outcome {
         Ok(answer) => {
             let _ = reply.send(answer);

@@ -8,9 +8,9 @@ use outpost_store::Need;
 use outpost_thread::{CompactReason, ContextCompacted, Kept, Raw, TurnId, estimate, is_user_message, said};
 use serde::Deserialize;
 
-use super::step::{Told, user_message};
+use super::step::{AnnouncedContext, user_message};
 use super::{Done, Driver, Stop};
-use crate::model::{Answer, History, Item, ModelError};
+use crate::model::{HistoryItem, ModelError, ModelHistory, ModelResponse};
 
 /// So much of what the user said is kept word by word, in tokens.
 const KEPT_TOKENS: u64 = 20_000;
@@ -36,7 +36,7 @@ impl Driver {
                 match model.ask(&prompt, &|_| {}).await {
                     Err(ModelError::ContextExceeded { .. }) if prompt.history.items().len() > 2 => {
                         let cut = (prompt.history.items().len() / 4).max(1);
-                        prompt.history = History::new(without_orphans(&prompt.history.items()[cut..]));
+                        prompt.history = ModelHistory::new(without_orphans(&prompt.history.items()[cut..]));
                     }
                     answer => break answer,
                 }
@@ -46,7 +46,7 @@ impl Driver {
         Ok(())
     }
 
-    pub(super) async fn summarised(&mut self, turn: TurnId, answer: Result<Answer, ModelError>) -> Result<(), Stop> {
+    pub(super) async fn summarised(&mut self, turn: TurnId, answer: Result<ModelResponse, ModelError>) -> Result<(), Stop> {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => return self.fail_turn(turn, &error).await,
@@ -66,7 +66,7 @@ impl Driver {
         let compacted = ContextCompacted { turn: Some(turn), reason: self.compacting, kept: beginning, tokens, window };
         self.record(vec![compacted.into()], Need::Stored).await?;
         // Whatever was told about the surroundings is gone with the rest.
-        self.told = Told::default();
+        self.told = AnnouncedContext::default();
         Ok(())
     }
 
@@ -99,9 +99,9 @@ struct CallItem<'a> {
 }
 
 /// Without results whose calls are gone: models refuse them.
-fn without_orphans(items: &[Item]) -> Vec<Item> {
+fn without_orphans(items: &[HistoryItem]) -> Vec<HistoryItem> {
     let mut calls = HashSet::new();
-    let belongs = |item: &&Item| {
+    let belongs = |item: &&HistoryItem| {
         let Ok(CallItem { kind, call_id: Some(id) }) = serde_json::from_str(item.get()) else { return true };
         if kind.ends_with("_output") {
             return calls.contains(id.as_ref());
@@ -119,13 +119,13 @@ mod tests {
 
     #[test]
     fn results_go_with_their_calls() {
-        let items: Vec<Item> = [
+        let items: Vec<HistoryItem> = [
             json!({"type": "function_call_output", "call_id": "1", "output": "old"}),
             json!({"type": "message", "role": "user", "content": []}),
             json!({"type": "custom_tool_call", "call_id": "2", "name": "apply_patch", "input": ""}),
             json!({"type": "custom_tool_call_output", "call_id": "2", "output": "new"}),
         ]
-        .map(Item::from)
+        .map(HistoryItem::from)
         .into();
         assert_eq!(without_orphans(&items), items[1..]);
     }

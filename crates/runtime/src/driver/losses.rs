@@ -10,8 +10,8 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::feed::Feed;
-use crate::live::Event;
+use crate::feed::ThreadFeed;
+use crate::live::ThreadEvent;
 
 /// For each environment: which of its handles is heard, and by which task.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(super) struct Hearings(BTreeMap<EnvironmentId, (u64, AbortOnDropHandle<()>)>
 
 impl Hearings {
     /// Hears the environments of a view from now on, and no others.
-    pub fn hear(&mut self, view: &StepView, feed: &Arc<Feed<Event>>) {
+    pub fn hear(&mut self, view: &StepView, feed: &Arc<ThreadFeed<ThreadEvent>>) {
         let places: BTreeMap<_, _> =
             view.workplaces().map(|place| (place.attachment.environment_id.clone(), place.handle.clone())).collect();
         self.0.retain(|id, (generation, _)| places.get(id).is_some_and(|handle| handle.generation() == *generation));
@@ -32,7 +32,7 @@ impl Hearings {
     }
 }
 
-async fn tell(environment: EnvironmentId, mut losses: Receiver<SandboxLossParams>, feed: Arc<Feed<Event>>) {
+async fn tell(environment: EnvironmentId, mut losses: Receiver<SandboxLossParams>, feed: Arc<ThreadFeed<ThreadEvent>>) {
     // An editor that saves every minute need not be told of every minute: it is held again each time.
     let mut restored = BTreeSet::new();
     loop {
@@ -42,7 +42,7 @@ async fn tell(environment: EnvironmentId, mut losses: Receiver<SandboxLossParams
             Err(RecvError::Lagged(count)) => format!("sandbox in `{environment}`: {count} more losses were not told one by one"),
             Err(RecvError::Closed) => return,
         };
-        feed.publish(Event::Warning { message }, 256);
+        feed.publish(ThreadEvent::Warning { message }, 256);
     }
 }
 

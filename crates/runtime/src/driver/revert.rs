@@ -5,7 +5,7 @@ use outpost_store::Need;
 use outpost_thread::{CompactReason, ContextCompacted, ForkPoint, Kept, Thread, TurnId, TurnsReverted, estimate};
 
 use super::commands::Outcome;
-use super::step::Told;
+use super::step::AnnouncedContext;
 use super::{Driver, Stop};
 use crate::live::CommandError;
 use crate::runtime::outline;
@@ -21,7 +21,7 @@ impl Driver {
         self.record(vec![TurnsReverted { before, through }.into(), compacted.into()], Need::Durable).await?;
         // It is read again from what is kept; what was told about the surroundings is told anew.
         self.context = None;
-        self.told = Told::default();
+        self.told = AnnouncedContext::default();
         Ok(Ok(()))
     }
 

@@ -3,10 +3,10 @@
 use outpost_thread::said;
 
 use super::{Driver, Stop};
-use crate::live::{CommandError, Reply, Sample, Sampled};
+use crate::live::{CommandError, CommandReply, Sample, Sampled};
 
 impl Driver {
-    pub(super) async fn sample(&mut self, sample: Sample, mut reply: Reply<Sampled>) -> Result<(), Stop> {
+    pub(super) async fn sample(&mut self, sample: Sample, mut reply: CommandReply<Sampled>) -> Result<(), Stop> {
         if self.thread.turn.is_some() {
             let _ = reply.send(Err(CommandError::Busy));
             return Ok(());

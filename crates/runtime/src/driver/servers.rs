@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::{Driver, Stop};
 use crate::TOLD;
-use crate::live::Event;
+use crate::live::ThreadEvent;
 use crate::mcp::{Binding, ElicitationAnswer, McpEvent};
 use crate::tools::mcp::CallQuestion;
 
@@ -55,12 +55,12 @@ impl Driver {
                 continue;
             }
             let event = McpEvent::Startup { server: name.to_owned(), state: state.to_owned(), error: problem.map(str::to_owned) };
-            self.feed.publish(Event::Mcp(event), 256);
+            self.feed.publish(ThreadEvent::Mcp(event), 256);
         }
         for problem in &servers.problems {
             if self.servers.as_ref().is_none_or(|old| !old.problems.contains(problem)) {
                 tracing::warn!(target: TOLD, thread = %self.thread.id, problem, "declarations of MCP servers cannot be used");
-                self.feed.publish(Event::Mcp(McpEvent::Warning { message: problem.clone() }), 256);
+                self.feed.publish(ThreadEvent::Mcp(McpEvent::Warning { message: problem.clone() }), 256);
             }
         }
         self.servers = Some(servers);

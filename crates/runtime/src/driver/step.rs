@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use outpost_store::Need;
 use outpost_thread::{
-    CallId, CallRequest, CompactReason, Fact, ModelAnswered, ModelAsked, Raw, StepCaptured, StepEnvironment, Tokens, TurnFinished, TurnId,
-    TurnStatus,
+    CallId, CallRequest, CompactReason, Fact, ModelAnswered, ModelAsked, Raw, StepCaptured, StepEnvironment, TokenTotals, TurnFinished,
+    TurnId, TurnStatus,
 };
 use outpost_thread::{InterruptReason, Marker};
 use serde::{Deserialize, Serialize};
@@ -14,20 +14,20 @@ use serde_json::{Value, json};
 use super::repeats::{POINTED_OUT, TOO_MANY, pointed_out, repeated};
 use super::{Done, Driver, Stop};
 use crate::capabilities::RootReport;
-use crate::live::Event;
+use crate::environment_context::EnvironmentContext;
+use crate::live::ThreadEvent;
 use crate::mcp::told::ToldServers;
-use crate::model::{Answer, History, ModelError, Prompt, Usage, Written};
+use crate::model::{ModelError, ModelHistory, ModelResponse, ModelUsage, Prompt, WrittenSoFar};
 use crate::skills::listing::ToldCapabilities;
 use crate::skills::mentioned;
-use crate::surroundings::Surroundings;
 use crate::tools::StepTools;
 
 /// What the model was told last. A step leaves behind what was new in it, for the steps after it and for clients.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct Told {
+pub(crate) struct AnnouncedContext {
     #[serde(skip_serializing_if = "Option::is_none")]
-    surroundings: Option<Surroundings>,
+    surroundings: Option<EnvironmentContext>,
     #[serde(skip_serializing_if = "Option::is_none")]
     capabilities: Option<ToldCapabilities>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,7 +37,7 @@ pub(crate) struct Told {
     roots: Option<Vec<RootReport>>,
 }
 
-impl Told {
+impl AnnouncedContext {
     /// Takes over what a later step told.
     fn update(&mut self, news: Self) {
         self.surroundings = news.surroundings.or_else(|| self.surroundings.take());
@@ -67,16 +67,16 @@ impl Driver {
         if self.context.is_some() {
             return Ok(());
         }
-        let mut told = Told::default();
+        let mut told = AnnouncedContext::default();
         let context = outpost_store::context_with(&self.store, &self.thread, |entry| {
             if let Fact::StepCaptured(step) = &entry.fact
-                && let Some(Ok(news)) = step.detail.as_ref().map(Raw::read::<Told>)
+                && let Some(Ok(news)) = step.detail.as_ref().map(Raw::read::<AnnouncedContext>)
             {
                 told.update(news);
             }
         });
         self.context = Some(context.await?);
-        self.written = Written::default();
+        self.written = WrittenSoFar::default();
         self.told = told;
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Driver {
         let mut items = self.context.as_ref().map_or_else(Vec::new, |context| context.whole_for(&provider).to_vec());
         items.push(user_message(message));
         let model = self.shared.models.model_name(&settings);
-        let plain = Prompt::plain(model, self.shared.instructions(&self.thread), History::new(items));
+        let plain = Prompt::plain(model, self.shared.instructions(&self.thread), ModelHistory::new(items));
         Ok(Prompt { effort: self.shared.config.effort(&settings), cache_key: self.cache_key(), trace: self.trace.clone(), ..plain })
     }
 
@@ -175,14 +175,19 @@ impl Driver {
         items.extend(again.map(|(count, tool)| user_message(&pointed_out(count, &tool))));
         // Only what is new is written down.
         let roots = tools.capabilities.roots.clone();
-        let now = Told { surroundings: Some(surroundings), capabilities: Some(capabilities), servers: Some(servers), roots: Some(roots) };
+        let now = AnnouncedContext {
+            surroundings: Some(surroundings),
+            capabilities: Some(capabilities),
+            servers: Some(servers),
+            roots: Some(roots),
+        };
         let news = self.told.news(now);
         let captured = StepCaptured {
             turn: turn.clone(),
             step,
             environments: environments(&tools),
             items,
-            detail: if news == Told::default() { None } else { Raw::of(&news).ok() },
+            detail: if news == AnnouncedContext::default() { None } else { Raw::of(&news).ok() },
         };
         let name = self.shared.models.model_name(&settings);
         let provider = Some(self.shared.models.provider_id(&settings));
@@ -204,7 +209,7 @@ impl Driver {
         let feed = self.feed.clone();
         self.asking = Some(self.work.spawn(async move {
             let progress = |progress| {
-                feed.publish(Event::Progress { turn: turn.clone(), step, progress }, 512);
+                feed.publish(ThreadEvent::Progress { turn: turn.clone(), step, progress }, 512);
             };
             let answer = model.ask(&prompt, &progress).await;
             Done::Asked { turn, step, answer }
@@ -234,7 +239,7 @@ impl Driver {
         schema.read().ok().map(Arc::new)
     }
 
-    pub(super) async fn answered(&mut self, turn: TurnId, step: u32, answer: Result<Answer, ModelError>) -> Result<(), Stop> {
+    pub(super) async fn answered(&mut self, turn: TurnId, step: u32, answer: Result<ModelResponse, ModelError>) -> Result<(), Stop> {
         let answer = match answer {
             Ok(answer) => answer,
             Err(ModelError::ContextExceeded { .. }) if self.may_compact(step) => {
@@ -276,7 +281,7 @@ impl Driver {
 }
 
 fn environments(tools: &StepTools) -> Vec<StepEnvironment> {
-    let member = |member: &outpost_environment::Member| StepEnvironment {
+    let member = |member: &outpost_environment::ViewMember| StepEnvironment {
         id: member.id.clone(),
         state: crate::tools::state_name(&member.captured).to_owned(),
         generation: member.captured.handle().map(outpost_environment::Environment::generation),
@@ -291,8 +296,8 @@ pub(crate) fn user_message(text: &str) -> Raw {
     Raw::from(json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}))
 }
 
-fn tokens(usage: Usage) -> Tokens {
-    Tokens {
+fn tokens(usage: ModelUsage) -> TokenTotals {
+    TokenTotals {
         input: usage.input_tokens,
         cached_input: usage.cached_input_tokens,
         cache_write_input: 0,

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use outpost_environment::{Captured, Environment, State, StepView};
+use outpost_environment::{Captured, ConnectionState, Environment, StepView};
 use outpost_thread::{Settings, ThreadId};
 use outpost_wire::PathUri;
 use outpost_wire::intent::{Attachment, EnvironmentId};
 use tokio::time::Instant;
 
-use super::client::Connection;
-use super::declaration::{Cwd, Origin, ServerDeclaration, Transport};
-use super::layers::{self, Layer};
-use super::machine::{Ask, Machine, Said};
+use super::client::McpConnection;
+use super::declaration::{Cwd, DeclarationOrigin, McpTransport, ServerDeclaration};
+use super::layers::{self, ServerLayer};
+use super::machine::{Machine, MachineQuery, Said};
 use super::offer::{Listing, ServerTool, fitting};
-use super::pool::{Lease, Place, Ready, ServerState, Wanted, Way};
+use super::pool::{Ready, ServerLease, ServerPlace, ServerState, ServerWay, WantedServer};
 use super::requirements::Requirements;
 use super::{Declared, Mcp, McpError};
 use crate::permissions::SandboxMode;
@@ -81,9 +81,9 @@ pub struct BoundServer {
     /// Whether a token is sent with each request.
     pub has_token: bool,
     pub(crate) tool_timeout: Duration,
-    pub(crate) connection: Option<Arc<Connection>>,
+    pub(crate) connection: Option<Arc<McpConnection>>,
     /// Keeps the server running as long as it may be called.
-    _lease: Option<Lease>,
+    _lease: Option<ServerLease>,
 }
 
 /// A tool under the name that the model knows it by.
@@ -105,14 +105,14 @@ impl BoundServer {
             tools: vec![],
             listing: Arc::default(),
             has_token: declared
-                .is_some_and(|server| matches!(&server.transport, Transport::Http(http) if http.bearer_token_env_var.is_some())),
+                .is_some_and(|server| matches!(&server.transport, McpTransport::Http(http) if http.bearer_token_env_var.is_some())),
             tool_timeout: declared.map_or(Duration::ZERO, |server| server.tool_timeout),
             connection: None,
             _lease: None,
         }
     }
 
-    pub(crate) fn connection(&self) -> Result<&Arc<Connection>, McpError> {
+    pub(crate) fn connection(&self) -> Result<&Arc<McpConnection>, McpError> {
         self.connection.as_ref().ok_or_else(|| McpError::NotReady {
             server: self.name.clone(),
             reason: self.problem.clone().unwrap_or_else(|| self.state.to_owned()),
@@ -156,11 +156,11 @@ impl Binding {
 pub(crate) fn declared(mcp: &Mcp, thread: ThreadId, settings: &Settings, cwd: Option<&str>) -> Declared {
     let files = mcp.layers(thread, cwd);
     // Whatever is wrong with it was refused when it came.
-    merged(mcp, &files.files, settings).unwrap_or_else(|_| layers::merged(&files.files, &Layer::default(), mcp.pool.limits()))
+    merged(mcp, &files.files, settings).unwrap_or_else(|_| layers::merged(&files.files, &ServerLayer::default(), mcp.pool.limits()))
 }
 
 /// What lies in files, with what a thread was given over it. A server whose values are not known any more says so.
-pub(crate) fn merged(mcp: &Mcp, files: &Layer, settings: &Settings) -> Result<Declared, String> {
+pub(crate) fn merged(mcp: &Mcp, files: &ServerLayer, settings: &Settings) -> Result<Declared, String> {
     let (session, missing) = mcp.withheld.restored(settings)?;
     let mut declared = layers::merged(files, &session, mcp.pool.limits());
     for (server, keys) in missing {
@@ -233,8 +233,8 @@ async fn machines(view: &StepView, declared: &Declared, takes: bool, limits: &su
     let asked = view.members().iter().filter(|member| !member.id.is_local()).filter_map(|member| {
         let handle = member.captured.handle()?;
         let (what, cwd) = match &member.attachment {
-            Some(attachment) if takes => (Ask::Everything, &attachment.cwd),
-            _ if placed.contains(&member.id) => (Ask::Requirements, &root),
+            Some(attachment) if takes => (MachineQuery::Everything, &attachment.cwd),
+            _ if placed.contains(&member.id) => (MachineQuery::Requirements, &root),
             _ => return None,
         };
         let machine = Machine { environment: &member.id, handle, cwd };
@@ -259,7 +259,7 @@ impl Leasing<'_> {
     fn lease<'a>(
         &self,
         server: &'a Result<ServerDeclaration, super::DeclarationError>,
-    ) -> Result<(&'a ServerDeclaration, Lease), Box<BoundServer>> {
+    ) -> Result<(&'a ServerDeclaration, ServerLease), Box<BoundServer>> {
         let server = match server {
             Ok(server) => server,
             Err(error) => return Err(Box::new(BoundServer::without(error.server(), None, "failed", Some(error.to_string())))),
@@ -272,7 +272,7 @@ impl Leasing<'_> {
         if let Some(why) = self.requirements.refusal(server).or_else(|| elsewhere?.refusal(server)) {
             return Err(without("disabled", Some(why)));
         }
-        if self.approval == ApprovalPolicy::Untrusted && matches!(server.origin, Origin::Project { .. }) {
+        if self.approval == ApprovalPolicy::Untrusted && matches!(server.origin, DeclarationOrigin::Project { .. }) {
             let why = "a project's own servers are not started while the approval policy is `untrusted`; declare it in config.toml";
             return Err(without("disabled", Some(why.into())));
         }
@@ -289,17 +289,21 @@ impl Leasing<'_> {
         };
         let attachment = member.and_then(|member| member.attachment.clone()).unwrap_or_else(|| visited(handle, &server.environment));
         let way = match &server.transport {
-            Transport::Http(http) => Way::Http(http.clone()),
-            Transport::Stdio(stdio) => {
+            McpTransport::Http(http) => ServerWay::Http(http.clone()),
+            McpTransport::Stdio(stdio) => {
                 let cwd = match &stdio.cwd {
                     Cwd::Fixed(cwd) => cwd.clone(),
                     Cwd::Thread(None) => attachment.cwd.clone(),
                     Cwd::Thread(Some(below)) => attachment.cwd.join(below),
                 };
-                Way::Stdio(Box::new(Place { stdio: stdio.clone(), cwd, sandbox: self.mode.context_in(&attachment, handle.narrowing()) }))
+                ServerWay::Stdio(Box::new(ServerPlace {
+                    stdio: stdio.clone(),
+                    cwd,
+                    sandbox: self.mode.context_in(&attachment, handle.narrowing()),
+                }))
             }
         };
-        let wanted = Wanted {
+        let wanted = WantedServer {
             name: server.name.clone(),
             environment: handle.clone(),
             way,
@@ -313,7 +317,7 @@ impl Leasing<'_> {
 /// An environment that the thread does not work in: it has no workspace there.
 fn visited(handle: &Environment, id: &EnvironmentId) -> Attachment {
     let cwd = match handle.state() {
-        State::Ready(connected) => connected.info.cwd.clone().or_else(|| connected.info.user_home_dir.clone()),
+        ConnectionState::Ready(connected) => connected.info.cwd.clone().or_else(|| connected.info.user_home_dir.clone()),
         _ => None,
     };
     Attachment { workspace_roots: Vec::new(), ..Attachment::new(id.clone(), cwd.unwrap_or_else(PathUri::root)) }
@@ -322,7 +326,7 @@ fn visited(handle: &Environment, id: &EnvironmentId) -> Attachment {
 async fn bound(
     name: &str,
     server: &ServerDeclaration,
-    lease: Lease,
+    lease: ServerLease,
     until: Instant,
     (names, problems): (&mut HashSet<String>, &mut Vec<String>),
 ) -> BoundServer {

@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::elicitation::{Asking, Elicitation, ElicitationAnswer, Listener, ProgressNote};
+use super::elicitation::{Asking, Elicitation, ElicitationAnswer, ElicitationListener, ProgressNote};
 use super::http::EnvironmentHttp;
 use super::offer::{Listing, ToolRequest, ToolResult, usable};
 use super::stdio::StdioServer;
@@ -42,7 +42,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const MOST_SAID: usize = 2000;
 
 /// How a server is reached.
-pub(crate) enum Launch {
+pub(crate) enum McpLaunch {
     Stdio { start: Box<ProcessStart>, sandbox: Option<SandboxContext> },
     Http(EnvironmentHttp),
 }
@@ -56,7 +56,7 @@ enum Catalogue {
 }
 
 /// A server that answers.
-pub(crate) struct Connection {
+pub(crate) struct McpConnection {
     server: String,
     limits: McpLimits,
     peer: Peer<RoleClient>,
@@ -167,7 +167,7 @@ impl Drop for Entered<'_> {
 }
 
 /// A server that is to be reached.
-pub(crate) struct Opening<'a> {
+pub(crate) struct ServerOpening<'a> {
     pub server: &'a str,
     pub environment: &'a Environment,
     pub limits: &'a McpLimits,
@@ -182,13 +182,13 @@ enum Unfinished {
     Stopped,
 }
 
-impl Opening<'_> {
+impl ServerOpening<'_> {
     /// Starts the server, says hello and asks what it offers. Whatever goes wrong, nothing is left of it.
-    pub async fn run(self, launch: Launch) -> Result<Connection, McpError> {
+    pub async fn run(self, launch: McpLaunch) -> Result<McpConnection, McpError> {
         let deadline = Instant::now() + self.within;
         let calls = Arc::new(Calls::default());
         let (service, stdio) = match launch {
-            Launch::Stdio { start, sandbox } => {
+            McpLaunch::Stdio { start, sandbox } => {
                 let (id, program) = (start.id.clone(), start.argv.first().cloned().unwrap_or_default());
                 let process = match self.finish(deadline, self.environment.start_within(*start, sandbox)).await {
                     Ok(started) => started.map_err(|error| self.failed(format!("cannot run `{program}`: {error}")))?,
@@ -212,7 +212,7 @@ impl Opening<'_> {
                     }
                 }
             }
-            Launch::Http(http) => {
+            McpLaunch::Http(http) => {
                 http.check(self.environment).await.map_err(|reason| self.failed(reason))?;
                 let transport = http.transport(self.environment.clone(), self.limits);
                 match self.finish(deadline, Handler(calls.clone()).serve(transport)).await {
@@ -222,7 +222,7 @@ impl Opening<'_> {
                 }
             }
         };
-        let connection = Connection::new(self.server, self.limits, calls, service, stdio);
+        let connection = McpConnection::new(self.server, self.limits, calls, service, stdio);
         let error = match self.finish(deadline, connection.list()).await {
             Ok(Ok(())) => return Ok(connection),
             Ok(Err(error)) => error,
@@ -258,7 +258,7 @@ impl Opening<'_> {
     }
 }
 
-impl Connection {
+impl McpConnection {
     fn new(
         server: &str,
         limits: &McpLimits,
@@ -411,7 +411,7 @@ impl Connection {
     }
 
     /// Calls a tool. While its questions wait for the user, the time that it has does not run.
-    pub async fn call(&self, request: ToolRequest<'_>, listener: &dyn Listener) -> Result<ToolResult, McpError> {
+    pub async fn call(&self, request: ToolRequest<'_>, listener: &dyn ElicitationListener) -> Result<ToolResult, McpError> {
         let mut params = CallToolRequestParams::new(request.tool.to_owned());
         params.arguments = request.arguments;
         let mut options = PeerRequestOptions::no_options();
@@ -468,7 +468,7 @@ impl Connection {
         handle: &mut RequestHandle<RoleClient>,
         news: &mut mpsc::UnboundedReceiver<News>,
         timeout: Duration,
-        listener: &dyn Listener,
+        listener: &dyn ElicitationListener,
     ) -> Option<Result<ServerResult, ServiceError>> {
         let mut deadline = Instant::now() + timeout;
         let mut waiting: VecDeque<(Value, oneshot::Sender<ElicitationAnswer>)> = VecDeque::new();

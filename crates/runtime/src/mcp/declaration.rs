@@ -14,7 +14,7 @@ use super::McpLimits;
 
 /// Where a declaration comes from. It decides what it may say.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Origin {
+pub enum DeclarationOrigin {
     /// The user's own configuration.
     Config,
     /// Given by the client when the thread was started.
@@ -27,7 +27,7 @@ pub enum Origin {
     Machine { environment: EnvironmentId },
 }
 
-impl Origin {
+impl DeclarationOrigin {
     /// The environment and the directory that it is bound to.
     fn place(&self) -> Option<(&EnvironmentId, &PathUri)> {
         match self {
@@ -52,10 +52,10 @@ impl Origin {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerDeclaration {
     pub name: String,
-    pub origin: Origin,
+    pub origin: DeclarationOrigin,
     /// Where it runs, or where it is reached from.
     pub environment: EnvironmentId,
-    pub transport: Transport,
+    pub transport: McpTransport,
     pub startup_timeout: Duration,
     pub tool_timeout: Duration,
     /// Only these tools are offered, if there is such a list.
@@ -67,7 +67,7 @@ pub struct ServerDeclaration {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Transport {
+pub enum McpTransport {
     Stdio(Stdio),
     Http(Http),
 }
@@ -211,7 +211,7 @@ const PLUGIN_DIRECTORY: [&str; 2] = ["${PLUGIN_ROOT}", "${CLAUDE_PLUGIN_ROOT}"];
 
 /// Reads an object like `.mcp.json`: the servers by name, below `mcpServers` or at the top. One that is wrong does not
 /// spoil the others.
-pub fn declarations(object: &Map<String, Value>, origin: &Origin, limits: &McpLimits) -> super::Declared {
+pub fn declarations(object: &Map<String, Value>, origin: &DeclarationOrigin, limits: &McpLimits) -> super::Declared {
     let servers = match object.get("mcpServers").or_else(|| object.get("mcp_servers")) {
         Some(Value::Object(servers)) => servers,
         _ => object,
@@ -220,7 +220,12 @@ pub fn declarations(object: &Map<String, Value>, origin: &Origin, limits: &McpLi
 }
 
 /// Reads one server.
-pub fn declaration(name: &str, value: &Value, origin: &Origin, limits: &McpLimits) -> Result<ServerDeclaration, DeclarationError> {
+pub fn declaration(
+    name: &str,
+    value: &Value,
+    origin: &DeclarationOrigin,
+    limits: &McpLimits,
+) -> Result<ServerDeclaration, DeclarationError> {
     let length = name.chars().count();
     if length == 0 || length > 128 || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err(DeclarationError::Name(name.to_owned()));
@@ -230,14 +235,14 @@ pub fn declaration(name: &str, value: &Value, origin: &Origin, limits: &McpLimit
     let value = origin.expanded(value);
     let written = Written::deserialize(&value).map_err(|error| malformed(error.to_string()))?;
     let environment = match (origin, written.environment_id.as_deref()) {
-        (Origin::Machine { environment }, None | Some("local")) => environment.clone(),
-        (Origin::Machine { .. }, Some(_)) => {
+        (DeclarationOrigin::Machine { environment }, None | Some("local")) => environment.clone(),
+        (DeclarationOrigin::Machine { .. }, Some(_)) => {
             return Err(origin.forbids(name, "environment_id", "a machine declares what is on it, and nothing elsewhere"));
         }
-        (Origin::Project { .. } | Origin::Plugin { .. }, Some(_)) => {
+        (DeclarationOrigin::Project { .. } | DeclarationOrigin::Plugin { .. }, Some(_)) => {
             return Err(origin.forbids(name, "environment_id", "it runs where it lies"));
         }
-        (Origin::Project { environment, .. } | Origin::Plugin { environment, .. }, None) => environment.clone(),
+        (DeclarationOrigin::Project { environment, .. } | DeclarationOrigin::Plugin { environment, .. }, None) => environment.clone(),
         (_, Some(id)) => EnvironmentId::parse(id).map_err(|error| malformed(format!("environment_id: {error}")))?,
         (_, None) => EnvironmentId::local(),
     };
@@ -255,7 +260,7 @@ pub fn declaration(name: &str, value: &Value, origin: &Origin, limits: &McpLimit
     }
     let (enabled_tools, disabled_tools) = (written.enabled_tools.clone(), written.disabled_tools.clone());
     // What another machine cannot do without is no reason to stop a turn here.
-    let required = written.required && !matches!(origin, Origin::Machine { .. });
+    let required = written.required && !matches!(origin, DeclarationOrigin::Machine { .. });
     let enabled = written.enabled.unwrap_or(true);
     let transport = origin.transport(name, written)?;
     Ok(ServerDeclaration {
@@ -272,7 +277,7 @@ pub fn declaration(name: &str, value: &Value, origin: &Origin, limits: &McpLimit
     })
 }
 
-impl Origin {
+impl DeclarationOrigin {
     fn kind(&self) -> &'static str {
         match self {
             Self::Config => "configuration",
@@ -294,7 +299,7 @@ impl Origin {
         replaced(value, &|text| PLUGIN_DIRECTORY.iter().fold(text.to_owned(), |text, name| text.replace(name, &directory)))
     }
 
-    fn transport(&self, name: &str, written: Written) -> Result<Transport, DeclarationError> {
+    fn transport(&self, name: &str, written: Written) -> Result<McpTransport, DeclarationError> {
         let server = || name.to_owned();
         match written.kind.as_deref() {
             None | Some("stdio" | "http" | "streamable-http" | "streamable_http" | "streamableHttp") => {}
@@ -310,12 +315,12 @@ impl Origin {
             (Some(_), None) if has_headers => Err(DeclarationError::Both { server: server(), one: "command", other: "http_headers" }),
             (Some(command), None) => {
                 let command = command.clone();
-                Ok(Transport::Stdio(self.stdio(name, command, written)?))
+                Ok(McpTransport::Stdio(self.stdio(name, command, written)?))
             }
             (None, Some(_)) if !written.args.is_empty() => Err(DeclarationError::Both { server: server(), one: "url", other: "args" }),
             (None, Some(url)) => {
                 let url = url.clone();
-                Ok(Transport::Http(self.http(name, url, written)?))
+                Ok(McpTransport::Http(self.http(name, url, written)?))
             }
         }
     }

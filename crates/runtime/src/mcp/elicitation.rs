@@ -33,7 +33,7 @@ pub struct ProgressNote {
 pub type Asking = Pin<Box<dyn Future<Output = ElicitationAnswer> + Send>>;
 
 /// The caller that waits for a call.
-pub trait Listener: Send + Sync {
+pub trait ElicitationListener: Send + Sync {
     /// For whom the call is made. Questions that could be meant for two of them are put to neither.
     fn owner(&self) -> &str;
 
@@ -45,7 +45,7 @@ pub trait Listener: Send + Sync {
 /// There is no user to ask.
 pub struct NoUser;
 
-impl Listener for NoUser {
+impl ElicitationListener for NoUser {
     fn owner(&self) -> &'static str {
         ""
     }

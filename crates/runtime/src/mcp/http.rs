@@ -82,9 +82,9 @@ impl EnvironmentHttp {
         Err(format!("the executor of `{}` cannot read a token from its variables, and none is sent from here instead", environment.name()))
     }
 
-    pub fn transport(self, environment: Environment, limits: &McpLimits) -> StreamableHttpClientTransport<Client> {
+    pub fn transport(self, environment: Environment, limits: &McpLimits) -> StreamableHttpClientTransport<McpHttpClient> {
         let config = StreamableHttpClientTransportConfig::with_uri(self.url.clone()).max_sse_event_size(limits.message);
-        let client = Client { environment, headers: self.headers.into(), longest: self.longest, largest: limits.message };
+        let client = McpHttpClient { environment, headers: self.headers.into(), longest: self.longest, largest: limits.message };
         StreamableHttpClientTransport::with_client(client, config)
     }
 }
@@ -95,7 +95,7 @@ fn header(name: &str, value: &str, variable: Option<&String>) -> RequestHeader {
 
 /// Makes requests in an environment.
 #[derive(Clone)]
-pub struct Client {
+pub struct McpHttpClient {
     environment: Environment,
     headers: Arc<[RequestHeader]>,
     longest: Longest,
@@ -128,7 +128,7 @@ struct Ask {
     timeout: Duration,
 }
 
-impl Client {
+impl McpHttpClient {
     async fn send(&self, url: &str, ask: Ask) -> Result<(HttpHead, HttpBody), Failure> {
         let mut headers = self.headers.to_vec();
         headers.push(header("accept", "application/json, text/event-stream", None));
@@ -226,7 +226,7 @@ fn is_about_session(text: &str) -> bool {
     text.to_ascii_lowercase().contains("session")
 }
 
-impl StreamableHttpClient for Client {
+impl StreamableHttpClient for McpHttpClient {
     type Error = HttpError;
 
     async fn post_message(

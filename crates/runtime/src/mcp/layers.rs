@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use outpost_thread::Settings;
 use serde_json::{Map, Value};
 
-use super::declaration::{DeclarationError, KNOWN, Origin, declaration};
+use super::declaration::{DeclarationError, DeclarationOrigin, KNOWN, declaration};
 use super::{Declared, McpLimits};
 
 /// The setting of a thread that holds the servers that were given at its start.
@@ -16,9 +16,9 @@ pub const SESSION_LAYER: &str = "mcpServers";
 
 /// Servers by name, as they are written.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Layer(pub BTreeMap<String, Value>);
+pub struct ServerLayer(pub BTreeMap<String, Value>);
 
-impl Layer {
+impl ServerLayer {
     /// From the value of `mcp_servers`. Nothing is an empty layer.
     pub fn of(value: Option<&Value>) -> Result<Self, String> {
         match value {
@@ -59,10 +59,10 @@ impl Layer {
 }
 
 /// All servers of a thread that configuration declares.
-pub fn merged(files: &Layer, session: &Layer, limits: &McpLimits) -> Declared {
+pub fn merged(files: &ServerLayer, session: &ServerLayer, limits: &McpLimits) -> Declared {
     let (layer, own) = files.clone().over(session);
     let read = |(name, value): (&String, &Value)| {
-        let origin = if own.contains(name) { Origin::Thread } else { Origin::Config };
+        let origin = if own.contains(name) { DeclarationOrigin::Thread } else { DeclarationOrigin::Config };
         (name.clone(), declaration(name, value, &origin, limits))
     };
     layer.0.iter().map(read).collect()
@@ -92,8 +92,8 @@ mod tests {
 
     use super::*;
 
-    fn layer(value: Value) -> Layer {
-        Layer::of(Some(&value)).unwrap()
+    fn layer(value: Value) -> ServerLayer {
+        ServerLayer::of(Some(&value)).unwrap()
     }
 
     #[test]
@@ -102,17 +102,17 @@ mod tests {
         let session = layer(json!({"b": {"enabled": false}, "c": {"url": "http://h/mcp"}, "d": {"command": "four"}}));
         let all = merged(&files, &session, &McpLimits::default());
         let origins: Vec<_> = all.values().map(|server| server.as_ref().unwrap().origin.clone()).collect();
-        assert_eq!(origins, [Origin::Config, Origin::Thread, Origin::Thread, Origin::Thread]);
+        assert_eq!(origins, [DeclarationOrigin::Config, DeclarationOrigin::Thread, DeclarationOrigin::Thread, DeclarationOrigin::Thread]);
         let b = all["b"].as_ref().unwrap();
         assert!(!b.enabled, "only what it names is changed");
-        assert!(matches!(&all["c"].as_ref().unwrap().transport, super::super::declaration::Transport::Http(_)));
+        assert!(matches!(&all["c"].as_ref().unwrap().transport, super::super::declaration::McpTransport::Http(_)));
     }
 
     #[test]
     fn what_is_added_replaces_nothing() {
         let limits = McpLimits::default();
-        let mut all = merged(&layer(json!({"a": {"command": "one"}})), &Layer::default(), &limits);
-        let more = merged(&layer(json!({"a": {"command": "evil"}, "b": {"command": "two"}})), &Layer::default(), &limits);
+        let mut all = merged(&layer(json!({"a": {"command": "one"}})), &ServerLayer::default(), &limits);
+        let more = merged(&layer(json!({"a": {"command": "evil"}, "b": {"command": "two"}})), &ServerLayer::default(), &limits);
         assert_eq!(add(&mut all, more), ["a"]);
         assert_eq!(all.len(), 2);
         assert!(format!("{:?}", all["a"]).contains("one"));
@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn a_layer_is_a_table() {
-        assert!(Layer::of(Some(&json!([1]))).is_err());
-        assert_eq!(Layer::of(None), Ok(Layer::default()));
-        assert_eq!(problems(&merged(&layer(json!({"a": 1, "b": {}})), &Layer::default(), &McpLimits::default())).len(), 2);
+        assert!(ServerLayer::of(Some(&json!([1]))).is_err());
+        assert_eq!(ServerLayer::of(None), Ok(ServerLayer::default()));
+        assert_eq!(problems(&merged(&layer(json!({"a": 1, "b": {}})), &ServerLayer::default(), &McpLimits::default())).len(), 2);
     }
 }

@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
-use outpost_environment::{Environment, Repeat, State};
+use outpost_environment::{ConnectionState, Environment, Repeat};
 use outpost_wire::PathUri;
 use outpost_wire::exec::discovery::{ConfigLayers, ReadConfig, ReadConfigParams, ReadConfigResponse};
 use outpost_wire::intent::EnvironmentId;
 use serde_json::Value;
 
-use super::declaration::{Origin, declaration};
-use super::layers::Layer;
+use super::declaration::{DeclarationOrigin, declaration};
+use super::layers::ServerLayer;
 use super::requirements::Requirements;
 use super::{Declared, McpLimits};
 
@@ -39,15 +39,15 @@ pub(crate) struct Said {
 
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum MachineQuery {
     Everything,
     /// The thread does not work there; what it declares is for threads that do.
     Requirements,
 }
 
 impl Machine<'_> {
-    pub async fn ask(&self, what: Ask, limits: &McpLimits) -> Said {
-        let can = matches!(self.handle.state(), State::Ready(connected) if connected.info.capabilities.environment_config_read);
+    pub async fn ask(&self, what: MachineQuery, limits: &McpLimits) -> Said {
+        let can = matches!(self.handle.state(), ConnectionState::Ready(connected) if connected.info.capabilities.environment_config_read);
         if !can {
             return Said::default();
         }
@@ -55,11 +55,11 @@ impl Machine<'_> {
         // Two questions: a configuration that is broken must not hide what is required.
         let requirements = self.read(vec![], key(), limits.declarations);
         let (requirements, config) = match what {
-            Ask::Everything => {
+            MachineQuery::Everything => {
                 let (requirements, config) = tokio::join!(requirements, self.read(key(), vec![], limits.declarations));
                 (requirements, Some(config))
             }
-            Ask::Requirements => (requirements.await, None),
+            MachineQuery::Requirements => (requirements.await, None),
         };
         let mut said = Said::default();
         match requirements {
@@ -91,12 +91,12 @@ impl Machine<'_> {
 
     /// The layers as one, the highest on top.
     fn declared(&self, layers: &ConfigLayers, limits: &McpLimits) -> Result<Declared, String> {
-        let mut whole = Layer::default();
+        let mut whole = ServerLayer::default();
         for layer in &layers.layers {
             let table = table(&layer.toml).map_err(|error| format!("{}: {error}", layer.source))?;
-            whole = whole.over(&Layer::of(table.get(KEY))?).0;
+            whole = whole.over(&ServerLayer::of(table.get(KEY))?).0;
         }
-        let origin = Origin::Machine { environment: self.environment.clone() };
+        let origin = DeclarationOrigin::Machine { environment: self.environment.clone() };
         Ok(whole.0.iter().map(|(name, value)| (name.clone(), declaration(name, value, &origin, limits))).collect())
     }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outpost_environment::{Environment, ProcessStart, Repeat, State};
+use outpost_environment::{ConnectionState, Environment, ProcessStart, Repeat};
 use outpost_wire::PathUri;
 use outpost_wire::exec::environment::Unit;
 use outpost_wire::exec::policy::SandboxContext;
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::client::{Connection, Launch, Opening};
+use super::client::{McpConnection, McpLaunch, ServerOpening};
 use super::declaration::{Http, Stdio};
 use super::http::EnvironmentHttp;
 use super::{McpError, McpLimits, lock};
@@ -31,23 +31,23 @@ const PREFIX: &str = "mcp/";
 
 /// A server that is wanted, with everything decided that the declaration leaves open.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedServer {
     pub name: String,
     pub environment: Environment,
-    pub way: Way,
+    pub way: ServerWay,
     pub startup_timeout: Duration,
     pub tool_timeout: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Way {
-    Stdio(Box<Place>),
+pub(crate) enum ServerWay {
+    Stdio(Box<ServerPlace>),
     Http(Http),
 }
 
 /// A process that is to be started.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct ServerPlace {
     pub stdio: Stdio,
     pub cwd: PathUri,
     pub sandbox: Option<SandboxContext>,
@@ -60,11 +60,11 @@ struct Key {
     environment: Option<EnvironmentId>,
     /// The install that answers there, or the handle where that is unknown.
     executor: Result<String, u64>,
-    way: Way,
+    way: ServerWay,
 }
 
 impl Key {
-    fn of(wanted: &Wanted) -> Self {
+    fn of(wanted: &WantedServer) -> Self {
         let executor = wanted.environment.identity().and_then(|identity| identity.executor_id);
         Self {
             name: wanted.name.clone(),
@@ -85,7 +85,7 @@ pub enum ServerState {
 
 /// A server that answers.
 #[derive(Clone)]
-pub struct Ready(pub(super) Arc<Connection>);
+pub struct Ready(pub(super) Arc<McpConnection>);
 
 impl ServerState {
     /// In one word.
@@ -110,11 +110,11 @@ struct Server {
 }
 
 /// The right to use a server. Dropping it gives it back.
-pub(crate) struct Lease {
+pub(crate) struct ServerLease {
     server: Arc<Server>,
 }
 
-impl Lease {
+impl ServerLease {
     /// When it was first asked for.
     pub fn began(&self) -> Instant {
         self.server.began
@@ -135,7 +135,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for ServerLease {
     fn drop(&mut self) {
         self.server.users.send_modify(|users| *users = users.saturating_sub(1));
     }
@@ -177,12 +177,12 @@ impl Pool {
     }
 
     /// A server, started if it does not run.
-    pub(crate) fn lease(&self, wanted: Wanted) -> Lease {
+    pub(crate) fn lease(&self, wanted: WantedServer) -> ServerLease {
         let key = Key::of(&wanted);
         let mut servers = lock(&self.0.servers);
         if let Some(server) = servers.get(&key).filter(|server| server.is_good()) {
             server.users.send_modify(|users| *users += 1);
-            return Lease { server: server.clone() };
+            return ServerLease { server: server.clone() };
         }
         let server = Arc::new(Server {
             key: key.clone(),
@@ -196,7 +196,7 @@ impl Pool {
         servers.insert(key, server.clone());
         drop(servers);
         self.0.tasks.spawn(self.0.clone().run(server.clone(), wanted));
-        Lease { server }
+        ServerLease { server }
     }
 
     /// Forgets failures, so that the next caller tries again at once.
@@ -223,7 +223,7 @@ impl Server {
         match &*self.state.borrow() {
             ServerState::Starting => true,
             // The same machine may be reached by another handle when this one is given up.
-            ServerState::Ready(ready) => !ready.0.is_over() && !matches!(self.environment.state(), State::Failed(_)),
+            ServerState::Ready(ready) => !ready.0.is_over() && !matches!(self.environment.state(), ConnectionState::Failed(_)),
             ServerState::Failed { .. } => lock(&self.failed).is_some_and(|(at, alone)| at.elapsed() < alone),
         }
     }
@@ -249,11 +249,11 @@ impl Server {
 
 impl Shared {
     /// The life of one server.
-    async fn run(self: Arc<Self>, server: Arc<Server>, wanted: Wanted) {
+    async fn run(self: Arc<Self>, server: Arc<Server>, wanted: WantedServer) {
         let (limits, name) = (&self.limits, server.key.name.clone());
         self.sweep(&wanted.environment).await;
         let opening =
-            Opening { server: &name, environment: &wanted.environment, limits, within: wanted.startup_timeout, stop: &server.stop };
+            ServerOpening { server: &name, environment: &wanted.environment, limits, within: wanted.startup_timeout, stop: &server.stop };
         let connection = match opening.run(self.launch(&wanted)).await {
             Ok(connection) => Arc::new(connection),
             Err(error) => {
@@ -304,10 +304,10 @@ impl Shared {
         }
     }
 
-    fn launch(&self, wanted: &Wanted) -> Launch {
+    fn launch(&self, wanted: &WantedServer) -> McpLaunch {
         match &wanted.way {
-            Way::Stdio(place) => {
-                let Place { stdio, cwd, sandbox } = &**place;
+            ServerWay::Stdio(place) => {
+                let ServerPlace { stdio, cwd, sandbox } = &**place;
                 let mut env = stdio.env.clone();
                 if let Some(id) = wanted.environment.id() {
                     env.insert("OUTPOST_ENVIRONMENT_ID".into(), id.to_string());
@@ -322,9 +322,9 @@ impl Shared {
                     pipe_stdin: true,
                     profiles: None,
                 };
-                Launch::Stdio { start: Box::new(start), sandbox: sandbox.clone() }
+                McpLaunch::Stdio { start: Box::new(start), sandbox: sandbox.clone() }
             }
-            Way::Http(http) => Launch::Http(EnvironmentHttp::new(http, wanted.startup_timeout, wanted.tool_timeout)),
+            ServerWay::Http(http) => McpLaunch::Http(EnvironmentHttp::new(http, wanted.startup_timeout, wanted.tool_timeout)),
         }
     }
 
@@ -333,7 +333,7 @@ impl Shared {
         if !lock(&self.swept).insert((environment.name().to_owned(), environment.generation())) {
             return;
         }
-        let lists = matches!(environment.state(), State::Ready(connected) if connected.info.capabilities.process_list);
+        let lists = matches!(environment.state(), ConnectionState::Ready(connected) if connected.info.capabilities.process_list);
         if !lists {
             return;
         }

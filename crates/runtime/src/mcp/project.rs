@@ -9,8 +9,8 @@ use outpost_wire::exec::files::{ReadFile, ReadFileParams};
 use outpost_wire::exec::policy::SandboxContext;
 use serde_json::Value;
 
-use super::declaration::{Origin, declarations};
-use super::watching::{Place, Watching};
+use super::declaration::{DeclarationOrigin, declarations};
+use super::watching::{WatchedDirectory, Watching};
 use super::{Declared, McpLimits, lock};
 use crate::permissions::UNENFORCEABLE;
 
@@ -20,7 +20,7 @@ const LARGEST: usize = 1 << 20;
 
 /// What the projects of each thread declare, as it was last read.
 #[derive(Default)]
-pub(crate) struct Projects(Mutex<HashMap<(ThreadId, Place), Known>>);
+pub(crate) struct Projects(Mutex<HashMap<(ThreadId, WatchedDirectory), Known>>);
 
 #[derive(Clone)]
 struct Known {
@@ -38,7 +38,7 @@ impl Projects {
         sandbox: Option<SandboxContext>,
         limits: &McpLimits,
     ) -> (Arc<Declared>, Option<String>) {
-        let key = (thread, Place::of(place));
+        let key = (thread, WatchedDirectory::of(place));
         let number = watching.number(&key.1);
         let known = lock(&self.0).get(&key).cloned();
         if let Some(known) = known.as_ref().filter(|known| number.is_some() && known.number == number) {
@@ -60,7 +60,7 @@ impl Projects {
 
     /// Takes over what a refresh has read.
     pub fn set(&self, thread: ThreadId, place: &Workplace<'_>, declared: Declared, number: Option<u64>) {
-        lock(&self.0).insert((thread, Place::of(place)), Known { declared: Arc::new(declared), number });
+        lock(&self.0).insert((thread, WatchedDirectory::of(place)), Known { declared: Arc::new(declared), number });
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) async fn read(place: &Workplace<'_>, sandbox: Option<SandboxContext>,
         return Err(format!("{name} has {} bytes; at most {LARGEST} are read", bytes.len()));
     }
     match serde_json::from_slice::<Value>(&bytes) {
-        Ok(Value::Object(object)) => Ok(declarations(&object, &Origin::Project { environment, directory }, limits)),
+        Ok(Value::Object(object)) => Ok(declarations(&object, &DeclarationOrigin::Project { environment, directory }, limits)),
         Ok(_) => Err(format!("{name} holds no object")),
         Err(error) => Err(format!("{name} is no JSON: {error}")),
     }

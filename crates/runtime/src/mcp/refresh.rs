@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::binding::{BoundServer, Patience, merged};
 use super::elicitation::NoUser;
-use super::layers::{self, Layer};
+use super::layers::{self, ServerLayer};
 use super::offer::ToolRequest;
-use super::watching::Place;
+use super::watching::WatchedDirectory;
 use super::{Binding, Configured, Declared, McpError, Requirements, ToolResult, project};
 use crate::live::LiveThread;
-use crate::runtime::{Runtime, Shared, ThreadError};
+use crate::runtime::{Runtime, RuntimeShared, ThreadError};
 
 /// So many threads have their servers started at the same time after a refresh.
 const AT_ONCE: usize = 8;
@@ -93,7 +93,7 @@ struct Planned {
     live: LiveThread,
     thread: Thread,
     view: StepView,
-    files: Layer,
+    files: ServerLayer,
     requirements: Requirements,
     /// By the number of the place, with the number under which that was watched when it was read.
     projects: Vec<(usize, Declared, Option<u64>)>,
@@ -144,7 +144,7 @@ impl Runtime {
         let Some(id) = thread else {
             let Configured { servers, requirements } = shared.mcp.read(None);
             let files = servers.map_err(McpRequestError::Config)?;
-            let declared = layers::merged(&files, &Layer::default(), shared.mcp.pool.limits());
+            let declared = layers::merged(&files, &ServerLayer::default(), shared.mcp.pool.limits());
             return Ok(Arc::new(shared.bind_unattended(declared, requirements).await));
         };
         let live = self.resume(id).await?;
@@ -169,7 +169,7 @@ pub struct ClientToolCall {
     pub meta: Option<Map<String, Value>>,
 }
 
-impl Shared {
+impl RuntimeShared {
     /// What happens by itself when something has changed, for these threads or for all. A thread that has not asked for its servers yet
     /// reads everything when it does.
     pub async fn refresh_in_background(self: &Arc<Self>, only: Option<&BTreeSet<ThreadId>>) {
@@ -231,7 +231,7 @@ impl Shared {
         let mode = self.mode(&thread);
         let mut projects = Vec::new();
         for (index, place) in view.workplaces().enumerate() {
-            let number = self.mcp.watching.number(&Place::of(&place));
+            let number = self.mcp.watching.number(&WatchedDirectory::of(&place));
             match project::read(&place, mode.context_in(place.attachment, place.handle.narrowing()), limits).await {
                 Ok(project) => {
                     wrong.extend(layers::problems(&project));
@@ -259,7 +259,7 @@ impl Shared {
 
 /// Starts what is new and lets go of what is gone, also for threads that do nothing, and tells their clients. A few threads at a time: each
 /// may have a process of its own to start.
-async fn rebind(shared: Weak<Shared>, threads: Vec<LiveThread>) {
+async fn rebind(shared: Weak<RuntimeShared>, threads: Vec<LiveThread>) {
     let shared = &shared;
     let each = stream::iter(threads).map(|live| async move {
         let Ok(thread) = live.snapshot().await else { return };

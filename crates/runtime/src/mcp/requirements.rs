@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::declaration::{ServerDeclaration, Transport};
+use super::declaration::{McpTransport, ServerDeclaration};
 
 /// All lists that apply. Without any, everything is allowed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -85,8 +85,8 @@ impl List {
             return Some(format!("the requirements in {source} do not allow it"));
         };
         let fits = match (identity, &server.transport) {
-            (Identity::Command { command }, Transport::Stdio(stdio)) => *command == stdio.command,
-            (Identity::Url { url }, Transport::Http(http)) => *url == http.url,
+            (Identity::Command { command }, McpTransport::Stdio(stdio)) => *command == stdio.command,
+            (Identity::Url { url }, McpTransport::Http(http)) => *url == http.url,
             _ => false,
         };
         (!fits).then(|| format!("the requirements in {source} allow another server of this name, and not this one"))
@@ -97,12 +97,12 @@ impl List {
 mod tests {
     use serde_json::json;
 
-    use super::super::declaration::{Origin, declaration};
+    use super::super::declaration::{DeclarationOrigin, declaration};
     use super::*;
     use crate::mcp::McpLimits;
 
     fn server(name: &str, value: Value) -> ServerDeclaration {
-        declaration(name, &value, &Origin::Config, &McpLimits::default()).unwrap()
+        declaration(name, &value, &DeclarationOrigin::Config, &McpLimits::default()).unwrap()
     }
 
     #[test]

@@ -20,21 +20,21 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{lock, project};
-use crate::runtime::Shared;
+use crate::runtime::RuntimeShared;
 
 /// So many directories of one executor are watched. It has others to watch for.
 const MOST: usize = 32;
 
 /// A directory on a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct WatchedDirectory {
     pub environment: EnvironmentId,
     /// Another machine under the same name has other files.
     pub executor: Result<String, u64>,
     pub directory: PathUri,
 }
 
-impl Place {
+impl WatchedDirectory {
     pub fn of(place: &Workplace<'_>) -> Self {
         let executor = place.handle.identity().and_then(|identity| identity.executor_id);
         Self {
@@ -56,7 +56,7 @@ pub(crate) struct Watching(Mutex<Inside>);
 #[derive(Default)]
 struct Inside {
     wishes: Option<mpsc::UnboundedSender<Wish>>,
-    guards: HashMap<Place, Guard>,
+    guards: HashMap<WatchedDirectory, Guard>,
     /// The capability roots of threads, and the environments that they work in.
     roots: HashMap<ThreadId, HashSet<(EnvironmentId, Option<PathUri>)>>,
     count: u64,
@@ -73,20 +73,21 @@ struct Guard {
 
 /// A directory that is to be watched.
 struct Wish {
-    place: Place,
+    place: WatchedDirectory,
     handle: Environment,
     end: CancellationToken,
 }
 
 impl Watching {
     /// What was read while this number stood is still true as long as it stands. Without one that is unknown.
-    pub fn number(&self, place: &Place) -> Option<u64> {
+    pub fn number(&self, place: &WatchedDirectory) -> Option<u64> {
         lock(&self.0).guards.get(place).and_then(|guard| guard.number)
     }
 
     /// Takes down what the servers of a thread depend on, as its step sees it.
-    pub fn follow(&self, shared: &Arc<Shared>, thread: &Thread, view: &StepView) {
-        let places: Vec<(Place, Environment)> = view.workplaces().map(|place| (Place::of(&place), place.handle.clone())).collect();
+    pub fn follow(&self, shared: &Arc<RuntimeShared>, thread: &Thread, view: &StepView) {
+        let places: Vec<(WatchedDirectory, Environment)> =
+            view.workplaces().map(|place| (WatchedDirectory::of(&place), place.handle.clone())).collect();
         let own = thread.capability_roots.iter().map(|root| (root.environment_id().clone(), Some(root.path().clone())));
         let there = places.iter().map(|(place, _)| (place.environment.clone(), None));
         let mut inside = lock(&self.0);
@@ -120,7 +121,7 @@ impl Watching {
         inside.leave(thread, |_| false);
     }
 
-    fn heard(&self, place: &Place) -> BTreeSet<ThreadId> {
+    fn heard(&self, place: &WatchedDirectory) -> BTreeSet<ThreadId> {
         let mut inside = lock(&self.0);
         inside.count += 1;
         let count = inside.count;
@@ -130,7 +131,7 @@ impl Watching {
     }
 
     /// It is not watched any more. One that never was stays known, so that it is not tried again at every step.
-    fn lost(&self, place: &Place, end: &CancellationToken) {
+    fn lost(&self, place: &WatchedDirectory, end: &CancellationToken) {
         let mut inside = lock(&self.0);
         // Another one may have taken its place.
         let is_own = |guard: &Guard| !guard.end.is_cancelled() && !end.is_cancelled() && guard.number.is_some();
@@ -142,8 +143,9 @@ impl Watching {
     /// Lets go of environments that are gone or have another handle now; the next step watches anew.
     fn prune(&self, registry: &Registry) {
         let mut inside = lock(&self.0);
-        let current =
-            |guard: &Guard, place: &Place| registry.get(&place.environment).is_some_and(|handle| handle.generation() == guard.generation);
+        let current = |guard: &Guard, place: &WatchedDirectory| {
+            registry.get(&place.environment).is_some_and(|handle| handle.generation() == guard.generation)
+        };
         inside.guards.retain(|place, guard| {
             let is_current = current(guard, place);
             if !is_current {
@@ -168,7 +170,7 @@ impl Guard {
 
 impl Inside {
     /// A thread works in no other places any more than those that are kept.
-    fn leave(&mut self, thread: ThreadId, keep: impl Fn(&Place) -> bool) {
+    fn leave(&mut self, thread: ThreadId, keep: impl Fn(&WatchedDirectory) -> bool) {
         self.guards.retain(|place, guard| {
             if !keep(place) {
                 guard.threads.remove(&thread);
@@ -183,7 +185,7 @@ impl Inside {
 }
 
 /// Starts the task. It ends with the runtime.
-fn begin(shared: &Arc<Shared>) -> mpsc::UnboundedSender<Wish> {
+fn begin(shared: &Arc<RuntimeShared>) -> mpsc::UnboundedSender<Wish> {
     let (sender, wishes) = mpsc::unbounded_channel();
     let task = Task { shared: Arc::downgrade(shared), watches: FuturesUnordered::new(), due: None };
     let ears = Ears { wishes, files: shared.mcp.changes(), folders: shared.discoveries.changes(), environments: shared.registry.changes() };
@@ -192,8 +194,8 @@ fn begin(shared: &Arc<Shared>) -> mpsc::UnboundedSender<Wish> {
 }
 
 struct Task {
-    shared: Weak<Shared>,
-    watches: FuturesUnordered<BoxFuture<'static, (Place, Heard)>>,
+    shared: Weak<RuntimeShared>,
+    watches: FuturesUnordered<BoxFuture<'static, (WatchedDirectory, Heard)>>,
     due: Option<(Instant, Due)>,
 }
 
@@ -253,7 +255,7 @@ impl Task {
         }
     }
 
-    fn hear(&mut self, place: Place, heard: Heard) {
+    fn hear(&mut self, place: WatchedDirectory, heard: Heard) {
         let Some(shared) = self.shared.upgrade() else { return };
         match heard {
             // Another thread watches it now, or none does.
@@ -292,7 +294,7 @@ async fn changed(files: &mut Option<watch::Receiver<u64>>) -> bool {
     }
 }
 
-async fn arm(place: Place, handle: Environment, end: CancellationToken) -> (Place, Heard) {
+async fn arm(place: WatchedDirectory, handle: Environment, end: CancellationToken) -> (WatchedDirectory, Heard) {
     let armed = tokio::select! {
         armed = handle.watch_files(place.directory.clone(), false) => armed,
         () = end.cancelled() => return (place, Heard::Over(end)),
@@ -307,7 +309,7 @@ async fn arm(place: Place, handle: Environment, end: CancellationToken) -> (Plac
 }
 
 /// Waits until something happens to the file that matters.
-async fn listen(place: Place, mut watch: FileWatch, end: CancellationToken) -> (Place, Heard) {
+async fn listen(place: WatchedDirectory, mut watch: FileWatch, end: CancellationToken) -> (WatchedDirectory, Heard) {
     let file = place.directory.join(project::NAME);
     loop {
         let changes = tokio::select! {

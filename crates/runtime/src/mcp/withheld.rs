@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::credentials;
 use super::declaration::KNOWN;
-use super::layers::{Layer, SESSION_LAYER};
+use super::layers::{SESSION_LAYER, ServerLayer};
 use super::lock;
 
 /// The member of an object that stands in place of a value.
@@ -118,8 +118,8 @@ impl Withheld {
     }
 
     /// The layer of a thread with its values, and what is missing of them, by server.
-    pub fn restored(&self, settings: &Settings) -> Result<(Layer, BTreeMap<String, Vec<String>>), String> {
-        let mut layer = Layer::of_thread(settings)?;
+    pub fn restored(&self, settings: &Settings) -> Result<(ServerLayer, BTreeMap<String, Vec<String>>), String> {
+        let mut layer = ServerLayer::of_thread(settings)?;
         let mut missing = BTreeMap::new();
         for (name, server) in &mut layer.0 {
             let Value::Object(server) = server else { continue };

@@ -9,22 +9,22 @@ mod stream;
 
 use serde_json::{Value, json};
 
-use super::exchange::{Call, Told};
+use super::exchange::{ModelCall, ProviderMessage};
 use super::schema::{is_strict, sound};
-use super::{Answer, ModelError, OnProgress, Prompt, ToolInput, ToolSpec};
+use super::{ModelError, ModelResponse, OnProgress, Prompt, ToolInput, ToolSpec};
 
 /// Asks once.
-pub async fn ask(call: &Call<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<Answer, ModelError> {
+pub async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
     let body = serde_json::to_vec(&request(prompt)).map_err(|error| call.nonsense(error))?;
     let mut events = call.post("chat/completions", body, progress).await?;
-    let mut stream = stream::Message::new(call.ids, progress);
+    let mut stream = stream::PartialMessage::new(call.ids, progress);
     while let Some(data) = events.next().await? {
         if data.as_ref() == b"[DONE]" {
             return stream.finish().map_err(|error| call.nonsense(error));
         }
         let chunk: Value = serde_json::from_slice(&data).map_err(|error| call.nonsense(format!("an event is not JSON: {error}")))?;
         if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
-            return Err(call.failure(500, Told::from_value(error), None));
+            return Err(call.failure(500, ProviderMessage::from_value(error), None));
         }
         stream.take(&chunk);
     }

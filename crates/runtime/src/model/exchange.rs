@@ -9,22 +9,22 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use super::retry::asked_in_words;
-use super::sse::Decoder;
-use super::{Key, ModelError, OnProgress, Progress, Provider, ProviderError};
+use super::sse::EventDecoder;
+use super::{ModelError, ModelProgress, OnProgress, Provider, ProviderError, ProviderKey};
 
 /// So much of an error's body is read.
 const MAX_ERROR: usize = 64 << 10;
 
 /// What a request needs besides its content.
-pub struct Call<'a> {
+pub struct ModelCall<'a> {
     pub provider: &'a Provider,
-    pub key: Option<&'a Key>,
+    pub key: Option<&'a ProviderKey>,
     pub http: &'a reqwest::Client,
     pub ids: &'a (dyn Fn() -> String + Send + Sync),
     pub trace: Option<&'a TraceContext>,
 }
 
-impl Call<'_> {
+impl ModelCall<'_> {
     /// Posts a body; done when the head of a good answer is there.
     pub async fn post(&self, path: &str, body: impl Into<reqwest::Body>, progress: OnProgress<'_>) -> Result<Events, ModelError> {
         let request = self.http.post(self.provider.endpoint(path)?).headers(self.headers()?).body(body);
@@ -34,13 +34,13 @@ impl Call<'_> {
             Err(_) => return Err(self.silent()),
         };
         if let Some(limits) = rate_limits(response.headers()) {
-            progress(Progress::RateLimits { limits });
+            progress(ModelProgress::RateLimits { limits });
         }
         if !response.status().is_success() {
             return Err(self.refusal(response).await);
         }
         let name = self.provider.name.clone();
-        Ok(Events { response, decoder: Decoder::default(), idle: self.provider.idle(), provider: name, ended: false })
+        Ok(Events { response, decoder: EventDecoder::default(), idle: self.provider.idle(), provider: name, ended: false })
     }
 
     /// The status of a page.
@@ -98,13 +98,13 @@ impl Call<'_> {
                 break;
             }
         }
-        let told = Told::from_body(&body);
+        let told = ProviderMessage::from_body(&body);
         self.failure(status, told, asked)
     }
 
     /// An error that the provider told, be it instead of an answer or in the middle of one.
-    pub fn failure(&self, status: u16, told: Told, asked: Option<u64>) -> ModelError {
-        let Told { code, message } = told;
+    pub fn failure(&self, status: u16, told: ProviderMessage, asked: Option<u64>) -> ModelError {
+        let ProviderMessage { code, message } = told;
         let provider = self.provider.name.clone();
         match (code.as_str(), status) {
             ("context_length_exceeded", _) => ModelError::ContextExceeded { message },
@@ -128,12 +128,12 @@ impl Call<'_> {
 
 /// An error in the provider's own words.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ProviderMessage {
     pub code: String,
     pub message: String,
 }
 
-impl Told {
+impl ProviderMessage {
     fn from_body(body: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct Body {
@@ -164,7 +164,7 @@ impl Told {
 /// The events of an answer, one by one.
 pub struct Events {
     response: Response,
-    decoder: Decoder,
+    decoder: EventDecoder,
     idle: std::time::Duration,
     provider: String,
     ended: bool,
@@ -244,11 +244,11 @@ mod tests {
 
     #[test]
     fn errors_of_every_shape_are_understood() {
-        let told = Told::from_body(br#"{"error":{"message":"no such model","code":"model_not_found"}}"#);
-        assert_eq!(told, Told { code: "model_not_found".into(), message: "no such model".into() });
-        assert_eq!(Told::from_body(br#"{"error":"plain"}"#).message, "plain");
-        assert_eq!(Told::from_body(b"<html>bad gateway").message, "<html>bad gateway");
-        assert_eq!(Told::from_body(b"").message, "without a word");
+        let told = ProviderMessage::from_body(br#"{"error":{"message":"no such model","code":"model_not_found"}}"#);
+        assert_eq!(told, ProviderMessage { code: "model_not_found".into(), message: "no such model".into() });
+        assert_eq!(ProviderMessage::from_body(br#"{"error":"plain"}"#).message, "plain");
+        assert_eq!(ProviderMessage::from_body(b"<html>bad gateway").message, "<html>bad gateway");
+        assert_eq!(ProviderMessage::from_body(b"").message, "without a word");
     }
 
     #[test]

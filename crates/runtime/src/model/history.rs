@@ -18,7 +18,7 @@ use http_body::{Body, Frame, SizeHint};
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::Item;
+use super::HistoryItem;
 use crate::pictures::acceptable;
 
 /// Pieces smaller than this grow before another one begins.
@@ -26,15 +26,15 @@ const PIECE: usize = 64 << 10;
 
 /// What a model is shown of a thread. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct History {
-    items: Arc<Vec<Item>>,
+pub struct ModelHistory {
+    items: Arc<Vec<HistoryItem>>,
     /// The items with commas between them.
     pieces: Vec<Bytes>,
 }
 
 /// What was written of a thread so far. It holds no items, so that adding to them needs no copy.
 #[derive(Debug, Default)]
-pub struct Written {
+pub struct WrittenSoFar {
     count: usize,
     pieces: Vec<Bytes>,
     edition: Edition,
@@ -43,9 +43,9 @@ pub struct Written {
 /// Which window of a thread, and how often items were taken out of it. In one edition items are only added.
 pub type Edition = (u32, u32);
 
-impl Written {
+impl WrittenSoFar {
     /// Writes what was added since the last time. Within one edition nothing is ever taken away or changed.
-    pub fn follow(&mut self, edition: Edition, items: Arc<Vec<Item>>) -> History {
+    pub fn follow(&mut self, edition: Edition, items: Arc<Vec<HistoryItem>>) -> ModelHistory {
         if edition != self.edition || items.len() < self.count {
             *self = Self { edition, ..Self::default() };
         }
@@ -53,10 +53,10 @@ impl Written {
             self.write(&items[self.count..]);
             self.count = items.len();
         }
-        History { items, pieces: self.pieces.clone() }
+        ModelHistory { items, pieces: self.pieces.clone() }
     }
 
-    fn write(&mut self, news: &[Item]) {
+    fn write(&mut self, news: &[HistoryItem]) {
         let mut text = match self.pieces.pop_if(|last| last.len() < PIECE) {
             Some(last) => last.to_vec(),
             None => Vec::new(),
@@ -79,12 +79,12 @@ impl Written {
     }
 }
 
-impl History {
-    pub fn new(items: Vec<Item>) -> Self {
-        Written::default().follow(Edition::default(), Arc::new(items))
+impl ModelHistory {
+    pub fn new(items: Vec<HistoryItem>) -> Self {
+        WrittenSoFar::default().follow(Edition::default(), Arc::new(items))
     }
 
-    pub fn items(&self) -> &[Item] {
+    pub fn items(&self) -> &[HistoryItem] {
         &self.items
     }
 
@@ -174,11 +174,11 @@ mod tests {
 
     use super::*;
 
-    fn items(count: usize, length: usize) -> Vec<Item> {
-        (0..count).map(|n| Item::from(json!({"n": n, "text": "x".repeat(length)}))).collect()
+    fn items(count: usize, length: usize) -> Vec<HistoryItem> {
+        (0..count).map(|n| HistoryItem::from(json!({"n": n, "text": "x".repeat(length)}))).collect()
     }
 
-    fn written(history: &History) -> Value {
+    fn written(history: &ModelHistory) -> Value {
         let body = history.body(b"[".to_vec(), b"]".to_vec());
         let length = body.size_hint().exact().unwrap();
         let text: Vec<u8> = body.0.iter().flatten().copied().collect();
@@ -190,10 +190,10 @@ mod tests {
     fn what_is_written_step_by_step_is_what_is_written_at_once() {
         for length in [1, 1000, PIECE] {
             let all = items(40, length);
-            let mut so_far = Written::default();
+            let mut so_far = WrittenSoFar::default();
             for count in [0, 1, 1, 7, 8, 30, 40] {
                 let history = so_far.follow((3, 0), Arc::new(all[..count].to_vec()));
-                assert_eq!(written(&history), written(&History::new(all[..count].to_vec())), "{count} of {length}");
+                assert_eq!(written(&history), written(&ModelHistory::new(all[..count].to_vec())), "{count} of {length}");
                 assert_eq!(written(&history).as_array().unwrap().len(), count);
             }
         }
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn only_what_is_new_is_written() {
         let all = items(200, 1000);
-        let mut so_far = Written::default();
+        let mut so_far = WrittenSoFar::default();
         let first = so_far.follow((0, 0), Arc::new(all[..150].to_vec())).pieces[0].clone();
         let mut all = Arc::new(all);
         assert_eq!(first.as_ptr(), so_far.follow((0, 0), all.clone()).pieces[0].as_ptr());
@@ -211,21 +211,21 @@ mod tests {
 
     #[test]
     fn another_window_begins_anew() {
-        let mut so_far = Written::default();
+        let mut so_far = WrittenSoFar::default();
         so_far.follow((0, 0), Arc::new(items(9, 10)));
         let history = so_far.follow((1, 0), Arc::new(items(12, 3)));
-        assert_eq!(written(&history), written(&History::new(items(12, 3))));
+        assert_eq!(written(&history), written(&ModelHistory::new(items(12, 3))));
     }
 
     #[test]
     fn what_was_taken_out_is_not_written() {
-        let mut so_far = Written::default();
+        let mut so_far = WrittenSoFar::default();
         let mut all = items(9, 10);
         so_far.follow((0, 0), Arc::new(all.clone()));
         all.remove(2);
         all.extend(items(3, 4));
         let history = so_far.follow((0, 1), Arc::new(all.clone()));
-        assert_eq!(written(&history), written(&History::new(all)));
+        assert_eq!(written(&history), written(&ModelHistory::new(all)));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Answer, Item, OnProgress, Progress, Prompt, Usage};
+use super::{HistoryItem, ModelProgress, ModelResponse, ModelUsage, OnProgress, Prompt};
 use crate::live::TURN_RESUMED;
 
 /// The tool that runs commands.
@@ -29,18 +29,18 @@ enum Line {
     Other,
 }
 
-pub fn answer(prompt: &Prompt, ids: &(dyn Fn() -> String + Send + Sync), progress: OnProgress<'_>) -> Answer {
+pub fn answer(prompt: &Prompt, ids: &(dyn Fn() -> String + Send + Sync), progress: OnProgress<'_>) -> ModelResponse {
     let (script, called) = read(prompt.history.items());
     let items = respond(&script, &called, ids);
     for item in &items {
-        progress(Progress::ItemStarted { item: item.clone() });
-        progress(Progress::ItemFinished { item: item.clone() });
+        progress(ModelProgress::ItemStarted { item: item.clone() });
+        progress(ModelProgress::ItemFinished { item: item.clone() });
     }
-    let bytes = |items: &[Item]| items.iter().map(|item| item.get().len() as u64).sum::<u64>() / 4;
-    let items: Vec<Item> = items.into_iter().map(Item::from).collect();
+    let bytes = |items: &[HistoryItem]| items.iter().map(|item| item.get().len() as u64).sum::<u64>() / 4;
+    let items: Vec<HistoryItem> = items.into_iter().map(HistoryItem::from).collect();
     let (input, output) = (bytes(prompt.history.items()), bytes(&items));
-    let usage = Usage { input_tokens: input, output_tokens: output, total_tokens: input + output, ..Usage::default() };
-    Answer { items, usage }
+    let usage = ModelUsage { input_tokens: input, output_tokens: output, total_tokens: input + output, ..ModelUsage::default() };
+    ModelResponse { items, usage }
 }
 
 /// A command that was called for already.
@@ -54,7 +54,7 @@ struct Called {
 }
 
 /// What the user wrote last, and the commands that were called for since.
-fn read(items: &[Item]) -> (String, Vec<Called>) {
+fn read(items: &[HistoryItem]) -> (String, Vec<Called>) {
     let items: Vec<Value> = items.iter().filter_map(|item| serde_json::from_str(item.get()).ok()).collect();
     let written = items.iter().enumerate().rev().find_map(|(at, item)| Some((at, text_of(item)?)).filter(|(_, text)| !is_ours(text)));
     let Some((at, script)) = written else { return (String::new(), Vec::new()) };
@@ -288,8 +288,8 @@ mod tests {
         json!({"type": "function_call_output", "call_id": id, "output": output})
     }
 
-    fn history(items: &[Value]) -> Vec<Item> {
-        items.iter().cloned().map(Item::from).collect()
+    fn history(items: &[Value]) -> Vec<HistoryItem> {
+        items.iter().cloned().map(HistoryItem::from).collect()
     }
 
     #[test]

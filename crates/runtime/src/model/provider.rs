@@ -58,9 +58,9 @@ pub enum WireApi {
 
 /// A provider's key. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(String);
+pub struct ProviderKey(String);
 
-impl Key {
+impl ProviderKey {
     pub fn new(key: impl Into<String>) -> Self {
         Self(key.into())
     }
@@ -70,7 +70,7 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for ProviderKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(…)")
     }
@@ -105,11 +105,11 @@ impl Provider {
     }
 
     /// The key as the variables have it. A variable that is named and missing is an error, not a request without a key.
-    pub fn key(&self, variable: impl Fn(&str) -> Option<String>) -> Result<Option<Key>, ProviderError> {
+    pub fn key(&self, variable: impl Fn(&str) -> Option<String>) -> Result<Option<ProviderKey>, ProviderError> {
         let Some(name) = &self.env_key else { return Ok(None) };
         let value = variable(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
         let missing = || ProviderError::NoKey { provider: self.name.clone(), variable: name.clone() };
-        value.map(|value| Some(Key::new(value))).ok_or_else(missing)
+        value.map(|value| Some(ProviderKey::new(value))).ok_or_else(missing)
     }
 
     /// Takes the values of [`Provider::env_http_headers`] from the variables; a header whose variable is missing is not sent.
@@ -175,11 +175,11 @@ mod tests {
     fn the_key_comes_from_the_named_variable_only() {
         let openai = &built_in()["openai"];
         let set = |name: &str| (name == "OPENAI_API_KEY").then(|| " sk-1 \n".to_owned());
-        assert_eq!(openai.key(set), Ok(Some(Key::new("sk-1"))));
+        assert_eq!(openai.key(set), Ok(Some(ProviderKey::new("sk-1"))));
         let error = openai.key(|_| Some("  ".into())).unwrap_err();
         assert!(error.to_string().contains("OPENAI_API_KEY"), "{error}");
         assert_eq!(built_in()["ollama"].key(|_| None), Ok(None));
-        assert_eq!(format!("{:?}", Key::new("sk-1")), "Key(…)");
+        assert_eq!(format!("{:?}", ProviderKey::new("sk-1")), "Key(…)");
     }
 
     #[test]

@@ -3,16 +3,16 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::exchange::{Call, Told};
+use super::exchange::{ModelCall, ProviderMessage};
 use super::history::Pieces;
 use super::schema::{is_strict, sound};
-use super::{Answer, Item, ModelError, OnProgress, Progress, Prompt, ReasoningPart, ToolInput, ToolSpec, Usage};
+use super::{HistoryItem, ModelError, ModelProgress, ModelResponse, ModelUsage, OnProgress, Prompt, ReasoningPart, ToolInput, ToolSpec};
 
 /// Asks once.
-pub async fn ask(call: &Call<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<Answer, ModelError> {
+pub async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
     let body = body(prompt).map_err(|error| call.nonsense(error))?;
     let mut events = call.post("responses", reqwest::Body::wrap(body), progress).await?;
-    let mut answer = Answer::default();
+    let mut answer = ModelResponse::default();
     while let Some(data) = events.next().await? {
         let event: Value = match serde_json::from_slice(&data) {
             Ok(event) => event,
@@ -28,12 +28,17 @@ pub async fn ask(call: &Call<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> 
 }
 
 /// Takes one event; the usage when it is the last.
-fn take(call: &Call<'_>, mut event: Value, answer: &mut Answer, progress: OnProgress<'_>) -> Result<Option<Usage>, ModelError> {
+fn take(
+    call: &ModelCall<'_>,
+    mut event: Value,
+    answer: &mut ModelResponse,
+    progress: OnProgress<'_>,
+) -> Result<Option<ModelUsage>, ModelError> {
     let text = |event: &Value, name: &str| event[name].as_str().unwrap_or_default().to_owned();
     match event["type"].as_str().unwrap_or_default() {
-        "response.output_item.added" => progress(Progress::ItemStarted { item: event["item"].take() }),
+        "response.output_item.added" => progress(ModelProgress::ItemStarted { item: event["item"].take() }),
         "response.output_text.delta" => {
-            progress(Progress::TextDelta { item_id: text(&event, "item_id"), delta: text(&event, "delta") });
+            progress(ModelProgress::TextDelta { item_id: text(&event, "item_id"), delta: text(&event, "delta") });
         }
         kind @ ("response.reasoning_summary_text.delta" | "response.reasoning_text.delta") => {
             let index = |name: &str| event[name].as_u64().and_then(|index| u32::try_from(index).ok()).unwrap_or(0);
@@ -41,21 +46,21 @@ fn take(call: &Call<'_>, mut event: Value, answer: &mut Answer, progress: OnProg
                 "response.reasoning_text.delta" => ReasoningPart::Content(index("content_index")),
                 _ => ReasoningPart::Summary(index("summary_index")),
             };
-            progress(Progress::ReasoningDelta { item_id: text(&event, "item_id"), part, delta: text(&event, "delta") });
+            progress(ModelProgress::ReasoningDelta { item_id: text(&event, "item_id"), part, delta: text(&event, "delta") });
         }
         "response.output_item.done" => {
             let item = event["item"].take();
             if !item.is_object() {
                 return Err(call.nonsense("an item that is no object"));
             }
-            answer.items.push(Item::from(item.clone()));
-            progress(Progress::ItemFinished { item });
+            answer.items.push(HistoryItem::from(item.clone()));
+            progress(ModelProgress::ItemFinished { item });
         }
         "response.completed" => return Ok(Some(usage(&event["response"]["usage"]))),
-        "response.failed" => return Err(call.failure(500, Told::from_value(&event["response"]["error"]), None)),
+        "response.failed" => return Err(call.failure(500, ProviderMessage::from_value(&event["response"]["error"]), None)),
         "error" => {
             let told = if event["error"].is_null() { &event } else { &event["error"] };
-            return Err(call.failure(500, Told::from_value(told), None));
+            return Err(call.failure(500, ProviderMessage::from_value(told), None));
         }
         "response.incomplete" => {
             let reason = text(&event["response"]["incomplete_details"], "reason");
@@ -66,10 +71,10 @@ fn take(call: &Call<'_>, mut event: Value, answer: &mut Answer, progress: OnProg
     Ok(None)
 }
 
-fn usage(usage: &Value) -> Usage {
+fn usage(usage: &Value) -> ModelUsage {
     let number = |value: &Value| value.as_u64().unwrap_or(0);
     let (input, output) = (number(&usage["input_tokens"]), number(&usage["output_tokens"]));
-    Usage {
+    ModelUsage {
         input_tokens: input,
         cached_input_tokens: number(&usage["input_tokens_details"]["cached_tokens"]),
         output_tokens: output,

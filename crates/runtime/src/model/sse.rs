@@ -7,7 +7,7 @@ const MAX_EVENT: usize = 32 << 20;
 
 /// Takes bytes as they come and gives events as they are whole. Only their data is of interest here.
 #[derive(Default)]
-pub struct Decoder {
+pub struct EventDecoder {
     pending: BytesMut,
     /// How much of `pending` was searched for the end of a line already.
     searched: usize,
@@ -19,7 +19,7 @@ pub struct Decoder {
 #[derive(Debug, PartialEq, Eq)]
 pub struct TooLong;
 
-impl Decoder {
+impl EventDecoder {
     pub fn push(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
     }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     fn all(chunks: &[&[u8]]) -> Vec<String> {
-        let mut decoder = Decoder::default();
+        let mut decoder = EventDecoder::default();
         let mut events = Vec::new();
         for chunk in chunks {
             decoder.push(chunk);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn the_last_event_needs_no_empty_line() {
-        let mut decoder = Decoder::default();
+        let mut decoder = EventDecoder::default();
         decoder.push(b"data: x\n");
         assert_eq!(decoder.next(), Ok(None));
         assert_eq!(decoder.last().as_deref(), Some(&b"x"[..]));
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn an_endless_line_is_given_up() {
-        let mut decoder = Decoder::default();
+        let mut decoder = EventDecoder::default();
         let chunk = vec![b'x'; 1 << 20];
         let mut pushed = 0;
         while decoder.next().is_ok() {

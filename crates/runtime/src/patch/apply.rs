@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{Chunk, Line};
+use super::{Chunk, PatchLine};
 
 /// The text afterwards and how many lines came and went.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,15 +35,15 @@ pub fn apply(text: &str, chunks: &[Chunk]) -> Result<Applied, ApplyError> {
         for line in &chunk.lines {
             match line {
                 // It stays exactly as the file has it, whatever the model made of its blanks.
-                Line::Kept(_) => {
+                PatchLine::Kept(_) => {
                     out.push(lines[at]);
                     at += 1;
                 }
-                Line::Removed(_) => {
+                PatchLine::Removed(_) => {
                     removed += 1;
                     at += 1;
                 }
-                Line::Added(text) => {
+                PatchLine::Added(text) => {
                     added += 1;
                     out.push(text);
                 }
@@ -65,7 +65,7 @@ fn find(lines: &[&str], from: usize, chunk: &Chunk) -> Result<usize, ApplyError>
         let place = search(lines, from, &[heading], false);
         from = place.ok_or_else(|| ApplyError::NoHeading { heading: heading.clone(), after: from })? + 1;
     }
-    let wanted: Vec<&str> = chunk.lines.iter().filter_map(Line::present).collect();
+    let wanted: Vec<&str> = chunk.lines.iter().filter_map(PatchLine::present).collect();
     if wanted.is_empty() {
         // Only new lines: behind the heading if there is one, else at the end.
         return Ok(if chunk.heading.is_some() && !chunk.at_end { from } else { lines.len() });
@@ -114,9 +114,9 @@ mod tests {
     /// Lines begin with a blank, `-` or `+`, as in a patch.
     fn chunk(heading: Option<&str>, lines: &[&str]) -> Chunk {
         let line = |text: &&str| match text.split_at(1) {
-            ("-", rest) => Line::Removed(rest.to_owned()),
-            ("+", rest) => Line::Added(rest.to_owned()),
-            (_, rest) => Line::Kept(rest.to_owned()),
+            ("-", rest) => PatchLine::Removed(rest.to_owned()),
+            ("+", rest) => PatchLine::Added(rest.to_owned()),
+            (_, rest) => PatchLine::Kept(rest.to_owned()),
         };
         Chunk { heading: heading.map(str::to_owned), lines: lines.iter().map(line).collect(), at_end: false }
     }
@@ -185,8 +185,8 @@ mod tests {
             let lines: Vec<String> = (0..count).map(|n| format!("line {n}")).collect();
             let from = from % count;
             let end = (from + length).min(count);
-            let removed = lines[from..end].iter().cloned().map(Line::Removed);
-            let change = Chunk { lines: removed.chain(new.iter().cloned().map(Line::Added)).collect(), ..Chunk::default() };
+            let removed = lines[from..end].iter().cloned().map(PatchLine::Removed);
+            let change = Chunk { lines: removed.chain(new.iter().cloned().map(PatchLine::Added)).collect(), ..Chunk::default() };
             let mut expected = lines.clone();
             expected.splice(from..end, new.clone());
             let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{Chunk, FileChange, Line, Patch};
+use super::{Chunk, FileChange, Patch, PatchLine};
 
 const BEGIN: &str = "*** Begin Patch";
 const END: &str = "*** End Patch";
@@ -228,11 +228,11 @@ impl<'t> Parser<'t> {
             let (line, text) = self.next()?;
             at = line;
             chunk.lines.push(match text.split_at_checked(1) {
-                Some((" ", rest)) => Line::Kept(rest.to_owned()),
-                Some(("-", rest)) => Line::Removed(rest.to_owned()),
-                Some(("+", rest)) => Line::Added(rest.to_owned()),
+                Some((" ", rest)) => PatchLine::Kept(rest.to_owned()),
+                Some(("-", rest)) => PatchLine::Removed(rest.to_owned()),
+                Some(("+", rest)) => PatchLine::Added(rest.to_owned()),
                 // Models drop the blank in front of an empty context line.
-                _ if text.is_empty() => Line::Kept(String::new()),
+                _ if text.is_empty() => PatchLine::Kept(String::new()),
                 _ => return Err(ParseError::NotAChange { line, found: text.to_owned() }),
             });
         }
@@ -261,7 +261,7 @@ fn value(line: &str, header: &'static str, number: usize) -> Result<Option<Strin
 mod tests {
     use proptest::prelude::*;
 
-    use super::Line::{Added, Kept, Removed};
+    use super::PatchLine::{Added, Kept, Removed};
     use super::*;
 
     fn one(text: &str) -> FileChange {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use outpost_environment::{Captured, Member, State, StepView};
+use outpost_environment::{Captured, ConnectionState, StepView, ViewMember};
 use outpost_thread::Thread;
 use outpost_wire::intent::{EnvironmentId, Selection};
 use tokio::time::{Instant, timeout_at};
 
-use super::Shared;
+use super::RuntimeShared;
 use super::open::is_internal;
-use crate::capabilities::{Look, StepCapabilities};
+use crate::capabilities::{CapabilityQuery, StepCapabilities};
 use crate::mcp::binding::{Bind, Patience, bind, declared, environments};
 use crate::mcp::refresh::working_directory;
 use crate::mcp::{Binding, Declared, Requirements};
@@ -20,10 +20,10 @@ use crate::policy::ApprovalPolicy;
 use crate::settings;
 use crate::tools::catalogue::{Offer, shared as catalogue};
 use crate::tools::permit::silence;
-use crate::tools::processes::Processes;
+use crate::tools::processes::BackgroundProcesses;
 use crate::tools::{DynamicTool, StepTools};
 
-impl Shared {
+impl RuntimeShared {
     /// How a thread's environments stand now.
     pub fn view(&self, thread: &Thread) -> StepView {
         let nothing = Selection::default();
@@ -50,7 +50,7 @@ impl Shared {
             // Before looking, so that nothing between the two is missed.
             changes.mark_unchanged();
             let view = self.view_with(thread, servers);
-            let starts = |member: &Member| matches!(member.captured, Captured::Starting);
+            let starts = |member: &ViewMember| matches!(member.captured, Captured::Starting);
             let primary_starts = view.selected().next().is_some_and(starts);
             // Also those that are here only for a capability root or an MCP server.
             let others_start = view.members().iter().skip(1).any(starts);
@@ -113,10 +113,10 @@ impl Shared {
     }
 
     /// Everything that a step of this thread can use.
-    pub async fn capture(self: &Arc<Self>, thread: &Thread, processes: Arc<Processes>) -> StepTools {
+    pub async fn capture(self: &Arc<Self>, thread: &Thread, processes: Arc<BackgroundProcesses>) -> StepTools {
         let (view, declared) = self.view_with_servers(thread).await;
         let infos = view.workplaces().filter_map(|place| match place.handle.state() {
-            State::Ready(connected) => Some((place.attachment.environment_id.clone(), connected.info.clone())),
+            ConnectionState::Ready(connected) => Some((place.attachment.environment_id.clone(), connected.info.clone())),
             _ => None,
         });
         let infos = infos.collect();
@@ -175,7 +175,7 @@ impl Shared {
         let host = self.host_roots();
         let host = if host.is_empty() { None } else { self.host().await.map(|handle| (handle, host)) };
         let (discoveries, patience) = (&self.discoveries, self.config.discovery_patience);
-        let mut step = Look { discoveries, patience, mode, view, roots: &thread.capability_roots, host }.capture().await;
+        let mut step = CapabilityQuery { discoveries, patience, mode, view, roots: &thread.capability_roots, host }.capture().await;
         self.keep_wanted(&mut step.skills);
         step
     }

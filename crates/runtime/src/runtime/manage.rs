@@ -14,11 +14,11 @@ use outpost_wire::intent::{CapabilityRoot, EnvironmentId, RootsError};
 use thiserror::Error;
 
 use super::open::Life;
-use super::{Runtime, Shared, to_the_end};
-use crate::agents::Seat;
+use super::{Runtime, RuntimeShared, run_uncancelled};
+use crate::agents::AgentSlot;
 use crate::capabilities::StepCapabilities;
-use crate::live::{Command, LiveThread};
-use crate::mcp::layers::{Layer, SESSION_LAYER, merged, problems};
+use crate::live::{DriverCommand, LiveThread};
+use crate::mcp::layers::{SESSION_LAYER, ServerLayer, merged, problems};
 use crate::model::ProviderError;
 
 #[derive(Debug, Error)]
@@ -96,7 +96,7 @@ impl Runtime {
     pub async fn start(&self, start: StartThread) -> Result<LiveThread, ThreadError> {
         self.0.check_roots(&start.created.capability_roots, &[])?;
         let shared = self.0.clone();
-        to_the_end(async move { shared.start(start, None).await }).await
+        run_uncancelled(async move { shared.start(start, None).await }).await
     }
 
     /// A thread that is stored; if it runs already, that one.
@@ -116,7 +116,7 @@ impl Runtime {
 
     /// The same as [`Runtime::resume`], also if another program holds it.
     pub async fn take_over(&self, id: ThreadId) -> Result<LiveThread, ThreadError> {
-        to_the_end(self.0.clone().load_as(id, ClaimMode::TakeOver)).await
+        run_uncancelled(self.0.clone().load_as(id, ClaimMode::TakeOver)).await
     }
 
     pub async fn fork(&self, fork: ForkThread) -> Result<LiveThread, ThreadError> {
@@ -124,7 +124,7 @@ impl Runtime {
             self.0.check_roots(roots, &[])?;
         }
         let shared = self.0.clone();
-        to_the_end(async move { shared.fork(fork, None).await }).await
+        run_uncancelled(async move { shared.fork(fork, None).await }).await
     }
 
     /// How often an executor has told what a folder holds, rather than that it is still the same.
@@ -152,7 +152,7 @@ impl Runtime {
         let mut tasks = tokio::task::JoinSet::new();
         for live in self.0.all_live() {
             tasks.spawn(async move {
-                let command = Command::Shutdown(InterruptReason::Shutdown);
+                let command = DriverCommand::Shutdown(InterruptReason::Shutdown);
                 match tokio::time::timeout(within, live.mailbox.send(command)).await {
                     // Its driver has ended already.
                     Ok(Err(_)) => return (live.id, Outcome::Completed),
@@ -198,7 +198,7 @@ enum Outcome {
     TimedOut,
 }
 
-impl Shared {
+impl RuntimeShared {
     /// The check of roots that a client names: those that are known already may be in environments that are gone.
     pub fn check_roots(&self, roots: &[CapabilityRoot], known: &[CapabilityRoot]) -> Result<(), ThreadError> {
         CapabilityRoot::check_all(roots)?;
@@ -209,7 +209,7 @@ impl Shared {
         }
     }
 
-    pub(super) async fn start(self: &Arc<Self>, start: StartThread, seat: Option<Seat>) -> Result<LiveThread, ThreadError> {
+    pub(super) async fn start(self: &Arc<Self>, start: StartThread, seat: Option<AgentSlot>) -> Result<LiveThread, ThreadError> {
         let StartThread { mut created, reserved, history, ephemeral } = start;
         CapabilityRoot::check_all(&created.capability_roots)?;
         if let Some(provider) = &created.settings.model_provider
@@ -254,7 +254,7 @@ impl Shared {
     }
 
     /// Starts the driver of a thread that is new, and tells of it.
-    fn bring_up(self: &Arc<Self>, store: Store, lease: Lease, thread: Thread, seat: Option<Seat>) -> LiveThread {
+    fn bring_up(self: &Arc<Self>, store: Store, lease: Lease, thread: Thread, seat: Option<AgentSlot>) -> LiveThread {
         let id = thread.id;
         let seat = seat.unwrap_or_else(|| self.seat(&thread));
         let live = self.run(Life::New, store, lease, thread, seat);
@@ -278,8 +278,8 @@ impl Shared {
         layer.tell_unknown_keys();
         // Whether what it changes fits what lies in files is seen when both are put together.
         let whole = |value: &serde_json::Value| value.get("command").is_some() || value.get("url").is_some() || !value.is_object();
-        let own = Layer(layer.0.into_iter().filter(|(name, value)| whole(value) && !missing.contains_key(name)).collect());
-        let problems = problems(&merged(&Layer::default(), &own, self.mcp.pool.limits()));
+        let own = ServerLayer(layer.0.into_iter().filter(|(name, value)| whole(value) && !missing.contains_key(name)).collect());
+        let problems = problems(&merged(&ServerLayer::default(), &own, self.mcp.pool.limits()));
         if !problems.is_empty() {
             return Err(ThreadError::Invalid(problems.join("; ")));
         }
@@ -291,7 +291,7 @@ impl Shared {
         self.config.window(&self.models.model_name(settings)) / 100 * 80
     }
 
-    pub(super) async fn fork(self: &Arc<Self>, fork: ForkThread, seat: Option<Seat>) -> Result<LiveThread, ThreadError> {
+    pub(super) async fn fork(self: &Arc<Self>, fork: ForkThread, seat: Option<AgentSlot>) -> Result<LiveThread, ThreadError> {
         let ForkThread { parent, point, mut forked, ephemeral } = fork;
         if let Some(roots) = &forked.capability_roots {
             CapabilityRoot::check_all(roots)?;
@@ -420,7 +420,7 @@ impl Shared {
         self.resting.forget(id);
         let Some(live) = self.in_slot(id) else { return };
         // If it is not taken any more, the thread is ending already.
-        let _ = live.mailbox.send(Command::Shutdown(reason)).await;
+        let _ = live.mailbox.send(DriverCommand::Shutdown(reason)).await;
         live.ended().await;
     }
 }

@@ -11,11 +11,11 @@ use outpost_wire::intent::Selection;
 use tokio::sync::{mpsc, watch};
 
 use super::manage::ThreadError;
-use super::{AgentStart, Shared, lock, to_the_end};
-use crate::agents::Seat;
-use crate::driver::{Driver, Start};
-use crate::feed::{Feed, FeedLimits};
-use crate::live::{Command, Event, LiveThread, Status};
+use super::{AgentStart, RuntimeShared, lock, run_uncancelled};
+use crate::agents::AgentSlot;
+use crate::driver::{Driver, DriverStart};
+use crate::feed::{FeedLimits, ThreadFeed};
+use crate::live::{DriverCommand, LiveThread, ThreadActivity, ThreadEvent};
 
 /// So many commands may wait for a thread.
 const MAILBOX: usize = 64;
@@ -27,10 +27,10 @@ pub(super) enum Life {
     Again,
 }
 
-impl Shared {
+impl RuntimeShared {
     /// A thread, loaded if it was not. Two who ask at the same time get the same one.
     pub async fn load(self: Arc<Self>, id: ThreadId) -> Result<LiveThread, ThreadError> {
-        to_the_end(self.load_as(id, ClaimMode::IfFree)).await
+        run_uncancelled(self.load_as(id, ClaimMode::IfFree)).await
     }
 
     /// A thread by its journal.
@@ -160,7 +160,7 @@ impl Shared {
     pub fn busy(self: Arc<Self>, id: ThreadId) -> Pin<Box<dyn Future<Output = Option<LiveThread>> + Send>> {
         Box::pin(async move {
             if let Some(live) = self.live(id) {
-                return matches!(live.status(), Status::Active { .. }).then_some(live);
+                return matches!(live.status(), ThreadActivity::Active { .. }).then_some(live);
             }
             let thread = self.state_of(id).await.ok()?;
             if thread.turn.is_none() && thread.queued.is_empty() {
@@ -198,12 +198,12 @@ impl Shared {
     }
 
     /// Starts the driver of a thread.
-    pub(super) fn run(self: &Arc<Self>, life: Life, store: Store, lease: Lease, thread: Thread, seat: Seat) -> LiveThread {
+    pub(super) fn run(self: &Arc<Self>, life: Life, store: Store, lease: Lease, thread: Thread, seat: AgentSlot) -> LiveThread {
         let id = thread.id;
         let maker = thread.metadata.parent.as_ref().map(|parent| parent.thread);
         let (mailbox, commands) = mpsc::channel(MAILBOX);
-        let (status, watched) = watch::channel(Status::of(&thread));
-        let feed = Arc::new(Feed::new(FeedLimits::default()));
+        let (status, watched) = watch::channel(ThreadActivity::of(&thread));
+        let feed = Arc::new(ThreadFeed::new(FeedLimits::default()));
         let live = LiveThread { id, mailbox, feed: feed.clone(), status: watched, maker, internal: is_internal(&thread) };
         self.resting.forget(id);
         *lock(&self.slot(id).live) = Some(live.clone());
@@ -212,7 +212,7 @@ impl Shared {
             let start = AgentStart { thread: Arc::new(thread.clone()), maker, is_new: life == Life::New };
             self.agent_starts.publish(start, 4096);
         }
-        let driver = Driver::new(Start { shared: self.clone(), store, lease, thread, feed, status, mailbox: commands, seat });
+        let driver = Driver::new(DriverStart { shared: self.clone(), store, lease, thread, feed, status, mailbox: commands, seat });
         let (shared, own) = (self.clone(), live.clone());
         tokio::spawn(async move {
             driver.run().await;
@@ -233,7 +233,12 @@ impl Shared {
 
     /// Closes the mailbox of a thread, unless it has subscribers, a handle that is in use, or a command that waits: a handle that is
     /// taken later is a closed one.
-    pub(crate) fn close_if_unneeded(&self, id: ThreadId, mailbox: &mut mpsc::Receiver<Command>, feed: &Feed<Event>) -> bool {
+    pub(crate) fn close_if_unneeded(
+        &self,
+        id: ThreadId,
+        mailbox: &mut mpsc::Receiver<DriverCommand>,
+        feed: &ThreadFeed<ThreadEvent>,
+    ) -> bool {
         let Some(slot) = lock(&self.threads).get(&id).cloned() else { return true };
         let live = lock(&slot.live);
         if is_held(mailbox) || !mailbox.is_empty() || feed.has_readers() {
@@ -258,7 +263,7 @@ impl Shared {
 }
 
 /// Whether a handle of a thread is in use, besides those that keep it.
-pub(crate) fn is_held(mailbox: &mpsc::Receiver<Command>) -> bool {
+pub(crate) fn is_held(mailbox: &mpsc::Receiver<DriverCommand>) -> bool {
     // One in its slot, one with the task that waits for its end.
     mailbox.sender_strong_count() > 2
 }

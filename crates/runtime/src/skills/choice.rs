@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Skill;
 use super::host::lock;
-use crate::runtime::{Runtime, Shared};
+use crate::runtime::{Runtime, RuntimeShared};
 
 /// A skill that is wanted or not: by its name wherever it is, or by the path of its file on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ impl Runtime {
     }
 }
 
-impl Shared {
+impl RuntimeShared {
     /// Leaves only those skills that the user wants.
     pub(crate) fn keep_wanted(&self, skills: &mut Vec<Skill>) {
         let choices = lock(&self.host_skills.choices);

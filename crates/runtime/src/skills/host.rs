@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outpost_environment::{Environment, Repeat, Wanted};
+use outpost_environment::{Environment, Repeat, WantedFolder};
 use outpost_wire::PathUri;
 use outpost_wire::exec::discovery::DiscoveredRoot;
 use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
@@ -13,8 +13,8 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use super::choice::{SkillChoice, is_wanted};
-use super::{Reader, Skill, SkillSource};
-use crate::runtime::{Runtime, Shared};
+use super::{Skill, SkillReader, SkillSource};
+use crate::runtime::{Runtime, RuntimeShared};
 
 /// So many directories above a working directory are looked at.
 const MAX_ABOVE: usize = 16;
@@ -22,7 +22,7 @@ const MAX_ABOVE: usize = 16;
 /// Whom a skill is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum SkillScope {
+pub enum HostSkillScope {
     User,
     Repo,
     System,
@@ -32,7 +32,7 @@ pub enum SkillScope {
 /// A folder of this machine that holds skills.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRoot {
-    pub scope: SkillScope,
+    pub scope: HostSkillScope,
     pub path: PathUri,
 }
 
@@ -81,7 +81,7 @@ pub struct ListedSkill {
     pub description: String,
     pub short_description: Option<String>,
     pub path: String,
-    pub scope: SkillScope,
+    pub scope: HostSkillScope,
     pub enabled: bool,
     pub plugin_id: Option<String>,
 }
@@ -123,7 +123,7 @@ impl Runtime {
     }
 }
 
-impl Shared {
+impl RuntimeShared {
     /// This machine, if there is an executor on it and it works.
     pub(crate) async fn host(&self) -> Option<Environment> {
         let handle = self.registry.get(&EnvironmentId::local())?;
@@ -136,14 +136,14 @@ impl Shared {
     /// The folders of this machine, those of the configuration first.
     pub(crate) fn host_roots(&self) -> Vec<HostRoot> {
         let extra = self.host_skills.extra.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let extra = extra.into_iter().map(|path| HostRoot { scope: SkillScope::User, path });
+        let extra = extra.into_iter().map(|path| HostRoot { scope: HostSkillScope::User, path });
         self.config.host_skills.iter().cloned().chain(extra).collect()
     }
 
     /// What folders of this machine hold. They are the user's own, so nothing confines the look.
     pub(super) async fn look_at_host(&self, roots: &[HostRoot]) -> Vec<(HostRoot, Environment, Arc<DiscoveredRoot>)> {
         let Some(handle) = self.host().await else { return Vec::new() };
-        let wanted: Vec<Wanted> = roots.iter().map(|root| Wanted { path: root.path.clone(), sandbox: None }).collect();
+        let wanted: Vec<WantedFolder> = roots.iter().map(|root| WantedFolder { path: root.path.clone(), sandbox: None }).collect();
         match self.discoveries.look(&handle, &wanted, self.config.discovery_patience).await {
             Ok(found) => roots.iter().cloned().zip(found).map(|(root, found)| (root, handle.clone(), found)).collect(),
             Err(error) => {
@@ -159,13 +159,13 @@ impl Shared {
         if let Some(handle) = self.host().await {
             let top = repository(&handle, cwd, None).await.unwrap_or_else(|| cwd.clone());
             let within = above(cwd).into_iter().filter(|directory| directory.is_within(&top));
-            roots.extend(within.map(|directory| HostRoot { scope: SkillScope::Repo, path: directory.join(FOLDER) }));
+            roots.extend(within.map(|directory| HostRoot { scope: HostSkillScope::Repo, path: directory.join(FOLDER) }));
         }
         roots.extend(self.host_roots());
         for (root, handle, found) in self.look_at_host(&roots).await {
             let problem = found.error.iter().filter(|error| !is_missing(error)).chain(&found.warnings);
             list.errors.extend(problem.map(|message| SkillProblem { path: root.path.to_syntax(), message: message.clone() }));
-            let reader = Reader { handle, sandbox: None, patience: self.config.discovery_patience };
+            let reader = SkillReader { handle, sandbox: None, patience: self.config.discovery_patience };
             let (skills, warnings) = Skill::read_all(&found, &EnvironmentId::local(), &SkillSource::Host, &reader);
             list.errors.extend(warnings.into_iter().map(|warning| SkillProblem { path: warning.path, message: warning.message }));
             let choices = lock(&self.host_skills.choices).clone();
@@ -182,7 +182,7 @@ impl Shared {
 }
 
 impl Skill {
-    fn listed(self, scope: SkillScope, path: String) -> ListedSkill {
+    fn listed(self, scope: HostSkillScope, path: String) -> ListedSkill {
         let plugin_id = self.name.split_once(':').map(|(plugin, _)| plugin.to_owned());
         let Self { name, description, short_description, .. } = self;
         ListedSkill { name, description, short_description, path, scope, enabled: true, plugin_id }

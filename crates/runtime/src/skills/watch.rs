@@ -10,7 +10,7 @@ use outpost_wire::exec::discovery::DiscoveredRoot;
 use tokio::sync::watch;
 
 use super::host::HostRoot;
-use crate::runtime::Shared;
+use crate::runtime::RuntimeShared;
 
 /// How often folders are looked at that cannot be watched.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ struct Watched {
 }
 
 /// Looks again whenever something changes, until the last listener is gone.
-pub(super) async fn watch_host(shared: Weak<Shared>, sender: watch::Sender<u64>) {
+pub(super) async fn watch_host(shared: Weak<RuntimeShared>, sender: watch::Sender<u64>) {
     let mut before: Option<Vec<Arc<DiscoveredRoot>>> = None;
     loop {
         let Some(host) = shared.upgrade() else { return };

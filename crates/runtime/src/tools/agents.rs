@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::call::parse;
 use super::{CallContext, CallEnd, ResultType};
-use crate::live::{NewInput, Status};
+use crate::live::{NewInput, ThreadActivity};
 
 /// What an agent wants of others.
 #[derive(Debug)]
@@ -18,8 +18,8 @@ pub enum AgentCall {
     Spawn(Spawn),
     Send(Send),
     Wait(Wait),
-    Interrupt(Target),
-    Close(Target),
+    Interrupt(AgentTarget),
+    Close(AgentTarget),
     List,
 }
 
@@ -50,7 +50,7 @@ pub struct Wait {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Target {
+pub struct AgentTarget {
     target: String,
 }
 
@@ -199,12 +199,12 @@ async fn wait_for(wait: Wait, context: &CallContext) -> Result<Outcome, String> 
     let mut states = BTreeMap::new();
     for id in ids {
         let status = context.shared.status(id);
-        let is_active = matches!(status, Some(Status::Active { .. }));
+        let is_active = matches!(status, Some(ThreadActivity::Active { .. }));
         let message = if is_active { None } else { context.shared.last_message(id).await };
         let state = if is_active { "running" } else { "completed" };
         agents.insert(id.to_string(), json!({"status": state, "message": message}));
         let (status, message) = match status {
-            Some(Status::Broken { reason }) => ("errored", Some(reason)),
+            Some(ThreadActivity::Broken { reason }) => ("errored", Some(reason)),
             _ => (state, message),
         };
         states.insert(id, AgentState { status, message });
@@ -212,7 +212,7 @@ async fn wait_for(wait: Wait, context: &CallContext) -> Result<Outcome, String> 
     Ok(Outcome { said: Value::Object(agents), states, facts: vec![] })
 }
 
-async fn interrupt(target: &Target, context: &CallContext) -> Result<Outcome, String> {
+async fn interrupt(target: &AgentTarget, context: &CallContext) -> Result<Outcome, String> {
     let id = own(&target.target, context)?;
     if let Some(agent) = context.shared.live(id) {
         agent.interrupt(None, InterruptReason::Replaced).await.map_err(|error| error.to_string())?;
@@ -220,7 +220,7 @@ async fn interrupt(target: &Target, context: &CallContext) -> Result<Outcome, St
     Ok(Outcome::of(json!({"interrupted": true}), id, "interrupted"))
 }
 
-async fn close(target: &Target, context: &CallContext) -> Result<Outcome, String> {
+async fn close(target: &AgentTarget, context: &CallContext) -> Result<Outcome, String> {
     let id = own(&target.target, context)?;
     context.shared.unload_tree(id, InterruptReason::Replaced).await.map_err(|error| error.to_string())?;
     let closed = AgentClosed { child: id, reason: None };
@@ -232,7 +232,7 @@ async fn list(context: &CallContext) -> Outcome {
     let mut states = BTreeMap::new();
     for (id, agent) in &context.thread.agents {
         let (state, status) = match context.shared.status(*id) {
-            Some(Status::Active { .. }) => ("running", "running"),
+            Some(ThreadActivity::Active { .. }) => ("running", "running"),
             _ if agent.open => ("idle", "completed"),
             _ => ("closed", "shutdown"),
         };

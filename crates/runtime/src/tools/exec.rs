@@ -20,15 +20,15 @@ use super::narrow;
 use super::output::HeadTail;
 use super::patching::named_once;
 use super::permit::{SandboxPermissions, additional};
-use super::processes::{End, Processes, Running, Terms};
-use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, USER_COMMAND, Work};
+use super::processes::{BackgroundProcesses, ProcessEnd, RunningCommand, Terms};
+use super::{ApprovedCall, CallContext, CallEnd, CallPlan, RequestedCall, ResultType, StepTools, USER_COMMAND, Work};
 use crate::approvals::Bound;
 use crate::denial::{self, Around};
+use crate::extra_permissions::ExtraPermissions;
 use crate::patch;
 use crate::permissions::UNENFORCEABLE;
-use crate::permits::Permits;
-use crate::policy::{ApprovalPolicy, Course, Request};
-use crate::rules::{self, Verdict};
+use crate::policy::{ApprovalPolicy, ApprovalRequest, Course};
+use crate::rules::{self, RulesVerdict};
 
 const DEFAULT_YIELD: u64 = 10_000;
 /// A command that the user wrote is waited for until it ends: no model is there to come back for its output.
@@ -83,7 +83,7 @@ pub struct WriteStdin {
 /// A command that may run.
 pub(crate) struct ExecRun {
     origin: Origin,
-    processes: Arc<Processes>,
+    processes: Arc<BackgroundProcesses>,
     terms: Terms,
     /// What it is called while it outlives its call.
     session: u64,
@@ -109,7 +109,7 @@ enum Origin {
 pub(crate) struct StdinRun {
     /// The command as it was started, if that was in an earlier life of this thread.
     earlier: Option<EarlierCommand>,
-    processes: Arc<Processes>,
+    processes: Arc<BackgroundProcesses>,
     session: u64,
     /// The name of the write: a call that is taken up after a restart writes nothing twice.
     write: String,
@@ -119,7 +119,7 @@ pub(crate) struct StdinRun {
 }
 
 impl StepTools {
-    pub(super) fn plan_exec(&self, asked: &Asked<'_>, exec: ExecCommand) -> Plan {
+    pub(super) fn plan_exec(&self, asked: &RequestedCall<'_>, exec: ExecCommand) -> CallPlan {
         let (call, fail) = (asked.call, |why: &str| asked.fail(why));
         let dressed = patch::parse_command(&exec.cmd);
         let header = dressed.as_ref().and_then(|(_, parsed)| parsed.as_ref().ok()?.environment.as_deref());
@@ -157,7 +157,7 @@ impl StepTools {
             (Err(why), _) => return fail(&why),
             (Ok(more), Some(sandbox)) => more.beyond_on_machine(sandbox),
             // Where there is no sandbox there is nothing to add.
-            (Ok(_), None) => Permits::default(),
+            (Ok(_), None) => ExtraPermissions::default(),
         };
         if let Some(why) = self.forbidden(place.handle, &additional) {
             return fail(&why);
@@ -165,12 +165,12 @@ impl StepTools {
         let Some(info) = self.info(&place.attachment.environment_id) else { return fail("the environment tells nothing about itself") };
         let shell = exec.shell.clone().unwrap_or_else(|| info.shell.path.clone());
         let full_access = self.mode_in(place.handle).is_full_access();
-        let request = Request { escalated, widened: !additional.is_empty(), full_access };
+        let request = ApprovalRequest { escalated, widened: !additional.is_empty(), full_access };
         let id = place.attachment.environment_id.clone();
         let mut verdict = self.rules.judge(&exec.cmd, id.as_str());
         // The rules are about what a shell does with a command; what another program does is unknown.
-        if verdict == Verdict::Allowed && !rules::is_shell(&shell, &info.shell.path) {
-            verdict = Verdict::Silent;
+        if verdict == RulesVerdict::Allowed && !rules::is_shell(&shell, &info.shell.path) {
+            verdict = RulesVerdict::Silent;
         }
         let (sandboxed, why) = match self.course(place.handle, &verdict, request) {
             Course::Run { sandboxed } => (sandboxed, None),
@@ -236,7 +236,7 @@ impl StepTools {
         if self.scripted {
             detail["untilItEnds"] = true.into();
         }
-        Plan::Run(Box::new(Run {
+        CallPlan::Run(Box::new(ApprovedCall {
             call: call.id.clone(),
             tool: call.tool.clone(),
             environment: Some(id.clone()),
@@ -247,7 +247,7 @@ impl StepTools {
         }))
     }
 
-    pub(super) fn plan_stdin(&self, asked: &Asked<'_>, write: WriteStdin) -> Plan {
+    pub(super) fn plan_stdin(&self, asked: &RequestedCall<'_>, write: WriteStdin) -> CallPlan {
         let call = asked.call;
         let here = self.processes.get(write.session_id).map(|running| (running.call.clone(), running.terms.clone()));
         let earlier = || asked.earlier.as_ref().map(|earlier| (earlier.call.clone(), earlier.terms.clone()));
@@ -267,7 +267,7 @@ impl StepTools {
             yield_time: Duration::from_millis(write.yield_time_ms.unwrap_or(usual).clamp(least, most)),
             output_tokens: write.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
         };
-        Plan::Run(Box::new(Run {
+        CallPlan::Run(Box::new(ApprovedCall {
             call: call.id.clone(),
             tool: call.tool.clone(),
             environment: None,
@@ -282,7 +282,7 @@ impl StepTools {
     /// What comes before something is typed into a command. A yes to a command, or a rule that allows it, says nothing of what is
     /// typed into it later: a shell carries out whatever that is. Where it could do more than every command of the agent can, the
     /// user is asked again.
-    fn before_typing(&self, asked: &Asked<'_>, write: &WriteStdin, command: &CallId, terms: &Terms) -> Option<Plan> {
+    fn before_typing(&self, asked: &RequestedCall<'_>, write: &WriteStdin, command: &CallId, terms: &Terms) -> Option<CallPlan> {
         // Interrupts and ends of input carry nothing out.
         if write.chars.chars().all(|c| matches!(c, '\u{3}' | '\u{4}' | '\u{1c}')) {
             return None;
@@ -324,7 +324,7 @@ impl StepTools {
     }
 
     /// A command that the user typed. It runs as the user, not as the agent: without a sandbox.
-    pub(crate) fn user_command(&self, call: &CallId, command: &str, id: &EnvironmentId) -> Run {
+    pub(crate) fn user_command(&self, call: &CallId, command: &str, id: &EnvironmentId) -> ApprovedCall {
         let process = self.processes.name(0, call);
         let place = self.view.workplace(Some(id.as_str()));
         let work = match (place, self.info(id)) {
@@ -354,7 +354,7 @@ impl StepTools {
         };
         let cwd = self.view.workplace(Some(id.as_str())).map(|place| place.attachment.cwd.clone());
         let detail = cwd.ok().map(|cwd| command_detail(command, &cwd, id, "userShell"));
-        Run {
+        ApprovedCall {
             call: call.clone(),
             tool: USER_COMMAND.into(),
             environment: Some(id.clone()),
@@ -436,7 +436,7 @@ fn overlay(thread: &str, environment: &str) -> BTreeMap<String, String> {
 
 impl ExecRun {
     /// A command of an earlier life. Its parameters are read again from what asked for it.
-    pub fn adopted(started: &CallStarted, item: Option<&Raw>, processes: Arc<Processes>) -> Option<Self> {
+    pub fn adopted(started: &CallStarted, item: Option<&Raw>, processes: Arc<BackgroundProcesses>) -> Option<Self> {
         #[derive(Deserialize)]
         struct Item {
             #[serde(default)]
@@ -552,7 +552,7 @@ async fn find_again(context: &CallContext, id: &EnvironmentId, process: &str) ->
     }
 }
 
-fn not_running(session: u64, processes: &Processes) -> String {
+fn not_running(session: u64, processes: &BackgroundProcesses) -> String {
     let running: Vec<String> = processes.running().iter().map(|(session, _)| session.to_string()).collect();
     let known = match running.as_slice() {
         [] => "no command is running behind a session id".to_owned(),
@@ -584,7 +584,7 @@ impl StdinRun {
     }
 
     /// The command: as it is known here, or as it is found where it was started.
-    async fn running(&self, context: &CallContext) -> Result<Arc<Running>, String> {
+    async fn running(&self, context: &CallContext) -> Result<Arc<RunningCommand>, String> {
         if let Some(running) = self.processes.get(self.session) {
             return Ok(running);
         }
@@ -605,25 +605,32 @@ impl StdinRun {
 }
 
 /// What the model and clients are told of a command.
-fn report(result: ResultType, call: &CallId, running: &Running, end: Option<End>, session: u64, output_tokens: usize) -> CallEnd {
+fn report(
+    result: ResultType,
+    call: &CallId,
+    running: &RunningCommand,
+    end: Option<ProcessEnd>,
+    session: u64,
+    output_tokens: usize,
+) -> CallEnd {
     let shown = running.take(output_tokens);
     let seconds = running.since_start().as_secs_f64();
     let hint = match (&end, running.around()) {
-        (Some(End::Exited { denied: true, limit: None, .. }), Some(around)) => Some(denial::told(&shown.text, around)),
+        (Some(ProcessEnd::Exited { denied: true, limit: None, .. }), Some(around)) => Some(denial::told(&shown.text, around)),
         _ => None,
     };
     let state = match &end {
-        Some(End::Exited { code, limit: Some(limit), .. }) => format!("Exit code: {code}\nIt was stopped by {limit}."),
-        Some(End::Exited { code, denied: false, .. }) => format!("Exit code: {code}"),
-        Some(End::Exited { code, .. }) => {
+        Some(ProcessEnd::Exited { code, limit: Some(limit), .. }) => format!("Exit code: {code}\nIt was stopped by {limit}."),
+        Some(ProcessEnd::Exited { code, denied: false, .. }) => format!("Exit code: {code}"),
+        Some(ProcessEnd::Exited { code, .. }) => {
             let generic = "The sandbox probably kept it from something it needs.";
             format!("Exit code: {code}\n{}", hint.as_ref().map_or(generic, |hint| hint.model.as_str()))
         }
-        Some(End::Lost(reason)) => format!("Lost: its outcome is unknown ({reason})"),
+        Some(ProcessEnd::Lost(reason)) => format!("Lost: its outcome is unknown ({reason})"),
         None => format!("Still running, session id: {session}"),
     };
     let (exit_code, denied, limit, notices) = match &end {
-        Some(End::Exited { code, denied, limit, notices }) => (Some(*code), *denied, limit.as_ref(), &notices[..]),
+        Some(ProcessEnd::Exited { code, denied, limit, notices }) => (Some(*code), *denied, limit.as_ref(), &notices[..]),
         _ => (None, false, None, &[][..]),
     };
     let notes: String = notices.iter().map(|notice| format!("\nNote: {notice}")).collect();
@@ -636,7 +643,7 @@ fn report(result: ResultType, call: &CallId, running: &Running, end: Option<End>
         "limit": limit.map(ToString::to_string), "sandboxHint": hint.map(|hint| hint.user), "notices": notices,
     });
     let outcome = match end {
-        Some(End::Lost(_)) => CallOutcome::Lost,
+        Some(ProcessEnd::Lost(_)) => CallOutcome::Lost,
         _ => CallOutcome::Completed,
     };
     CallEnd { outcome, items: vec![result.item(call, text)], detail: Some(Raw::from(detail)), facts: vec![] }

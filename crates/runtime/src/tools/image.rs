@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::exec::directory;
-use super::{Asked, CallEnd, Plan, ResultType, StepTools, Work};
+use super::{CallEnd, CallPlan, RequestedCall, ResultType, StepTools, Work};
 use crate::pictures::Picture;
 
 #[derive(Debug, Clone, Deserialize)]
@@ -28,7 +28,7 @@ pub(crate) struct ImageRun {
 }
 
 impl StepTools {
-    pub(super) fn plan_image(&self, asked: &Asked<'_>, view: ViewImage) -> Plan {
+    pub(super) fn plan_image(&self, asked: &RequestedCall<'_>, view: ViewImage) -> CallPlan {
         let place = match self.place(view.environment_id.as_deref()) {
             Ok(place) => place,
             Err(why) => {

@@ -14,13 +14,13 @@ use tokio::time::Instant;
 
 use self::content::{embedded, parts, shortened, told};
 use super::narrow;
-use super::{Asked, CallContext, CallEnd, Plan, ResultType, StepTools, Work};
+use super::{CallContext, CallEnd, CallPlan, RequestedCall, ResultType, StepTools, Work};
 use crate::approvals::{Bound, key_of};
-use crate::feed::Feed;
-use crate::live::Event;
+use crate::feed::ThreadFeed;
+use crate::live::ThreadEvent;
 use crate::mcp::binding::BoundServer;
-use crate::mcp::client::Connection;
-use crate::mcp::elicitation::{Asking, Elicitation, ElicitationAnswer, Listener, ProgressNote};
+use crate::mcp::client::McpConnection;
+use crate::mcp::elicitation::{Asking, Elicitation, ElicitationAnswer, ElicitationListener, ProgressNote};
 use crate::mcp::offer::{ServerTool, ToolRequest};
 use crate::mcp::{Binding, McpEvent};
 use crate::model::{ToolInput, ToolSpec};
@@ -50,9 +50,9 @@ pub(crate) struct McpRun {
 }
 
 enum Target {
-    Tool { connection: Arc<Connection>, tool: String, arguments: Option<Map<String, Value>>, timeout: Duration },
-    List { servers: Vec<(String, Arc<Connection>)>, templates: bool },
-    Read { connection: Arc<Connection>, uri: String },
+    Tool { connection: Arc<McpConnection>, tool: String, arguments: Option<Map<String, Value>>, timeout: Duration },
+    List { servers: Vec<(String, Arc<McpConnection>)>, templates: bool },
+    Read { connection: Arc<McpConnection>, uri: String },
 }
 
 #[derive(Deserialize)]
@@ -118,7 +118,7 @@ fn resource_tools() -> [ToolSpec; 3] {
 
 impl StepTools {
     /// What is to become of a call, if it is one of a server's.
-    pub(super) fn plan_mcp(&self, asked: &Asked<'_>) -> Option<Plan> {
+    pub(super) fn plan_mcp(&self, asked: &RequestedCall<'_>) -> Option<CallPlan> {
         let named: Named = asked.item.read().ok()?;
         if let Some((server, tool)) = self.mcp.tool(&named.name) {
             return Some(self.plan_tool(asked, server, tool, &named.arguments));
@@ -138,7 +138,7 @@ impl StepTools {
         }
     }
 
-    fn plan_tool(&self, asked: &Asked<'_>, server: &BoundServer, tool: &ServerTool, arguments: &str) -> Plan {
+    fn plan_tool(&self, asked: &RequestedCall<'_>, server: &BoundServer, tool: &ServerTool, arguments: &str) -> CallPlan {
         let text = if arguments.trim().is_empty() { "{}" } else { arguments };
         let arguments: Map<String, Value> = match serde_json::from_str(text) {
             Ok(arguments) => arguments,
@@ -219,7 +219,7 @@ impl StepTools {
         self.questions && allowed
     }
 
-    fn plan_resource(&self, asked: &Asked<'_>, named: &Named) -> Plan {
+    fn plan_resource(&self, asked: &RequestedCall<'_>, named: &Named) -> CallPlan {
         let text = if named.arguments.trim().is_empty() { "{}" } else { &named.arguments };
         let arguments: ResourceArguments = match serde_json::from_str(text) {
             Ok(arguments) => arguments,
@@ -260,11 +260,11 @@ struct ThreadListener {
     owner: String,
     call: CallId,
     environment: Option<EnvironmentId>,
-    feed: Arc<Feed<Event>>,
+    feed: Arc<ThreadFeed<ThreadEvent>>,
     questions: Option<mpsc::UnboundedSender<CallQuestion>>,
 }
 
-impl Listener for ThreadListener {
+impl ElicitationListener for ThreadListener {
     fn owner(&self) -> &str {
         &self.owner
     }
@@ -272,7 +272,7 @@ impl Listener for ThreadListener {
     fn progress(&self, note: ProgressNote) {
         let ProgressNote { progress, total, message } = note;
         let weight = 128 + message.as_ref().map_or(0, String::len);
-        self.feed.publish(Event::Mcp(McpEvent::Progress { call: self.call.to_string(), progress, total, message }), weight);
+        self.feed.publish(ThreadEvent::Mcp(McpEvent::Progress { call: self.call.to_string(), progress, total, message }), weight);
     }
 
     fn ask(&self, question: Elicitation) -> Asking {

@@ -5,10 +5,10 @@ use outpost_wire::PathUri;
 
 use super::StepTools;
 use super::permit::silence;
+use crate::extra_permissions::{ExtraPermissions, PathUse};
 use crate::permissions::SandboxMode;
-use crate::permits::{Permits, Use};
-use crate::policy::{ApprovalPolicy, Course, Request, decide};
-use crate::rules::Verdict;
+use crate::policy::{ApprovalPolicy, ApprovalRequest, Course, decide};
+use crate::rules::RulesVerdict;
 
 /// When the user is asked there, as the environment's entry says.
 pub(crate) fn approval(handle: &Environment) -> Option<ApprovalPolicy> {
@@ -20,7 +20,7 @@ pub(crate) fn approval(handle: &Environment) -> Option<ApprovalPolicy> {
 }
 
 /// What of permissions can be given where an environment says this.
-pub(crate) fn left(permits: &Permits, narrowing: &Narrowing) -> Permits {
+pub(crate) fn left(permits: &ExtraPermissions, narrowing: &Narrowing) -> ExtraPermissions {
     let roots: Option<Vec<PathUri>> =
         narrowing.writable_roots.as_ref().map(|roots| roots.iter().filter_map(|root| PathUri::from_syntax(root).ok()).collect());
     let may_write = |path: &PathUri| match (narrowing.sandbox, &roots) {
@@ -29,8 +29,11 @@ pub(crate) fn left(permits: &Permits, narrowing: &Narrowing) -> Permits {
         (Some(Fence::WorkspaceWrite), None) => false,
         (None, None) => true,
     };
-    let files = permits.files.iter().filter(|(path, wanted)| **wanted == Use::Read || may_write(path));
-    Permits { network: permits.network && !narrowing.no_network, files: files.map(|(path, wanted)| (path.clone(), *wanted)).collect() }
+    let files = permits.files.iter().filter(|(path, wanted)| **wanted == PathUse::Read || may_write(path));
+    ExtraPermissions {
+        network: permits.network && !narrowing.no_network,
+        files: files.map(|(path, wanted)| (path.clone(), *wanted)).collect(),
+    }
 }
 
 impl StepTools {
@@ -47,7 +50,7 @@ impl StepTools {
     }
 
     /// Why some of these permissions cannot be given there, if so; a sentence for the model.
-    pub(crate) fn forbidden(&self, handle: &Environment, wanted: &Permits) -> Option<String> {
+    pub(crate) fn forbidden(&self, handle: &Environment, wanted: &ExtraPermissions) -> Option<String> {
         if left(wanted, handle.narrowing()) == *wanted {
             return None;
         }
@@ -61,7 +64,7 @@ impl StepTools {
     }
 
     /// What becomes of a call there: the stricter of what the thread's policy and the environment's say.
-    pub(crate) fn course(&self, handle: &Environment, verdict: &Verdict<'_>, request: Request) -> Course {
+    pub(crate) fn course(&self, handle: &Environment, verdict: &RulesVerdict<'_>, request: ApprovalRequest) -> Course {
         let own = decide(self.approval, verdict, request);
         let Some(there) = approval(handle) else { return own };
         let other = decide(there, verdict, request);
@@ -102,8 +105,8 @@ mod tests {
     #[test]
     fn grants_stay_within_what_an_environment_allows() {
         let path = |text: &str| PathUri::from_native(text.as_ref()).unwrap();
-        let files = [(path("/a/x"), Use::Write), (path("/b"), Use::Write), (path("/c"), Use::Read)];
-        let permits = Permits { network: true, files: BTreeMap::from(files) };
+        let files = [(path("/a/x"), PathUse::Write), (path("/b"), PathUse::Write), (path("/c"), PathUse::Read)];
+        let permits = ExtraPermissions { network: true, files: BTreeMap::from(files) };
         assert_eq!(left(&permits, &Narrowing::default()), permits);
         let words = |narrowing: Narrowing| left(&permits, &narrowing).words().join(", ");
         let fence = |sandbox| Narrowing { sandbox: Some(sandbox), ..Narrowing::default() };

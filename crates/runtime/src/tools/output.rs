@@ -16,7 +16,7 @@ pub struct HeadTail {
 
 /// Text for the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
+pub struct ModelText {
     pub text: String,
     /// About how many tokens all of the output would have been.
     pub original_tokens: u64,
@@ -54,13 +54,13 @@ impl HeadTail {
     }
 
     /// As much as fits the budget, cut in the middle at line ends where there are some.
-    pub fn show(&self, budget_tokens: usize) -> Shown {
+    pub fn show(&self, budget_tokens: usize) -> ModelText {
         let budget = budget_tokens.saturating_mul(BYTES_PER_TOKEN);
         let original_tokens = self.total().div_ceil(BYTES_PER_TOKEN as u64);
         let (front, back) = self.tail.as_slices();
         let kept: Vec<u8> = [&self.head[..], front, back].concat();
         if self.omitted == 0 && kept.len() <= budget {
-            return Shown { text: String::from_utf8_lossy(&kept).into_owned(), original_tokens };
+            return ModelText { text: String::from_utf8_lossy(&kept).into_owned(), original_tokens };
         }
         let half = budget / 2;
         // With something omitted in the middle, neither half may reach over the gap.
@@ -73,7 +73,7 @@ impl HeadTail {
         let tail = tail.split_once('\n').filter(|(_, after)| after.len() > half / 2).map_or(tail, |(_, after)| after);
         let shown = (head.len() + tail.len()) as u64;
         let left_out = self.total().saturating_sub(shown);
-        Shown { text: format!("{head}\n[… {left_out} bytes left out …]\n{tail}"), original_tokens }
+        ModelText { text: format!("{head}\n[… {left_out} bytes left out …]\n{tail}"), original_tokens }
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
     fn short_output_is_shown_whole() {
         let mut output = HeadTail::default();
         output.push(b"one\ntwo\n");
-        assert_eq!(output.show(10), Shown { text: "one\ntwo\n".into(), original_tokens: 2 });
+        assert_eq!(output.show(10), ModelText { text: "one\ntwo\n".into(), original_tokens: 2 });
         assert_eq!(HeadTail::default().show(10).text, "");
     }
 

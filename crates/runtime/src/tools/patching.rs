@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::exec::directory;
-use super::{Asked, CallEnd, Plan, ResultType, StepTools, Work};
+use super::{CallEnd, CallPlan, RequestedCall, ResultType, StepTools, Work};
 use crate::approvals::{Bound, key};
+use crate::extra_permissions::ExtraPermissions;
 use crate::patch::{self, Diff, FileChange, Patch};
-use crate::permits::Permits;
-use crate::policy::{Course, Request};
-use crate::rules::Verdict;
+use crate::policy::{ApprovalRequest, Course};
+use crate::rules::RulesVerdict;
 
 pub(crate) struct PatchRun {
     files: Gate,
@@ -29,7 +29,7 @@ pub(crate) struct PatchRun {
     root: PathUri,
     patch: Patch,
     /// Files that the sandbox does not let be written and that the user agreed to.
-    agreed: Permits,
+    agreed: ExtraPermissions,
     result: ResultType,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn named_once<'a>(argument: Option<&'a str>, header: Option<&'a str>)
 }
 
 impl StepTools {
-    pub(super) fn plan_patch_text(&self, asked: &Asked<'_>, text: &str, environment: Option<&str>) -> Plan {
+    pub(super) fn plan_patch_text(&self, asked: &RequestedCall<'_>, text: &str, environment: Option<&str>) -> CallPlan {
         let patch = match patch::parse(text) {
             Ok(patch) => patch,
             Err(error) => return asked.fail(&error.to_string()),
@@ -88,29 +88,29 @@ impl StepTools {
         }
     }
 
-    pub(super) fn plan_patch(&self, asked: &Asked<'_>, patch: Patch, place: &Workplace<'_>, cwd: &PathUri) -> Plan {
+    pub(super) fn plan_patch(&self, asked: &RequestedCall<'_>, patch: Patch, place: &Workplace<'_>, cwd: &PathUri) -> CallPlan {
         let id = place.attachment.environment_id.clone();
         let touched: Vec<PathUri> = patch.changes.iter().flat_map(FileChange::paths).map(|path| directory(cwd, Some(path))).collect();
         let paths: Vec<String> = touched.iter().map(PathUri::to_syntax).collect();
         let sandbox = self.sandbox(place);
-        let mut beyond = sandbox.as_ref().map(|sandbox| Permits::writing(touched).beyond(sandbox)).unwrap_or_default();
+        let mut beyond = sandbox.as_ref().map(|sandbox| ExtraPermissions::writing(touched).beyond(sandbox)).unwrap_or_default();
         let changes: Vec<Value> = patch.changes.iter().map(|change| summary(change, cwd)).collect();
         let detail = json!({"type": "fileChange", "changes": changes, "environmentId": id});
         // The rules are about commands; the policy is about everything.
         let full_access = self.mode_in(place.handle).is_full_access();
         if self.forbidden(place.handle, &beyond).is_some() {
             // The sandbox refuses it with its own reason.
-            beyond = Permits::default();
+            beyond = ExtraPermissions::default();
         }
-        let request = Request { escalated: false, widened: !beyond.is_empty(), full_access };
+        let request = ApprovalRequest { escalated: false, widened: !beyond.is_empty(), full_access };
         // A yes is to these very changes; one for the thread is to each of these files, in this environment.
         let granted = key(place, &json!(["fileChange", paths]));
         let bound = Bound::within(granted, &json!([cwd, changes]), sandbox.as_ref());
         let each: Vec<String> = paths.iter().map(|path| key(place, &json!(["fileChange", [path]]))).collect();
         let is_granted = asked.is_granted(&bound) || each.iter().all(|key| asked.grants.holds(key));
-        match self.course(place.handle, &Verdict::Silent, request) {
+        match self.course(place.handle, &RulesVerdict::Silent, request) {
             // The user may not be asked. The sandbox refuses with its own reason what it does not allow.
-            Course::Refuse { .. } => beyond = Permits::default(),
+            Course::Refuse { .. } => beyond = ExtraPermissions::default(),
             Course::Ask { why, .. } if !is_granted => {
                 let mut detail = detail;
                 detail["why"] = if beyond.is_empty() { why } else { format!("{why}: {beyond}") }.into();
@@ -185,7 +185,7 @@ impl PatchRun {
         }
         let mut sandbox = self.files.sandbox.clone();
         if let Some(sandbox) = &mut sandbox {
-            Permits::writing(directories).widen(sandbox, Grant::Required);
+            ExtraPermissions::writing(directories).widen(sandbox, Grant::Required);
         }
         Ok(sandbox)
     }

@@ -14,9 +14,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::narrow;
-use super::{Asked, CallContext, CallEnd, Consent, Plan, ResultType, StepTools, Work};
+use super::{CallContext, CallEnd, CallPlan, Consent, RequestedCall, ResultType, StepTools, Work};
 use crate::approvals::Bound;
-use crate::permits::Permits;
+use crate::extra_permissions::ExtraPermissions;
 use crate::policy::ApprovalPolicy;
 
 /// As the model writes it.
@@ -40,16 +40,16 @@ pub(super) enum SandboxPermissions {
 }
 
 /// What a command wants on top of the sandbox; an error is a sentence for the model.
-pub(super) fn additional(wish: Option<SandboxPermissions>, permissions: Option<&Value>, cwd: &PathUri) -> Result<Permits, String> {
+pub(super) fn additional(wish: Option<SandboxPermissions>, permissions: Option<&Value>, cwd: &PathUri) -> Result<ExtraPermissions, String> {
     match (wish, permissions) {
         (Some(SandboxPermissions::WithAdditionalPermissions), Some(permissions)) => {
-            Permits::asked(permissions, cwd).map_err(|error| error.to_string())
+            ExtraPermissions::asked(permissions, cwd).map_err(|error| error.to_string())
         }
         (Some(SandboxPermissions::WithAdditionalPermissions), None) => {
             Err("`with_additional_permissions` needs `additional_permissions` that say what is needed".into())
         }
         (_, Some(_)) => Err("`additional_permissions` count only with `sandbox_permissions`: `with_additional_permissions`".into()),
-        (_, None) => Ok(Permits::default()),
+        (_, None) => Ok(ExtraPermissions::default()),
     }
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct PermitRun {
     cwd: PathUri,
     /// The sandbox as it is without the grant.
     sandbox: SandboxContext,
-    permits: Permits,
+    permits: ExtraPermissions,
     scope: GrantScope,
     result: ResultType,
 }
@@ -106,9 +106,9 @@ pub(crate) fn complete(asked: &ApprovalAsked, decision: Decision, answer: Option
 }
 
 /// What of the thread's grants holds in a place.
-pub(super) fn held(grants: &[PermissionsGranted], place: &Workplace<'_>) -> Permits {
+pub(super) fn held(grants: &[PermissionsGranted], place: &Workplace<'_>) -> ExtraPermissions {
     let here = Granted::at(place);
-    let mut permits = Permits::default();
+    let mut permits = ExtraPermissions::default();
     for grant in grants {
         let (environment, executor) = (grant.environment.clone(), grant.executor.clone());
         if (Granted { environment, executor, generation: grant.generation }) == here
@@ -131,16 +131,16 @@ pub(crate) fn silence(policy: ApprovalPolicy) -> Option<&'static str> {
 }
 
 impl StepTools {
-    pub(super) fn plan_permissions(&self, asked: &Asked<'_>, request: RequestPermissions) -> Plan {
+    pub(super) fn plan_permissions(&self, asked: &RequestedCall<'_>, request: RequestPermissions) -> CallPlan {
         let place = match self.place(request.environment_id.as_deref()) {
             Ok(place) => place,
             Err(why) => return asked.fail(&why),
         };
-        let wanted = match Permits::asked(&request.permissions, &place.attachment.cwd) {
+        let wanted = match ExtraPermissions::asked(&request.permissions, &place.attachment.cwd) {
             Ok(wanted) => wanted,
             Err(error) => return asked.fail(&error.to_string()),
         };
-        let tell = |text: &str| Plan::End(CallEnd::completed(asked.result(), &asked.call.id, text, None));
+        let tell = |text: &str| CallPlan::End(CallEnd::completed(asked.result(), &asked.call.id, text, None));
         let Some(sandbox) = self.sandbox(&place) else { return tell("There is no sandbox here; nothing has to be granted.") };
         let wanted = wanted.beyond_on_machine(&sandbox);
         if wanted.is_empty() {
@@ -170,7 +170,7 @@ impl StepTools {
         if answer.key != bound.exact {
             return question();
         }
-        let permits = wanted.within(&Permits::granted(&answer.permissions, place.attachment));
+        let permits = wanted.within(&ExtraPermissions::granted(&answer.permissions, place.attachment));
         if permits.is_empty() {
             return nothing(asked, "The user granted nothing of it. Do not try the same by other means; ask, or go on without it.");
         }
@@ -191,14 +191,14 @@ impl StepTools {
 }
 
 /// A no that the turn goes on with.
-fn nothing(asked: &Asked<'_>, text: &str) -> Plan {
+fn nothing(asked: &RequestedCall<'_>, text: &str) -> CallPlan {
     let items = vec![asked.result().item(&asked.call.id, text)];
-    Plan::End(CallEnd { outcome: CallOutcome::Declined, items, detail: None, facts: vec![] })
+    CallPlan::End(CallEnd { outcome: CallOutcome::Declined, items, detail: None, facts: vec![] })
 }
 
 impl PermitRun {
     pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
-        let (mut given, mut refused) = (Permits::default(), Vec::new());
+        let (mut given, mut refused) = (ExtraPermissions::default(), Vec::new());
         for part in self.permits.parts() {
             match self.attempt(&part).await {
                 Ok(()) => given.join(&part),
@@ -225,7 +225,7 @@ impl PermitRun {
     }
 
     /// Does something harmless in the sandbox that a part of the grant makes.
-    async fn attempt(&self, part: &Permits) -> Result<(), EnvironmentError> {
+    async fn attempt(&self, part: &ExtraPermissions) -> Result<(), EnvironmentError> {
         let mut sandbox = self.sandbox.clone();
         part.widen(&mut sandbox, Grant::Required);
         let params = GetMetadataParams { path: self.cwd.clone(), follow_symlinks: None, sandbox: Some(sandbox) };
@@ -236,7 +236,7 @@ impl PermitRun {
         }
     }
 
-    fn fact(&self, turn: &TurnId, call: &CallId, given: &Permits) -> Result<Fact, serde_json::Error> {
+    fn fact(&self, turn: &TurnId, call: &CallId, given: &ExtraPermissions) -> Result<Fact, serde_json::Error> {
         let Granted { environment, executor, generation } = self.place.clone();
         let permissions = Raw::of(given)?;
         let (turn, call, scope) = (turn.clone(), Some(call.clone()), self.scope);
@@ -247,7 +247,7 @@ impl PermitRun {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Granular, Questions};
+    use crate::policy::{AllowedQuestions, Granular};
 
     #[test]
     fn an_answer_stands_on_its_own() {
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn only_some_policies_forbid_questions() {
         let granular = |request_permissions| {
-            ApprovalPolicy::Granular(Granular { granular: Questions { request_permissions, ..Questions::default() } })
+            ApprovalPolicy::Granular(Granular { granular: AllowedQuestions { request_permissions, ..AllowedQuestions::default() } })
         };
         for policy in [ApprovalPolicy::OnRequest, ApprovalPolicy::Untrusted, granular(true)] {
             assert_eq!(silence(policy), None, "{policy:?}");

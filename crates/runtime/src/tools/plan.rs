@@ -4,7 +4,7 @@ use outpost_thread::{CallId, CallOutcome, Raw};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Asked, CallEnd, Plan, ResultType, Work};
+use super::{CallEnd, CallPlan, RequestedCall, ResultType, Work};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,7 +29,7 @@ enum PlanStatus {
 }
 
 /// Notes the plan. It has no effect but to be seen.
-pub(super) fn update(asked: &Asked<'_>, plan: UpdatePlan) -> Plan {
+pub(super) fn update(asked: &RequestedCall<'_>, plan: UpdatePlan) -> CallPlan {
     if plan.plan.iter().filter(|step| step.status == PlanStatus::InProgress).count() > 1 {
         return asked.fail("at most one step of a plan is in progress");
     }

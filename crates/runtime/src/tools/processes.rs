@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::output::{HeadTail, Shown};
+use super::output::{HeadTail, ModelText};
 use crate::denial::Around;
-use crate::feed::Feed;
-use crate::live::Event;
+use crate::feed::ThreadFeed;
+use crate::live::ThreadEvent;
 
 /// At most so many commands of one thread are kept alive between calls; beyond that the one that was longest untouched goes.
 const MOST: usize = 64;
@@ -26,15 +26,15 @@ const MOST: usize = 64;
 /// How long output is waited for after a command has exited: something it left behind may hold its output open.
 const TAIL: Duration = Duration::from_millis(250);
 
-pub struct Processes {
+pub struct BackgroundProcesses {
     thread: ThreadId,
-    feed: Arc<Feed<Event>>,
-    kept: Mutex<HashMap<u64, Arc<Running>>>,
+    feed: Arc<ThreadFeed<ThreadEvent>>,
+    kept: Mutex<HashMap<u64, Arc<RunningCommand>>>,
 }
 
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum ProcessEnd {
     Exited {
         code: i32,
         /// The sandbox kept it from something.
@@ -66,7 +66,7 @@ impl Terms {
 }
 
 /// A command that was started or found again.
-pub struct Running {
+pub struct RunningCommand {
     pub process: Arc<RemoteProcess>,
     pub call: CallId,
     pub terms: Terms,
@@ -76,7 +76,7 @@ pub struct Running {
     fresh: Arc<Mutex<HeadTail>>,
     /// So many bytes were shown, or left out, so far.
     taken: AtomicU64,
-    end: watch::Receiver<Option<End>>,
+    end: watch::Receiver<Option<ProcessEnd>>,
     /// The sandbox that it runs in, if that is known here.
     around: Option<Box<Around>>,
     _reader: AbortOnDropHandle<()>,
@@ -86,8 +86,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Processes {
-    pub fn new(thread: ThreadId, feed: Arc<Feed<Event>>) -> Self {
+impl BackgroundProcesses {
+    pub fn new(thread: ThreadId, feed: Arc<ThreadFeed<ThreadEvent>>) -> Self {
         Self { thread, feed, kept: Mutex::default() }
     }
 
@@ -103,16 +103,22 @@ impl Processes {
     }
 
     /// Reads a command's output from its beginning.
-    pub(crate) fn follow(&self, call: CallId, process: RemoteProcess, terms: Terms, around: Option<Box<Around>>) -> Arc<Running> {
+    pub(crate) fn follow(&self, call: CallId, process: RemoteProcess, terms: Terms, around: Option<Box<Around>>) -> Arc<RunningCommand> {
         self.follow_from(call, process, 0, (terms, around))
     }
 
     /// The same without the first bytes of it, which the model has seen.
-    pub fn follow_after(&self, call: CallId, process: RemoteProcess, terms: Terms, seen: u64) -> Arc<Running> {
+    pub fn follow_after(&self, call: CallId, process: RemoteProcess, terms: Terms, seen: u64) -> Arc<RunningCommand> {
         self.follow_from(call, process, seen, (terms, None))
     }
 
-    fn follow_from(&self, call: CallId, process: RemoteProcess, seen: u64, (terms, around): (Terms, Option<Box<Around>>)) -> Arc<Running> {
+    fn follow_from(
+        &self,
+        call: CallId,
+        process: RemoteProcess,
+        seen: u64,
+        (terms, around): (Terms, Option<Box<Around>>),
+    ) -> Arc<RunningCommand> {
         let process = Arc::new(process);
         let fresh = Arc::new(Mutex::new(HeadTail::default()));
         let (sender, end) = watch::channel(None);
@@ -120,33 +126,44 @@ impl Processes {
         let reader = tokio::spawn(async move {
             let publish = |bytes: Bytes| {
                 let weight = bytes.len();
-                feed.publish(Event::Output { call: named.clone(), bytes }, weight);
+                feed.publish(ThreadEvent::Output { call: named.clone(), bytes }, weight);
             };
             let ended = Reader { process: &reading, fresh: &filling, told: &sender, seen }.read(publish).await;
-            let exit_code = if let End::Exited { code, .. } = &ended { Some(*code) } else { None };
+            let exit_code = if let ProcessEnd::Exited { code, .. } = &ended { Some(*code) } else { None };
             sender.send_replace(Some(ended));
-            feed.publish(Event::ProcessEnded { call: named, exit_code }, 64);
+            feed.publish(ThreadEvent::ProcessEnded { call: named, exit_code }, 64);
         });
         let now = Instant::now();
         let reader = AbortOnDropHandle::new(reader);
         let taken = AtomicU64::new(seen);
-        Arc::new(Running { process, call, terms, started: now, touched: Mutex::new(now), fresh, taken, end, around, _reader: reader })
+        Arc::new(RunningCommand {
+            process,
+            call,
+            terms,
+            started: now,
+            touched: Mutex::new(now),
+            fresh,
+            taken,
+            end,
+            around,
+            _reader: reader,
+        })
     }
 
     /// Keeps a command that outlives its call. Returns one that had to go for it.
-    pub fn keep(&self, session: u64, running: Arc<Running>) -> Option<Arc<Running>> {
+    pub fn keep(&self, session: u64, running: Arc<RunningCommand>) -> Option<Arc<RunningCommand>> {
         let mut kept = lock(&self.kept);
         kept.insert(session, running);
         if kept.len() <= MOST {
             return None;
         }
-        let ended = |running: &Arc<Running>| running.end.borrow().is_some();
+        let ended = |running: &Arc<RunningCommand>| running.end.borrow().is_some();
         let oldest = kept.iter().filter(|(own, _)| **own != session).min_by_key(|(_, running)| (!ended(running), *lock(&running.touched)));
         let oldest = oldest.map(|(session, _)| *session)?;
         kept.remove(&oldest)
     }
 
-    pub fn get(&self, session: u64) -> Option<Arc<Running>> {
+    pub fn get(&self, session: u64) -> Option<Arc<RunningCommand>> {
         lock(&self.kept).get(&session).cloned()
     }
 
@@ -155,7 +172,7 @@ impl Processes {
     }
 
     /// Those that still run, by their session ids.
-    pub fn running(&self) -> Vec<(u64, Arc<Running>)> {
+    pub fn running(&self) -> Vec<(u64, Arc<RunningCommand>)> {
         let kept = lock(&self.kept);
         let mut running: Vec<_> = kept.iter().filter(|(_, one)| one.end().is_none()).map(|(id, one)| (*id, one.clone())).collect();
         running.sort_by_key(|(session, _)| *session);
@@ -169,7 +186,7 @@ impl Processes {
 
     /// Ends everything that is still running.
     pub async fn terminate_all(&self) {
-        let all: Vec<Arc<Running>> = lock(&self.kept).drain().map(|(_, running)| running).collect();
+        let all: Vec<Arc<RunningCommand>> = lock(&self.kept).drain().map(|(_, running)| running).collect();
         for running in all.iter().filter(|running| running.end().is_none()) {
             let _ = tokio::time::timeout(Duration::from_secs(2), running.process.terminate()).await;
         }
@@ -180,14 +197,14 @@ impl Processes {
 struct Reader<'a> {
     process: &'a RemoteProcess,
     fresh: &'a Mutex<HeadTail>,
-    told: &'a watch::Sender<Option<End>>,
+    told: &'a watch::Sender<Option<ProcessEnd>>,
     /// So many of the next bytes have been seen.
     seen: u64,
 }
 
 impl Reader<'_> {
     /// Reads until there is nothing more to read.
-    async fn read(mut self, publish: impl Fn(Bytes)) -> End {
+    async fn read(mut self, publish: impl Fn(Bytes)) -> ProcessEnd {
         let mut exit = None;
         loop {
             let event = match &exit {
@@ -196,7 +213,7 @@ impl Reader<'_> {
                 Some(end) => match tokio::time::timeout(TAIL, self.process.next()).await {
                     Ok(event) => event,
                     Err(_) => {
-                        self.told.send_replace(Some(End::clone(end)));
+                        self.told.send_replace(Some(ProcessEnd::clone(end)));
                         self.process.next().await
                     }
                 },
@@ -215,10 +232,12 @@ impl Reader<'_> {
                     lock(self.fresh).lose(bytes - known);
                 }
                 Some(ProcessEvent::Gap { bytes: None }) => lock(self.fresh).lose(1),
-                Some(ProcessEvent::Exited { code, denied, limit, notices }) => exit = Some(End::Exited { code, denied, limit, notices }),
-                Some(ProcessEvent::Lost { reason }) => return End::Lost(reason),
+                Some(ProcessEvent::Exited { code, denied, limit, notices }) => {
+                    exit = Some(ProcessEnd::Exited { code, denied, limit, notices })
+                }
+                Some(ProcessEvent::Lost { reason }) => return ProcessEnd::Lost(reason),
                 Some(ProcessEvent::Closed) | None => {
-                    return exit.unwrap_or_else(|| End::Lost("it ended without an exit code".into()));
+                    return exit.unwrap_or_else(|| ProcessEnd::Lost("it ended without an exit code".into()));
                 }
             }
         }
@@ -232,12 +251,12 @@ impl Reader<'_> {
     }
 }
 
-impl Running {
+impl RunningCommand {
     pub(crate) fn around(&self) -> Option<&Around> {
         self.around.as_deref()
     }
 
-    pub fn end(&self) -> Option<End> {
+    pub fn end(&self) -> Option<ProcessEnd> {
         self.end.borrow().clone()
     }
 
@@ -246,7 +265,7 @@ impl Running {
     }
 
     /// Waits until it ends, but not longer than this.
-    pub async fn wait(&self, up_to: Duration) -> Option<End> {
+    pub async fn wait(&self, up_to: Duration) -> Option<ProcessEnd> {
         *lock(&self.touched) = Instant::now();
         let mut end = self.end.clone();
         let ended = tokio::time::timeout(up_to, end.wait_for(Option::is_some)).await;
@@ -254,7 +273,7 @@ impl Running {
     }
 
     /// Takes the output that was not shown yet.
-    pub fn take(&self, budget_tokens: usize) -> Shown {
+    pub fn take(&self, budget_tokens: usize) -> ModelText {
         let fresh = std::mem::take(&mut *lock(&self.fresh));
         self.taken.fetch_add(fresh.total(), Ordering::Relaxed);
         fresh.show(budget_tokens)

@@ -4,7 +4,7 @@ use outpost_thread::CallId;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Asked, CallEnd, Plan, ResultType, StepTools, Work};
+use super::{CallEnd, CallPlan, RequestedCall, ResultType, StepTools, Work};
 use crate::skills::Skill;
 
 #[derive(Debug, Clone, Deserialize)]
@@ -22,7 +22,7 @@ pub(crate) struct SkillRun {
 }
 
 impl StepTools {
-    pub(super) fn plan_skill(&self, asked: &Asked<'_>, read: ReadSkill) -> Plan {
+    pub(super) fn plan_skill(&self, asked: &RequestedCall<'_>, read: ReadSkill) -> CallPlan {
         let skill = match self.find_skill(&read.skill) {
             Ok(skill) => skill.clone(),
             Err(why) => return asked.fail(&why),

@@ -8,7 +8,7 @@ use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Asked, CallContext, CallEnd, Plan, ResultType, StepTools, Work};
+use super::{CallContext, CallEnd, CallPlan, RequestedCall, ResultType, StepTools, Work};
 
 const LONGEST: Duration = Duration::from_secs(300);
 
@@ -24,7 +24,7 @@ pub(crate) struct WaitRun {
 }
 
 impl StepTools {
-    pub(super) fn plan_wait(&self, asked: &Asked<'_>, wait: WaitForEnvironment) -> Plan {
+    pub(super) fn plan_wait(&self, asked: &RequestedCall<'_>, wait: WaitForEnvironment) -> CallPlan {
         let member = self.view.selected().find(|member| member.id.as_str() == wait.environment_id);
         let Some(member) = member else {
             return asked.fail(&self.unknown_environment(&wait.environment_id));

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::tree::Tree;
+use super::tree::CgroupTree;
 use super::{LEAF, MAIN, PREFIX};
 
 /// How often processes are moved that were forked meanwhile.
@@ -13,7 +13,7 @@ const PASSES: usize = 8;
 
 /// What is known of the machine.
 #[derive(Debug, Clone, Default)]
-pub struct Surroundings {
+pub struct CgroupHost {
     /// The mounts, as `/proc/PID/mountinfo` shows them.
     pub mounts: String,
     /// The groups that cells are born into, as `/proc/PID/cgroup` shows them.
@@ -25,7 +25,7 @@ pub struct Surroundings {
     pub ours: Vec<u32>,
 }
 
-impl Surroundings {
+impl CgroupHost {
     /// Those of a process that is ours, beside this one.
     pub fn of(pid: u32) -> std::io::Result<Self> {
         Ok(Self {
@@ -38,12 +38,12 @@ impl Surroundings {
     }
 
     /// Whether systemd would have to give us a group before we could make any.
-    pub fn needs_unit(&self, tree: &dyn Tree) -> bool {
+    pub fn needs_unit(&self, tree: &dyn CgroupTree) -> bool {
         let own = unit_group(self);
         self.has_systemd && own.is_some_and(|group| !is_of_session(&group) && !tree.is_delegated(&group))
     }
 
-    pub fn second_version(&self, tree: &dyn Tree, controller: &str) -> Result<PathBuf, String> {
+    pub fn second_version(&self, tree: &dyn CgroupTree, controller: &str) -> Result<PathBuf, String> {
         let group = self.own_second().ok_or("there is no control group of the second version")?;
         if !has(tree, &top(self), "cgroup.controllers", controller) {
             return Err(format!("cgroup v2 has no controller `{controller}` here"));
@@ -58,7 +58,7 @@ impl Surroundings {
         Ok(parent)
     }
 
-    pub fn first_version(&self, tree: &dyn Tree, controller: &str) -> Vec<PathBuf> {
+    pub fn first_version(&self, tree: &dyn CgroupTree, controller: &str) -> Vec<PathBuf> {
         let point = mount_points(&self.mounts, "cgroup", controller).next();
         let own = self.own.lines().find_map(|line| {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -74,7 +74,7 @@ impl Surroundings {
         group.into_iter().chain([point]).collect()
     }
 
-    fn is_left_to_us(&self, tree: &dyn Tree, group: &Path) -> bool {
+    fn is_left_to_us(&self, tree: &dyn CgroupTree, group: &Path) -> bool {
         self.is_granted || tree.is_delegated(group)
     }
 
@@ -85,7 +85,7 @@ impl Surroundings {
     }
 
     /// Makes sure that what is limited below a group can be limited by child. Changes nothing if it cannot.
-    fn divide(&self, tree: &dyn Tree, group: &Path, controller: &str) -> Result<(), String> {
+    fn divide(&self, tree: &dyn CgroupTree, group: &Path, controller: &str) -> Result<(), String> {
         let failed = |what: &str, error: std::io::Error| format!("{}: {what}: {error}", group.display());
         // The group at the very top has no type; processes may be in it.
         let kind = tree.read(&group.join("cgroup.type")).ok();
@@ -113,7 +113,7 @@ impl Surroundings {
         tree.write(&switch, &format!("+{controller}")).map_err(|error| failed("cgroup.subtree_control", error))
     }
 
-    fn move_into_leaf(&self, tree: &dyn Tree, group: &Path) -> Result<(), String> {
+    fn move_into_leaf(&self, tree: &dyn CgroupTree, group: &Path) -> Result<(), String> {
         let leaf = group.join(MAIN);
         match tree.make(&leaf) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(format!("{}: {error}", leaf.display())),
@@ -138,11 +138,11 @@ impl Surroundings {
     }
 }
 
-fn processes(tree: &dyn Tree, group: &Path) -> std::io::Result<Vec<u32>> {
+fn processes(tree: &dyn CgroupTree, group: &Path) -> std::io::Result<Vec<u32>> {
     Ok(tree.read(&group.join("cgroup.procs"))?.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
-fn has(tree: &dyn Tree, group: &Path, file: &str, controller: &str) -> bool {
+fn has(tree: &dyn CgroupTree, group: &Path, file: &str, controller: &str) -> bool {
     tree.read(&group.join(file)).is_ok_and(|text| text.split_whitespace().any(|word| word == controller))
 }
 
@@ -153,7 +153,7 @@ fn is_of_session(group: &Path) -> bool {
 }
 
 /// The group of our unit where systemd keeps its own marks.
-fn unit_group(surroundings: &Surroundings) -> Option<PathBuf> {
+fn unit_group(surroundings: &CgroupHost) -> Option<PathBuf> {
     if let Some(group) = surroundings.own_second() {
         return Some(group);
     }
@@ -162,7 +162,7 @@ fn unit_group(surroundings: &Surroundings) -> Option<PathBuf> {
     below(&point, &root, own)
 }
 
-fn top(surroundings: &Surroundings) -> PathBuf {
+fn top(surroundings: &CgroupHost) -> PathBuf {
     mount_points(&surroundings.mounts, "cgroup2", "").next().map(|(_, point)| point).unwrap_or_default()
 }
 

@@ -104,13 +104,13 @@ impl Fake {
         Ok(held)
     }
 
-    fn probe(self: &Arc<Self>, surroundings: &Surroundings) -> Hierarchies {
-        let tree: Arc<dyn Tree> = self.clone();
+    fn probe(self: &Arc<Self>, surroundings: &CgroupHost) -> Hierarchies {
+        let tree: Arc<dyn CgroupTree> = self.clone();
         Hierarchies::probe(tree, surroundings, &untried(&|doors, look| self.trial(doors, look)))
     }
 }
 
-impl Tree for Fake {
+impl CgroupTree for Fake {
     fn read(&self, file: &Path) -> io::Result<String> {
         let nodes = self.nodes();
         let node = nodes.get(file.parent().unwrap()).ok_or(ErrorKind::NotFound)?;
@@ -204,8 +204,8 @@ impl Tree for Fake {
 }
 
 /// A machine with the second version alone, on which we are in this group.
-fn at(own: &str, has_systemd: bool) -> Surroundings {
-    Surroundings {
+fn at(own: &str, has_systemd: bool) -> CgroupHost {
+    CgroupHost {
         mounts: format!("24 18 0:22 / {POINT} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"),
         own: format!("0::{own}\n"),
         has_systemd,
@@ -255,7 +255,7 @@ fn what_systemd_keeps_is_not_touched() {
     // One that was made for us needs no mark.
     let scope = "/user.slice/user-1.slice/user@1.service/app.slice/run-r1.scope";
     let tree = Fake::new([(scope, Node { processes: vec![STAGE], ..Node::ours() })]);
-    let found = tree.probe(&Surroundings { is_granted: true, ..at(scope, true) });
+    let found = tree.probe(&CgroupHost { is_granted: true, ..at(scope, true) });
     assert_eq!((found.processes(), found.memory()), (Some(Mechanism::CgroupV2), Some(Mechanism::CgroupV2)));
     let tree = Fake::new([(UNIT, Node { delegated: true, ..Node::ours() })]);
     assert!(!at(UNIT, true).needs_unit(tree.as_ref()) && !at("/x", false).needs_unit(tree.as_ref()));
@@ -271,7 +271,7 @@ fn an_outpost_inside_a_session_of_another_divides_the_group_of_that_session() {
         tree.enter(leaf, pid).unwrap();
     }
     let own = Path::new("/").join(leaf.strip_prefix(POINT).unwrap());
-    let inner = Surroundings { ours: vec![300, 301], ..at(own.to_str().unwrap(), true) };
+    let inner = CgroupHost { ours: vec![300, 301], ..at(own.to_str().unwrap(), true) };
     assert!(!inner.needs_unit(tree.as_ref()));
     let found = tree.probe(&inner);
     assert_eq!((found.processes(), found.memory(), found.why()), (Some(Mechanism::CgroupV2), Some(Mechanism::CgroupV2), String::new()));
@@ -327,7 +327,7 @@ fn without_systemd_only_our_own_processes_are_moved() {
 #[test]
 fn a_group_that_nobody_can_enter_or_that_holds_nobody_does_not_count() {
     let tree = Fake::new([(UNIT, Node { delegated: true, processes: vec![OWN], ..Node::ours() })]);
-    let shared: Arc<dyn Tree> = tree.clone();
+    let shared: Arc<dyn CgroupTree> = tree.clone();
     let full = |_: &[PathBuf], _: &mut dyn FnMut()| Err("it cannot be forked: Resource temporarily unavailable".to_owned());
     let found = Hierarchies::probe(shared.clone(), &at(UNIT, true), &untried(&full));
     assert_eq!((found.processes(), found.memory()), (None, None));
@@ -346,11 +346,11 @@ fn a_group_that_nobody_can_enter_or_that_holds_nobody_does_not_count() {
 fn only_what_is_mounted_here_is_looked_at() {
     let tree = Fake::new([]);
     let elsewhere =
-        Surroundings { mounts: format!("24 18 0:22 /docker/abc {POINT} rw - cgroup2 cgroup2 rw\n"), ..at("/docker/other", false) };
+        CgroupHost { mounts: format!("24 18 0:22 /docker/abc {POINT} rw - cgroup2 cgroup2 rw\n"), ..at("/docker/other", false) };
     assert!(tree.probe(&elsewhere).why().contains("there is no control group of the second version"));
     assert!(tree.probe(&at("/../../x", false)).why().contains("there is no control group"));
-    assert_eq!(Surroundings::default().first_version(tree.as_ref(), "pids"), Vec::<PathBuf>::new());
-    let hybrid = Surroundings {
+    assert_eq!(CgroupHost::default().first_version(tree.as_ref(), "pids"), Vec::<PathBuf>::new());
+    let hybrid = CgroupHost {
         mounts: "30 25 0:26 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n".into(),
         own: "9:pids:/a\n0::/\n".into(),
         has_systemd: false,
@@ -359,5 +359,5 @@ fn only_what_is_mounted_here_is_looked_at() {
     };
     let parents = ["/sys/fs/cgroup/pids/a", "/sys/fs/cgroup/pids"].map(PathBuf::from);
     assert_eq!(hybrid.first_version(tree.as_ref(), "pids"), parents);
-    assert!(Surroundings { has_systemd: true, ..hybrid }.first_version(tree.as_ref(), "pids").is_empty());
+    assert!(CgroupHost { has_systemd: true, ..hybrid }.first_version(tree.as_ref(), "pids").is_empty());
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access, getxattr};
 
 /// A tree of control groups. Groups are directories; their files are there as soon as they are.
-pub trait Tree: Debug + Send + Sync {
+pub trait CgroupTree: Debug + Send + Sync {
     fn read(&self, file: &Path) -> io::Result<String>;
     /// Writes at once, into a file that is there.
     fn write(&self, file: &Path, text: &str) -> io::Result<()>;
@@ -25,7 +25,7 @@ pub trait Tree: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct Kernel;
 
-impl Tree for Kernel {
+impl CgroupTree for Kernel {
     fn read(&self, file: &Path) -> io::Result<String> {
         fs::read_to_string(file)
     }

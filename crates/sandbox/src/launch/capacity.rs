@@ -6,8 +6,8 @@ use std::sync::PoisonError;
 use super::{Shared, session_id};
 use crate::cell;
 use crate::level::{Capacity, LEVELS, Level};
-use crate::plan::{Confinement, Identity, Place, Plan, Rights, Shape};
-use crate::policy::{Access, Network};
+use crate::plan::{CellPlan, Confinement, PathShape, PlannedPath, Rights, SandboxUser};
+use crate::policy::{NetworkRule, PathAccess};
 
 impl Shared {
     pub(super) fn known_capacity(&self) -> Option<Capacity> {
@@ -33,7 +33,7 @@ impl Shared {
     fn find_capacity(&self) -> Capacity {
         let mapped = self.identity(0);
         match mapped {
-            Identity::Mapped { .. } => match self.try_level(Level::Full, mapped) {
+            SandboxUser::Mapped { .. } => match self.try_level(Level::Full, mapped) {
                 Ok(()) => Capacity { level: Some(Level::Full), why: None, maps_users: true },
                 Err(_) => self.capacity_as_owner(),
             },
@@ -44,10 +44,10 @@ impl Shared {
     /// The same where users are not mapped although the executor is root.
     pub(super) fn capacity_as_owner(&self) -> Capacity {
         let mut known = self.capacity_as_owner.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_with(|| self.strongest(Identity::Owner { uid: 0, gid: 0, id: session_id(0) })).clone()
+        known.get_or_insert_with(|| self.strongest(SandboxUser::Owner { uid: 0, gid: 0, id: session_id(0) })).clone()
     }
 
-    fn strongest(&self, identity: Identity) -> Capacity {
+    fn strongest(&self, identity: SandboxUser) -> Capacity {
         let mut why: Vec<String> = Vec::new();
         let mut found = None;
         for level in LEVELS {
@@ -63,25 +63,25 @@ impl Shared {
         Capacity { level: found, why: Some(why.join("; ")).filter(|why| !why.is_empty()), maps_users: false }
     }
 
-    fn try_level(&self, level: Level, identity: Identity) -> Result<(), String> {
-        let place = |path: PathBuf, access, rights| Place {
+    fn try_level(&self, level: Level, identity: SandboxUser) -> Result<(), String> {
+        let place = |path: PathBuf, access, rights| PlannedPath {
             path,
             access,
             rights,
             fixed: false,
-            shape: Shape::Tree,
+            shape: PathShape::Tree,
             by_pattern: false,
             source: None,
         };
-        let mut places = vec![place("/".into(), Access::Read, Rights::Others)];
+        let mut places = vec![place("/".into(), PathAccess::Read, Rights::Others)];
         // Whether users can be mapped depends on the file system; that of our own files stands for the others.
         let own = self.settings.scratch.as_ref().and_then(|path| path.ancestors().find(|path| path.is_dir())?.canonicalize().ok());
-        if let (Some(path), Identity::Mapped { .. }) = (own.filter(|own| own != Path::new("/")), identity) {
-            places.push(place(path, Access::Write, Rights::Owners));
+        if let (Some(path), SandboxUser::Mapped { .. }) = (own.filter(|own| own != Path::new("/")), identity) {
+            places.push(place(path, PathAccess::Write, Rights::Owners));
         }
-        let (globs, network, devices) = (Vec::new(), Network::Restricted, Vec::new());
+        let (globs, network, devices) = (Vec::new(), NetworkRule::Restricted, Vec::new());
         let confinement = Confinement { level, places, globs, network, identity, temporary: None, devices, home: None };
-        let plan = Plan { confinement: Some(confinement), ..Plan::default() };
+        let plan = CellPlan { confinement: Some(confinement), ..CellPlan::default() };
         let (ends, _reports) = self.zygote.cell(&plan.encode(), &[]).map_err(|error| error.to_string())?;
         // It ends with its socket.
         cell::answer(&ends.control).map_err(|error| error.to_string())?.map_err(|(_, reason)| reason)

@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use rustix::process::{getegid, geteuid};
 
-use super::{LaunchError, Owner, State, session_id};
+use super::{LaunchError, LauncherState, ProcessScope, session_id};
 use crate::cell::Cell;
 use crate::channel::Channel;
 use crate::level::{self, Capacity, Level};
 use crate::limits::Count;
-use crate::message::Cause;
+use crate::message::CellFailure;
 use crate::meter::Meter;
-use crate::plan::{Confinement, Identity, Place, Plan, Rights, Shape};
-use crate::policy::{Access, Origin, Policy, Rule, Rules};
+use crate::plan::{CellPlan, Confinement, PathShape, PlannedPath, Rights, SandboxUser};
+use crate::policy::{PathAccess, PathRule, PathRules, Policy, RuleOrigin};
 use crate::scratch::Scratch;
 use crate::shares::Shares;
 
@@ -23,7 +23,7 @@ use crate::shares::Shares;
 #[derive(Debug, Clone, Copy)]
 struct Enforcement {
     level: Level,
-    identity: Identity,
+    identity: SandboxUser,
 }
 
 /// A cell that was just made.
@@ -36,17 +36,17 @@ pub(super) struct Made {
 }
 
 /// A new cell, or why there is none.
-type Outcome = Result<Made, (Cause, String)>;
+type Outcome = Result<Made, (CellFailure, String)>;
 
-impl Owner {
+impl ProcessScope {
     /// At the strongest level that this machine holds, never at a lower one because of what a policy names: otherwise a client that can
     /// spoil a policy could choose the level.
     pub(super) fn confined_cell(
         &self,
-        rules: &Arc<Rules>,
+        rules: &Arc<PathRules>,
         policy: &Policy,
         meter: &Arc<Meter>,
-        state: &mut State,
+        state: &mut LauncherState,
     ) -> Result<Made, LaunchError> {
         let known = self.shared.known_capacity();
         let first = known.clone().unwrap_or(Capacity { level: Some(Level::Full), why: None, maps_users: true });
@@ -69,19 +69,19 @@ impl Owner {
     fn cell_within(
         &self,
         capacity: &Capacity,
-        rules: &Arc<Rules>,
+        rules: &Arc<PathRules>,
         policy: &Policy,
         meter: &Arc<Meter>,
-        state: &mut State,
+        state: &mut LauncherState,
     ) -> Result<Made, LaunchError> {
         let level = self.level(capacity, rules)?;
         let mapped = self.shared.identity(self.number);
-        let is_mapped = matches!(mapped, Identity::Mapped { .. });
+        let is_mapped = matches!(mapped, SandboxUser::Mapped { .. });
         let owner = || self.owner_of(rules);
         let identity = if is_mapped && !capacity.maps_users { owner()? } else { mapped };
         match self.adopt_planned(Enforcement { level, identity }, rules, policy, (meter, &mut *state))? {
             // Only this file system does not do it.
-            Err((Cause::Users, reason)) if is_mapped => {
+            Err((CellFailure::Users, reason)) if is_mapped => {
                 let level = self.level(&self.shared.capacity_as_owner(), rules)?;
                 let made = self.adopt_planned(Enforcement { level, identity: owner()? }, rules, policy, (meter, &mut *state))?;
                 made.map_err(|(_, other)| LaunchError::Unenforceable(format!("{reason}; and as its owner: {other}")))
@@ -94,14 +94,14 @@ impl Owner {
     fn adopt_planned(
         &self,
         enforcement: Enforcement,
-        rules: &Rules,
+        rules: &PathRules,
         policy: &Policy,
-        (meter, state): (&Arc<Meter>, &mut State),
+        (meter, state): (&Arc<Meter>, &mut LauncherState),
     ) -> Result<Outcome, LaunchError> {
         loop {
             let plan = self.plan(enforcement, rules, policy, (meter, &mut *state))?;
             match self.adopt(plan, meter, state)? {
-                Err((Cause::Layer, why)) if self.shared.layer_failed(&why) => {
+                Err((CellFailure::Layer, why)) if self.shared.layer_failed(&why) => {
                     // Those that other cells use stay as they are.
                     let unused = state.layers.extract_if(|_, layer| layer.mounts.is_none());
                     unused.collect::<Vec<_>>().into_iter().for_each(|(_, layer)| layer.release());
@@ -119,7 +119,7 @@ impl Owner {
     }
 
     /// The level for a policy, or why there is none.
-    fn level(&self, capacity: &Capacity, rules: &Rules) -> Result<Level, LaunchError> {
+    fn level(&self, capacity: &Capacity, rules: &PathRules) -> Result<Level, LaunchError> {
         let why = || capacity.why.clone().unwrap_or_default();
         let raise = || capacity.raised_by().map(|by| format!("; {by}")).unwrap_or_default();
         let Some(level) = capacity.level else {
@@ -145,10 +145,10 @@ impl Owner {
     }
 
     /// The one who owns what the policy is about, where users cannot be mapped.
-    fn owner_of(&self, rules: &Rules) -> Result<Identity, LaunchError> {
+    fn owner_of(&self, rules: &PathRules) -> Result<SandboxUser, LaunchError> {
         let roots = rules
             .writable_roots()
-            .filter(|rule| rule.origin != Origin::Home)
+            .filter(|rule| rule.origin != RuleOrigin::Home)
             .map(|rule| &rule.path)
             .filter(|path| *path != Path::new("/tmp"));
         let mut owners: Vec<((u32, u32), &PathBuf)> = Vec::new();
@@ -157,21 +157,21 @@ impl Owner {
             owners.push(((metadata.uid(), metadata.gid()), path));
         }
         let (uid, gid) = owners.first().map_or((geteuid().as_raw(), getegid().as_raw()), |(owner, _)| *owner);
-        if let Some((_, other)) = owners.iter().find(|((other, _), path)| *other != uid && rules.access(path).access == Access::Write) {
+        if let Some((_, other)) = owners.iter().find(|((other, _), path)| *other != uid && rules.access(path).access == PathAccess::Write) {
             return Err(LaunchError::Unenforceable(format!(
                 "{} and {} belong to different users, who cannot be mapped to one here; give them to one user",
                 owners.first().map(|(_, path)| path.display().to_string()).unwrap_or_default(),
                 other.display()
             )));
         }
-        Ok(Identity::Owner { uid, gid, id: session_id(self.number) })
+        Ok(SandboxUser::Owner { uid, gid, id: session_id(self.number) })
     }
 
-    pub(super) fn make_cell(&self, plan: Plan, meter: &Arc<Meter>, state: &State) -> Result<Made, LaunchError> {
+    pub(super) fn make_cell(&self, plan: CellPlan, meter: &Arc<Meter>, state: &LauncherState) -> Result<Made, LaunchError> {
         self.adopt(plan, meter, state)?.map_err(|(_, reason)| LaunchError::Unenforceable(reason))
     }
 
-    fn adopt(&self, mut plan: Plan, meter: &Arc<Meter>, state: &State) -> Result<Outcome, LaunchError> {
+    fn adopt(&self, mut plan: CellPlan, meter: &Arc<Meter>, state: &LauncherState) -> Result<Outcome, LaunchError> {
         let count = match &plan.confinement {
             None => Count::Open,
             Some(confinement) if confinement.level == Level::Landlock => Count::Shared,
@@ -184,7 +184,7 @@ impl Owner {
         let shares = state.shares.with_mounts(layer.and_then(|layer| layer.mounts.as_ref()))?;
         plan.shares = shares.kinds();
         Ok(match self.fork_cell(&plan, meter, &shares)? {
-            Err((Cause::Groups, why)) => {
+            Err((CellFailure::Groups, why)) => {
                 let none = self.shared.do_without_groups(why);
                 if let Some(why) = self.shared.settings.limits.shortfall(&none) {
                     return Err(LaunchError::Unenforceable(why));
@@ -198,7 +198,7 @@ impl Owner {
         })
     }
 
-    fn fork_cell(&self, plan: &Plan, meter: &Arc<Meter>, shares: &Shares) -> Result<Outcome, LaunchError> {
+    fn fork_cell(&self, plan: &CellPlan, meter: &Arc<Meter>, shares: &Shares) -> Result<Outcome, LaunchError> {
         let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &shares.descriptors())?;
         // Only mounts have a guard that keeps them in place.
         let is_guarded = plan.confinement.as_ref().is_some_and(|confinement| confinement.level > Level::Landlock);
@@ -210,12 +210,12 @@ impl Owner {
     fn plan(
         &self,
         Enforcement { level, identity }: Enforcement,
-        rules: &Rules,
+        rules: &PathRules,
         policy: &Policy,
-        (meter, state): (&Meter, &mut State),
-    ) -> Result<Plan, LaunchError> {
-        let writes_all = rules.access(Path::new("/")).access == Access::Write;
-        if writes_all && identity != Identity::Own {
+        (meter, state): (&Meter, &mut LauncherState),
+    ) -> Result<CellPlan, LaunchError> {
+        let writes_all = rules.access(Path::new("/")).access == PathAccess::Write;
+        if writes_all && identity != SandboxUser::Own {
             return Err(LaunchError::Unenforceable(
                 "as root, a sandbox that may write everywhere would have to be root; name the roots that it may write".into(),
             ));
@@ -224,78 +224,78 @@ impl Owner {
         let scratch = self.shared.scratch()?;
         let layer = self.home_layer(rules, level, identity, state)?;
         // Without mounts nothing is taken away inside a writable root, and there is no layer.
-        let is_held = |rule: &&Rule| match rule.origin {
-            Origin::Home => layer.is_some(),
-            Origin::Credentials => {
-                level > Level::Landlock || rule.path.parent().is_none_or(|parent| rules.on_machine(parent) != Access::Write)
+        let is_held = |rule: &&PathRule| match rule.origin {
+            RuleOrigin::Home => layer.is_some(),
+            RuleOrigin::Credentials => {
+                level > Level::Landlock || rule.path.parent().is_none_or(|parent| rules.on_machine(parent) != PathAccess::Write)
             }
             _ => true,
         };
-        let held: Vec<&Rule> = rules.iter().filter(is_held).collect();
-        let mut places: BTreeMap<PathBuf, Access> = held.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
+        let held: Vec<&PathRule> = rules.iter().filter(is_held).collect();
+        let mut places: BTreeMap<PathBuf, PathAccess> = held.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
         if let Some(view) = rules.home().filter(|_| layer.is_none()) {
-            for path in view.secrets().filter(|path| !rules.names(path) && rules.on_machine(path) == Access::Read) {
-                places.entry(path).or_insert(Access::Deny);
+            for path in view.secrets().filter(|path| !rules.names(path) && rules.on_machine(path) == PathAccess::Read) {
+                places.entry(path).or_insert(PathAccess::Deny);
             }
         }
         let user_home = self.shared.settings.home.as_ref().and_then(|home| home.canonicalize().ok());
         let is_held =
-            |path: &Path, access: Access| (access != Access::Write || rules.source_of(path).is_some()) && !rules.is_in_layer(path);
+            |path: &Path, access: PathAccess| (access != PathAccess::Write || rules.source_of(path).is_some()) && !rules.is_in_layer(path);
         for rule in
             rules.iter().filter(|rule| is_held(&rule.path, rule.access) && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
         {
-            let around = rule.path.parent().map_or(Access::Deny, |parent| rules.on_machine(parent));
+            let around = rule.path.parent().map_or(PathAccess::Deny, |parent| rules.on_machine(parent));
             let is_free = rule.path.symlink_metadata().is_err() || scratch.is_placeholder(&rule.path);
-            if level > Level::Landlock && around == Access::Write && is_free {
+            if level > Level::Landlock && around == PathAccess::Write && is_free {
                 let held = scratch.hold_place(&rule.path, user_home.as_deref())?;
                 state.places.entry(policy.clone()).or_default().extend(held);
-            } else if level > Level::Landlock && around == Access::Write && Scratch::looks_like_placeholder(&rule.path) {
+            } else if level > Level::Landlock && around == PathAccess::Write && Scratch::looks_like_placeholder(&rule.path) {
                 state.borrowed.insert(rule.path.clone());
             }
         }
-        for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == Access::Read && !is_of_the_system(path)) {
-            places.entry(workspace.clone()).or_insert(Access::Read);
+        for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == PathAccess::Read && !is_of_the_system(path)) {
+            places.entry(workspace.clone()).or_insert(PathAccess::Read);
         }
         let home = self
             .shared
             .closed_home()
-            .filter(|home| layer.is_none() && rules.access(home).access == Access::Read && !is_of_the_system(home));
+            .filter(|home| layer.is_none() && rules.access(home).access == PathAccess::Read && !is_of_the_system(home));
         if let Some(home) = &home {
-            places.entry(home.clone()).or_insert(Access::Read);
+            places.entry(home.clone()).or_insert(PathAccess::Read);
         }
-        let is_layered = |path: &Path| layer.is_some() && rules.iter().any(|rule| rule.path == path && rule.origin == Origin::Home);
-        let rights = |path: &PathBuf, access: Access| match access {
-            Access::Write if is_layered(path) => Rights::Others,
-            Access::Write => Rights::Owners,
-            Access::Read if rules.source_of(path).is_some() => Rights::Owners,
-            Access::Read if rules.workspaces().contains(path) && !is_of_the_system(path) => Rights::Owners,
-            Access::Read if home.as_ref() == Some(path) => Rights::OwnersIfPossible,
+        let is_layered = |path: &Path| layer.is_some() && rules.iter().any(|rule| rule.path == path && rule.origin == RuleOrigin::Home);
+        let rights = |path: &PathBuf, access: PathAccess| match access {
+            PathAccess::Write if is_layered(path) => Rights::Others,
+            PathAccess::Write => Rights::Owners,
+            PathAccess::Read if rules.source_of(path).is_some() => Rights::Owners,
+            PathAccess::Read if rules.workspaces().contains(path) && !is_of_the_system(path) => Rights::Owners,
+            PathAccess::Read if home.as_ref() == Some(path) => Rights::OwnersIfPossible,
             // What a policy names in the home is seen as the rest of it is.
-            Access::Read if layer.as_ref().is_some_and(|layer| path.starts_with(&layer.home)) => Rights::OwnersIfPossible,
+            PathAccess::Read if layer.as_ref().is_some_and(|layer| path.starts_with(&layer.home)) => Rights::OwnersIfPossible,
             _ => Rights::Others,
         };
-        let tree = |(path, access): (PathBuf, Access)| Place {
+        let tree = |(path, access): (PathBuf, PathAccess)| PlannedPath {
             rights: rights(&path, access),
             // What is seen inside a layer lies in a directory of ours, which other programs do not know.
-            fixed: access == Access::Write || rules.source_of(&path).is_none(),
+            fixed: access == PathAccess::Write || rules.source_of(&path).is_none(),
             source: rules.source_of(&path).map(Path::to_owned),
-            shape: if is_layered(&path) { Shape::Home } else { Shape::Tree },
+            shape: if is_layered(&path) { PathShape::Home } else { PathShape::Tree },
             path,
             access,
             by_pattern: false,
         };
-        let link = |(path, access): (&Path, Access)| Place {
+        let link = |(path, access): (&Path, PathAccess)| PlannedPath {
             path: path.to_owned(),
             access,
             rights: Rights::Others,
             fixed: true,
-            shape: Shape::Link,
+            shape: PathShape::Link,
             by_pattern: false,
             source: None,
         };
         // Without mounts nothing can be seen in the place of something else.
         places.retain(|path, _| level > Level::Landlock || rules.source_of(path).is_none());
-        let mut places: Vec<Place> = places.into_iter().map(tree).collect();
+        let mut places: Vec<PlannedPath> = places.into_iter().map(tree).collect();
         let is_changeable = |link: &Path| link.parent().is_some_and(|parent| works_at(policy, parent));
         places.extend(rules.links().filter(|(path, _)| is_changeable(path)).map(link));
         places.sort_by(|a, b| a.path.cmp(&b.path));
@@ -304,7 +304,7 @@ impl Owner {
         for place in rules.iter().filter(|rule| works_at(policy, &rule.path)) {
             meter.watch_directory(&place.path);
         }
-        if let Some(temporary) = temporary.as_ref().filter(|_| rules.access(Path::new("/tmp")).access == Access::Write) {
+        if let Some(temporary) = temporary.as_ref().filter(|_| rules.access(Path::new("/tmp")).access == PathAccess::Write) {
             meter.watch_directory(temporary);
         }
         if let Some(store) = layer.as_ref().and_then(|layer| layer.store.as_ref()) {
@@ -312,7 +312,7 @@ impl Owner {
         }
         let (globs, devices, network) = (rules.globs().to_vec(), rules.devices().cloned().collect(), rules.network);
         let confinement = Confinement { level, places, globs, network, identity, temporary, devices, home: layer };
-        Ok(Plan { confinement: Some(confinement), ..Plan::default() })
+        Ok(CellPlan { confinement: Some(confinement), ..CellPlan::default() })
     }
 }
 
@@ -325,14 +325,14 @@ fn is_of_the_system(path: &Path) -> bool {
 /// Whether what is written at a path, as a process under this policy names it, comes to be at the same path of the machine.
 pub(super) fn works_at(policy: &Policy, path: &Path) -> bool {
     let Policy::Confined(rules) = policy else { return true };
-    let has_own_temporary = rules.access(Path::new("/")).access != Access::Write;
-    rules.on_machine(path) == Access::Write && !(has_own_temporary && path.starts_with("/tmp") && !is_in_root(rules, path))
+    let has_own_temporary = rules.access(Path::new("/")).access != PathAccess::Write;
+    rules.on_machine(path) == PathAccess::Write && !(has_own_temporary && path.starts_with("/tmp") && !is_in_root(rules, path))
 }
 
 /// Whether a path below `/tmp` is also below a writable root there, which is the machine's own and not the sandbox's.
-fn is_in_root(rules: &Rules, path: &Path) -> bool {
+fn is_in_root(rules: &PathRules, path: &Path) -> bool {
     rules
         .writable_roots()
-        .chain(rules.iter().filter(|rule| rule.access == Access::Write))
+        .chain(rules.iter().filter(|rule| rule.access == PathAccess::Write))
         .any(|root| root.path != Path::new("/tmp") && root.path.starts_with("/tmp") && path.starts_with(&root.path))
 }

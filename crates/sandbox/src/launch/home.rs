@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{LaunchError, Launcher, Owner, Shared, State};
+use super::{LaunchError, Launcher, LauncherState, ProcessScope, Shared};
 use crate::cell::Cell;
 use crate::home::{Home, HomeSettings, Layers, Slot, public_files, read_without_secrets};
 use crate::level::Level;
 use crate::limits::Limits;
-use crate::plan::{FileCopy, HomeLayer, Identity};
-use crate::policy::{HomeView, KEY_DIRECTORY, Policy, Rules};
+use crate::plan::{FileCopy, HomeLayer, SandboxUser};
+use crate::policy::{HomeView, KEY_DIRECTORY, PathRules, Policy};
 
 /// How often, and how many times, is looked whether cells are gone.
 const PASS: Duration = Duration::from_millis(5);
@@ -117,7 +117,7 @@ impl Launcher {
         };
         let owner = self.owner();
         // Why there is no sandbox at all is told elsewhere.
-        let _ = owner.prepare(&Policy::Confined(Arc::new(Rules::read_only().with_home(view))));
+        let _ = owner.prepare(&Policy::Confined(Arc::new(PathRules::read_only().with_home(view))));
         let mut state = owner.lock();
         let cells = end_cells(&mut state);
         state.layers.drain().for_each(|(_, layer)| layer.release());
@@ -128,7 +128,7 @@ impl Launcher {
 }
 
 /// Ends every cell, and waits until they are gone.
-fn end_cells(state: &mut State) -> Vec<Arc<Cell>> {
+fn end_cells(state: &mut LauncherState) -> Vec<Arc<Cell>> {
     let cells: Vec<_> = state.cells.drain().map(|(_, cell)| cell).collect();
     cells.iter().for_each(|cell| {
         cell.retire();
@@ -143,17 +143,17 @@ fn end_cells(state: &mut State) -> Vec<Arc<Cell>> {
     cells
 }
 
-impl Owner {
+impl ProcessScope {
     /// The layer of a policy, where there can be one.
     pub(super) fn home_layer(
         &self,
-        rules: &Rules,
+        rules: &PathRules,
         level: Level,
-        identity: Identity,
-        state: &mut State,
+        identity: SandboxUser,
+        state: &mut LauncherState,
     ) -> Result<Option<HomeLayer>, LaunchError> {
         // Other users find this home closed.
-        let is_own = matches!(identity, Identity::Own | Identity::Mapped { .. } | Identity::Owner { uid: 0, .. });
+        let is_own = matches!(identity, SandboxUser::Own | SandboxUser::Mapped { .. } | SandboxUser::Owner { uid: 0, .. });
         let Some(view) = rules.home().filter(|_| is_own && level > Level::Landlock) else { return Ok(None) };
         let held = match state.layers.get(&view.workspace) {
             Some(held) => held,
@@ -174,7 +174,7 @@ impl Owner {
     }
 
     /// Ends every cell, and with them the use of a layer that was too large; it is emptied as soon as they are gone.
-    pub(super) fn empty_full_layers(&self, state: &mut State) {
+    pub(super) fn empty_full_layers(&self, state: &mut LauncherState) {
         if state.full_layers.is_empty() {
             return;
         }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::home::HeldLayers;
-use super::{CleanUp, Owner, Shared, State};
+use super::{CleanUp, LauncherState, ProcessScope, Shared};
 use crate::policy::Policy;
 
 /// How many cells an owner keeps in which nothing runs, and for how long. The next start in one that was let go makes it anew.
@@ -20,9 +20,9 @@ impl Default for IdleCells {
     }
 }
 
-impl Owner {
+impl ProcessScope {
     /// Sees to it that cells are let go, now and later.
-    pub(super) fn tend(&self, state: &mut State) {
+    pub(super) fn tend(&self, state: &mut LauncherState) {
         self.shared.shed(state);
         if !state.is_tended
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -34,7 +34,7 @@ impl Owner {
 }
 
 /// As long as there are cells.
-async fn tend(shared: Weak<Shared>, state: Weak<Mutex<State>>, patience: Duration) {
+async fn tend(shared: Weak<Shared>, state: Weak<Mutex<LauncherState>>, patience: Duration) {
     loop {
         tokio::time::sleep(patience / 2).await;
         let (Some(shared), Some(state)) = (shared.upgrade(), state.upgrade()) else { return };
@@ -52,7 +52,7 @@ async fn tend(shared: Weak<Shared>, state: Weak<Mutex<State>>, patience: Duratio
 
 impl Shared {
     /// Those that were used longest ago, if there are many, and those that were not used for long.
-    fn shed(self: &Arc<Self>, state: &mut State) {
+    fn shed(self: &Arc<Self>, state: &mut LauncherState) {
         let IdleCells { most, patience } = self.settings.idle;
         let mut idle: Vec<(Instant, Policy)> =
             state.cells.iter().filter_map(|(policy, cell)| Some((cell.idle_since()?, policy.clone()))).collect();
@@ -65,7 +65,7 @@ impl Shared {
         }
     }
 
-    fn let_go(self: &Arc<Self>, state: &mut State, policy: &Policy) {
+    fn let_go(self: &Arc<Self>, state: &mut LauncherState, policy: &Policy) {
         if !state.cells.get(policy).is_some_and(|cell| cell.end_if_idle()) {
             return;
         }

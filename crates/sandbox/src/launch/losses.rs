@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use tokio::net::unix::pipe;
 
-use super::{LaunchError, Shared, State};
+use super::{LaunchError, LauncherState, Shared};
 use crate::cell::Cell;
 use crate::channel::{self, Channel};
-use crate::message::{Loss, Outcome};
+use crate::message::{Loss, OrderOutcome};
 
 /// A file that an editor replaces may be missing for so long before a placeholder takes its place.
 const REFILL: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ impl fmt::Debug for LossSink {
 #[derive(Clone)]
 pub(super) struct Keeping {
     pub(super) shared: Arc<Shared>,
-    pub(super) state: Weak<Mutex<State>>,
+    pub(super) state: Weak<Mutex<LauncherState>>,
 }
 
 impl Keeping {
@@ -84,7 +84,7 @@ impl Keeping {
             let refilling = Arc::new(Mutex::new(BTreeSet::new()));
             while let Some(loss) = next(&reports).await {
                 let Some(state) = self.state.upgrade() else { return };
-                let is_missing = loss.outcome == Outcome::Missing;
+                let is_missing = loss.outcome == OrderOutcome::Missing;
                 let (sink, is_borrowed) = {
                     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                     (state.losses.clone(), is_missing && state.borrowed.remove(&loss.path))

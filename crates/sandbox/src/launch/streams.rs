@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::pipe::fcntl_setpipe_size;
 
 use super::LaunchIo;
-use crate::cell::Running;
-use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
+use crate::cell::RunningProgram;
+use crate::child::{Child, ChildEnd, ChildInput, ChildTerminal, Output, ProcessTree};
 use crate::pty;
 
 /// How much a child can print before it has to wait.
@@ -16,8 +16,8 @@ const PIPE: usize = 256 << 10;
 
 /// Both ends of what a child reads and writes.
 pub(super) enum Streams {
-    Pipes { input: Option<Input>, output: Output, errors: Output, theirs: Vec<OwnedFd> },
-    Terminal { input: Input, output: Output, terminal: Terminal, slave: OwnedFd },
+    Pipes { input: Option<ChildInput>, output: Output, errors: Output, theirs: Vec<OwnedFd> },
+    Terminal { input: ChildInput, output: Output, terminal: ChildTerminal, slave: OwnedFd },
 }
 
 impl Streams {
@@ -32,7 +32,7 @@ impl Streams {
                 let input = if stdin {
                     let (child_input, input) = io::pipe()?;
                     theirs.push(child_input.into());
-                    Some(Input::new(input.into())?)
+                    Some(ChildInput::new(input.into())?)
                 } else {
                     None
                 };
@@ -40,9 +40,9 @@ impl Streams {
             }
             LaunchIo::Terminal(size) => {
                 let (master, slave) = pty::open(size)?;
-                let (input, output) = (Input::new(master.try_clone()?)?, Output::new(master.try_clone()?)?);
+                let (input, output) = (ChildInput::new(master.try_clone()?)?, Output::new(master.try_clone()?)?);
                 let slave = pty_slave(&slave)?;
-                Ok(Self::Terminal { input, output, terminal: Terminal(master), slave })
+                Ok(Self::Terminal { input, output, terminal: ChildTerminal(master), slave })
             }
         }
     }
@@ -62,8 +62,8 @@ impl Streams {
         }
     }
 
-    pub(super) fn child(self, running: Running) -> Child {
-        let kin = Kin(running.remembered());
+    pub(super) fn child(self, running: RunningProgram) -> Child {
+        let kin = ProcessTree(running.remembered());
         let end = ChildEnd::new(running);
         match self {
             Self::Pipes { input, output, errors, .. } => Child { kin, input, output, errors: Some(errors), terminal: None, end },

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Access, Origin, Rule, Rules};
+use super::{PathAccess, PathRule, PathRules, RuleOrigin};
 
 /// The home as sandboxed code sees it. All paths but the first two are relative to the home and pass no link.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -26,15 +26,15 @@ impl HomeView {
     }
 }
 
-impl Rules {
+impl PathRules {
     /// Shows the home in this way. Where the rules let something be written, the directories of the view can be written as well.
     #[must_use]
     pub fn with_home(mut self, view: HomeView) -> Self {
-        if self.rules.values().any(|rule| rule.access == Access::Write) {
+        if self.rules.values().any(|rule| rule.access == PathAccess::Write) {
             for directory in &view.directories {
                 let path = view.home.join(directory);
-                if self.access(&path).access == Access::Read && !self.rules.contains_key(&path) {
-                    self.rules.insert(path.clone(), Rule { path, access: Access::Write, origin: Origin::Home });
+                if self.access(&path).access == PathAccess::Read && !self.rules.contains_key(&path) {
+                    self.rules.insert(path.clone(), PathRule { path, access: PathAccess::Write, origin: RuleOrigin::Home });
                 }
             }
         }
@@ -47,22 +47,22 @@ impl Rules {
     }
 
     /// What may be done with a path of the machine itself: what is written into a layer does not change it.
-    pub fn on_machine(&self, path: &Path) -> Access {
+    pub fn on_machine(&self, path: &Path) -> PathAccess {
         match self.access(path) {
-            decision if matches!(decision.reason, super::Reason::Rule(rule) if rule.origin == Origin::Home) => Access::Read,
+            decision if matches!(decision.reason, super::DecisionReason::Rule(rule) if rule.origin == RuleOrigin::Home) => PathAccess::Read,
             decision => decision.access,
         }
     }
 
     /// Whether a request speaks of exactly this path, or of something below it, as of something to be seen.
     pub fn names(&self, path: &Path) -> bool {
-        self.rules.values().any(|rule| rule.origin == Origin::Request && rule.access > Access::Deny && rule.path.starts_with(path))
+        self.rules.values().any(|rule| rule.origin == RuleOrigin::Request && rule.access > PathAccess::Deny && rule.path.starts_with(path))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Network;
+    use super::super::NetworkRule;
     use super::*;
 
     fn view() -> HomeView {
@@ -77,31 +77,31 @@ mod tests {
 
     #[test]
     fn a_layer_is_written_where_the_policy_writes_at_all() {
-        let rules = Rules::workspace_write(["/w".into(), "/home/u/go/src/x".into()]).with_home(view());
+        let rules = PathRules::workspace_write(["/w".into(), "/home/u/go/src/x".into()]).with_home(view());
         let at = |path: &str| (rules.access(Path::new(path)).access, rules.on_machine(Path::new(path)));
-        assert_eq!(at("/home/u/.cache/pip"), (Access::Write, Access::Read));
-        assert_eq!(at("/home/u/go/src/x/y"), (Access::Write, Access::Write));
-        assert_eq!(at("/home/u/notes"), (Access::Read, Access::Read));
-        let rules = Rules::read_only().with_home(view());
-        assert_eq!(rules.access(Path::new("/home/u/.cache")).access, Access::Read);
+        assert_eq!(at("/home/u/.cache/pip"), (PathAccess::Write, PathAccess::Read));
+        assert_eq!(at("/home/u/go/src/x/y"), (PathAccess::Write, PathAccess::Write));
+        assert_eq!(at("/home/u/notes"), (PathAccess::Read, PathAccess::Read));
+        let rules = PathRules::read_only().with_home(view());
+        assert_eq!(rules.access(Path::new("/home/u/.cache")).access, PathAccess::Read);
         assert!(rules.home().is_some());
     }
 
     #[test]
     fn a_ceiling_does_not_take_the_layer_away_unless_it_denies_the_place() {
-        let rule = |path: &str, access| Rule { path: path.into(), access, origin: Origin::Ceiling };
-        let limits = [rule("/", Access::Read), rule("/w", Access::Write), rule("/home/u/go", Access::Deny)];
-        let ceiling = Rules::new(limits, Vec::new(), Network::Restricted);
-        let held = Rules::workspace_write(["/w".into()]).with_home(view()).within(&ceiling).unwrap();
-        assert_eq!(held.access(Path::new("/home/u/.cache/x")).access, Access::Write);
-        assert_eq!(held.access(Path::new("/home/u/go/x")).access, Access::Deny);
+        let rule = |path: &str, access| PathRule { path: path.into(), access, origin: RuleOrigin::Ceiling };
+        let limits = [rule("/", PathAccess::Read), rule("/w", PathAccess::Write), rule("/home/u/go", PathAccess::Deny)];
+        let ceiling = PathRules::new(limits, Vec::new(), NetworkRule::Restricted);
+        let held = PathRules::workspace_write(["/w".into()]).with_home(view()).within(&ceiling).unwrap();
+        assert_eq!(held.access(Path::new("/home/u/.cache/x")).access, PathAccess::Write);
+        assert_eq!(held.access(Path::new("/home/u/go/x")).access, PathAccess::Deny);
         assert!(held.home().is_some());
     }
 
     #[test]
     fn what_a_request_names_is_known() {
-        let named = Rule { path: "/home/u/.aws/config".into(), access: Access::Read, origin: Origin::Request };
-        let rules = Rules::new([named], Vec::new(), Network::Restricted);
+        let named = PathRule { path: "/home/u/.aws/config".into(), access: PathAccess::Read, origin: RuleOrigin::Request };
+        let rules = PathRules::new([named], Vec::new(), NetworkRule::Restricted);
         assert!(rules.names(Path::new("/home/u/.aws")) && !rules.names(Path::new("/home/u/.ssh")));
     }
 }

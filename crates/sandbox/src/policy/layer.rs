@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Access, Origin, Rule, Rules};
+use super::{PathAccess, PathRule, PathRules, RuleOrigin};
 
 /// One of them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -12,16 +12,16 @@ pub struct Substitute {
     /// The directory that is seen there. It belongs to the user that sandboxed code works for.
     pub source: PathBuf,
     /// What sandboxed code may do with it.
-    pub access: Access,
+    pub access: PathAccess,
 }
 
-impl Rules {
+impl PathRules {
     /// Shows a directory in the place of another one. What was only protected below it is not there any more.
     #[must_use]
     pub fn substituting(mut self, substitute: Substitute) -> Self {
         let Substitute { path, access, .. } = &substitute;
-        self.rules.retain(|known, rule| rule.origin != Origin::Protected || known == path || !known.starts_with(path));
-        self.rules.insert(path.clone(), Rule { path: path.clone(), access: *access, origin: Origin::Layer });
+        self.rules.retain(|known, rule| rule.origin != RuleOrigin::Protected || known == path || !known.starts_with(path));
+        self.rules.insert(path.clone(), PathRule { path: path.clone(), access: *access, origin: RuleOrigin::Layer });
         self.substitutes.push(substitute);
         self
     }
@@ -29,7 +29,7 @@ impl Rules {
     /// Takes protection away from a path and from everything below it.
     #[must_use]
     pub fn unprotecting(mut self, path: &Path) -> Self {
-        self.rules.retain(|known, rule| rule.origin != Origin::Protected || !known.starts_with(path));
+        self.rules.retain(|known, rule| rule.origin != RuleOrigin::Protected || !known.starts_with(path));
         self
     }
 
@@ -51,17 +51,17 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Network;
+    use crate::policy::NetworkRule;
 
     #[test]
     fn a_layer_takes_the_place_of_what_is_protected() {
-        let rules = Rules::workspace_write(["/w".into()]).protecting("/w/.git/modules/x".into());
+        let rules = PathRules::workspace_write(["/w".into()]).protecting("/w/.git/modules/x".into());
         assert!(rules.may_write(Path::new("/w/.git/modules/x/config")).is_err());
-        let substitute = Substitute { path: "/w/.git".into(), source: "/own/layer".into(), access: Access::Write };
+        let substitute = Substitute { path: "/w/.git".into(), source: "/own/layer".into(), access: PathAccess::Write };
         let rules = rules.substituting(substitute);
         assert!(rules.may_write(Path::new("/w/.git/modules/x/config")).is_ok() && rules.may_write(Path::new("/w/.codex/x")).is_err());
         assert_eq!(rules.source_of(Path::new("/w/.git")), Some(Path::new("/own/layer")));
         assert!(rules.is_in_layer(Path::new("/w/.git/x")) && !rules.is_in_layer(Path::new("/w/.git")));
-        assert_ne!(rules, Rules::new([], Vec::new(), Network::Restricted));
+        assert_ne!(rules, PathRules::new([], Vec::new(), NetworkRule::Restricted));
     }
 }

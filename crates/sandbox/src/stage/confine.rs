@@ -28,44 +28,44 @@ use rustix::thread::{
 };
 
 use self::filter::Tracing;
-pub use self::guard::Ends;
+pub use self::guard::GuardSockets;
 use self::guard::{Guard, Keeper};
 pub use self::masks::mount_at;
 pub use self::watch::Quiet;
 use self::watch::Watch;
 use crate::level::Level;
-use crate::message::Cause;
-use crate::plan::{Confinement, Identity, Place, Rights, Shape};
-use crate::policy::Access;
+use crate::message::CellFailure;
+use crate::plan::{Confinement, PathShape, PlannedPath, Rights, SandboxUser};
+use crate::policy::PathAccess;
 use crate::shares::Shares;
-use crate::sys::{self, Fork, Signals};
+use crate::sys::{self, Fork, SignalReader};
 
 /// Why a cell cannot be confined, for whoever asked for it.
 #[derive(Debug, Clone)]
 pub struct Refused {
     reason: String,
-    cause: Cause,
+    cause: CellFailure,
 }
 
 impl Refused {
     /// The users of a mount cannot be mapped, which may be done in another way.
     fn users(self) -> Self {
-        Self { cause: Cause::Users, ..self }
+        Self { cause: CellFailure::Users, ..self }
     }
 
     /// The layer over the home cannot be mounted, without which a policy can be held as well.
     fn layer(self) -> Self {
-        Self { cause: Cause::Layer, ..self }
+        Self { cause: CellFailure::Layer, ..self }
     }
 
-    pub fn cause(&self) -> Cause {
+    pub fn cause(&self) -> CellFailure {
         self.cause
     }
 }
 
 impl From<String> for Refused {
     fn from(reason: String) -> Self {
-        Self { reason, cause: Cause::Policy }
+        Self { reason, cause: CellFailure::Policy }
     }
 }
 
@@ -107,14 +107,14 @@ pub struct Settled {
 
 /// Confines this process. Returns in a new process, the first of its own process table. `shared` is what earlier cells of the
 /// session made.
-pub fn confine(confinement: &Confinement, shared: Shares, ends: Ends) -> Result<Settled, Refused> {
+pub fn confine(confinement: &Confinement, shared: Shares, ends: GuardSockets) -> Result<Settled, Refused> {
     if confinement.level == Level::Landlock {
         // Without mounts there is nothing to keep in place, and nothing that could be put back.
         alone(&with_matches(confinement, None)?)?;
         return Ok(Settled { shares: Shares::default(), quiet: Quiet::Always });
     }
     // Handles of other namespaces can only be made from here.
-    let sources = view::Sources::open(confinement)?;
+    let sources = view::ViewSources::open(confinement)?;
     let mut shares = network::separate(confinement, shared)?;
     shares.mounts = home::enter(confinement, &sources, shares.mounts.take())?;
     // Heard from here on, so that no change is missed between looking and holding. Without it, everything is looked at before each start.
@@ -130,7 +130,7 @@ pub fn confine(confinement: &Confinement, shared: Shares, ends: Ends) -> Result<
     };
     let keeper = Keeper::new(watch, &confinement);
     let (kept, built) = crate::channel::pair().during("the guard of the sandbox")?;
-    let signals = Signals::listen().during("signals")?;
+    let signals = SignalReader::listen().during("signals")?;
     match sys::fork().during("the first process of the sandbox")? {
         Fork::Parent(first) => {
             drop((sources, shares, built, quiet));
@@ -167,8 +167,15 @@ fn with_matches(confinement: &Confinement, mut watch: Option<&mut Watch>) -> Res
         let path = found.path.clone();
         let fixed = !found.is_found_anywhere(&confinement.places);
         let by_pattern = !places.contains_key(&path);
-        let place =
-            Place { path: path.clone(), access: Access::Deny, rights: Rights::Others, fixed, shape: Shape::Tree, by_pattern, source: None };
+        let place = PlannedPath {
+            path: path.clone(),
+            access: PathAccess::Deny,
+            rights: Rights::Others,
+            fixed,
+            shape: PathShape::Tree,
+            by_pattern,
+            source: None,
+        };
         places.insert(path, place);
     }
     Ok(Confinement { places: places.into_values().collect(), ..confinement.clone() })
@@ -202,15 +209,15 @@ fn drop_rights(confinement: &Confinement) -> Result<(), Refused> {
         }
     }
     match confinement.identity {
-        Identity::Mapped { id } => become_user(id, id)?,
-        Identity::Named { uid, gid } if geteuid().is_root() => become_user(uid, gid)?,
-        Identity::Owner { uid, gid, .. } if confinement.level == Level::Landlock && uid != 0 => become_user(uid, gid)?,
-        Identity::Named { .. } | Identity::Own | Identity::Owner { .. } => {}
+        SandboxUser::Mapped { id } => become_user(id, id)?,
+        SandboxUser::Named { uid, gid } if geteuid().is_root() => become_user(uid, gid)?,
+        SandboxUser::Owner { uid, gid, .. } if confinement.level == Level::Landlock && uid != 0 => become_user(uid, gid)?,
+        SandboxUser::Named { .. } | SandboxUser::Own | SandboxUser::Owner { .. } => {}
     }
     let none = CapabilitySets { effective: CapabilitySet::empty(), permitted: CapabilitySet::empty(), inheritable: CapabilitySet::empty() };
     set_capabilities(None, none).during("capabilities")?;
     // Without namespaces the owner of the workspace may be root: then it is root by name only, which is told.
-    let is_owner = confinement.level == Level::Landlock && matches!(confinement.identity, Identity::Owner { uid: 0, .. });
+    let is_owner = confinement.level == Level::Landlock && matches!(confinement.identity, SandboxUser::Owner { uid: 0, .. });
     if geteuid().is_root() && !is_owner {
         return Err("it would run as root".into());
     }

@@ -15,9 +15,9 @@ use super::confine::{Quiet, mount_at};
 use super::kin::{self, Left};
 use crate::channel::Channel;
 use crate::child::Exit;
-use crate::message::{News, Start, Task};
+use crate::message::{StageEvent, StartOrder, Task};
 use crate::program;
-use crate::sys::{self, Signals};
+use crate::sys::{self, SignalReader};
 
 /// How often is looked for what has to be killed while there is something.
 const PASS: Duration = Duration::from_millis(5);
@@ -26,7 +26,7 @@ const LAST_WAIT: Duration = Duration::from_secs(10);
 
 struct Reaper<'a> {
     socket: &'a Channel,
-    signals: Signals,
+    signals: SignalReader,
     job: Option<Job>,
     /// Everything has to go.
     killing: bool,
@@ -42,7 +42,7 @@ struct Job {
 
 pub fn run(socket: &Channel, quiet: &Quiet) -> io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
-    let mut reaper = Reaper { socket, signals: Signals::listen()?, job: None, killing: false, quiet };
+    let mut reaper = Reaper { socket, signals: SignalReader::listen()?, job: None, killing: false, quiet };
     while reaper.wait()? {}
     reaper.wind_down();
     Ok(())
@@ -94,29 +94,29 @@ impl Reaper<'_> {
         }
     }
 
-    fn start(&mut self, start: Start, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+    fn start(&mut self, start: StartOrder, descriptors: Vec<OwnedFd>) -> io::Result<()> {
         let job = start.job;
         if self.job.is_some() {
-            return self.tell(&News::Failed { job, errno: Errno::BUSY.raw_os_error() });
+            return self.tell(&StageEvent::Failed { job, errno: Errno::BUSY.raw_os_error() });
         }
         if !self.is_in_place(&start) {
-            return self.tell(&News::Doubtful { job });
+            return self.tell(&StageEvent::Doubtful { job });
         }
         let spawned = self.signals.unblocked(|| spawn(start, descriptors))?;
         match spawned {
             Ok(leader) => {
                 self.job = Some(Job { number: job, leader, exited: false });
-                self.tell(&News::Started { job, pid: leader.as_raw_nonzero().get().unsigned_abs() })?;
+                self.tell(&StageEvent::Started { job, pid: leader.as_raw_nonzero().get().unsigned_abs() })?;
                 // It may have ended while its signal was not blocked.
                 self.look_after()
             }
-            Err(error) => self.tell(&News::Failed { job, errno: error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()) }),
+            Err(error) => self.tell(&StageEvent::Failed { job, errno: error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()) }),
         }
     }
 
     /// Whether everything that the sandbox holds is where it was put: one system call for each, and one for changes that are not
     /// dealt with yet.
-    fn is_in_place(&self, start: &Start) -> bool {
+    fn is_in_place(&self, start: &StartOrder) -> bool {
         let holds = start.checks.iter().all(|check| match mount_at(&check.path) {
             Ok(found) => found == check.mount,
             // Where the sandbox's user does not get to, its programs do not either, unless they can open the way again.
@@ -144,10 +144,10 @@ impl Reaper<'_> {
         };
         let (number, alone) = (job.number, left == Left::Nobody);
         let news = match ended {
-            Some(exit) => News::Exited { job: number, exit, alone },
-            None if alone && job.exited => News::Alone { job: number },
+            Some(exit) => StageEvent::Exited { job: number, exit, alone },
+            None if alone && job.exited => StageEvent::Alone { job: number },
             // Somebody else took the status.
-            None if alone => News::Exited { job: number, exit: Exit::Lost, alone },
+            None if alone => StageEvent::Exited { job: number, exit: Exit::Lost, alone },
             None => return Ok(()),
         };
         job.exited = true;
@@ -158,7 +158,7 @@ impl Reaper<'_> {
         self.tell(&news)
     }
 
-    fn tell(&self, news: &News) -> io::Result<()> {
+    fn tell(&self, news: &StageEvent) -> io::Result<()> {
         self.socket.send(&news.encode(), &[])
     }
 
@@ -186,7 +186,7 @@ fn exit(status: WaitStatus) -> Exit {
     }
 }
 
-fn spawn(start: Start, descriptors: Vec<OwnedFd>) -> io::Result<Pid> {
+fn spawn(start: StartOrder, descriptors: Vec<OwnedFd>) -> io::Result<Pid> {
     let path = start.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
     let program = program::find(&start.program, path, &start.cwd)?;
     let mut command = Command::new(program);

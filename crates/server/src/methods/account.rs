@@ -10,7 +10,7 @@ use outpost_wire::app::account::{
 use outpost_wire::app::{NoParams, Nothing};
 use serde_json::Value;
 
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
@@ -23,30 +23,30 @@ pub fn register(table: Table) -> Table {
         .on::<GovCloudCheck, _, _>(gov_cloud)
 }
 
-async fn read(_connection: Arc<Connection>, _params: AccountReadParams) -> Result<AccountReadResponse, Fault> {
+async fn read(_connection: Arc<ClientConnection>, _params: AccountReadParams) -> Result<AccountReadResponse, Fault> {
     Ok(AccountReadResponse { account: None, requires_openai_auth: false })
 }
 
-async fn login(_connection: Arc<Connection>, _params: Value) -> Result<Nothing, Fault> {
+async fn login(_connection: Arc<ClientConnection>, _params: Value) -> Result<Nothing, Fault> {
     let why =
         "there is no login here: set the variable that `env_key` of the model provider names, such as OPENAI_API_KEY, and start again";
     Err(Fault::invalid_request(why))
 }
 
-async fn cancel(_connection: Arc<Connection>, _params: LoginCancelParams) -> Result<LoginCancelResponse, Fault> {
+async fn cancel(_connection: Arc<ClientConnection>, _params: LoginCancelParams) -> Result<LoginCancelResponse, Fault> {
     Ok(LoginCancelResponse { status: "notFound".into() })
 }
 
 /// There is no login, so there is nothing to do.
-async fn logout(_connection: Arc<Connection>, _params: NoParams) -> Result<Nothing, Fault> {
+async fn logout(_connection: Arc<ClientConnection>, _params: NoParams) -> Result<Nothing, Fault> {
     Ok(Nothing {})
 }
 
-async fn limits(_connection: Arc<Connection>, _params: NoParams) -> Result<RateLimitsResponse, Fault> {
+async fn limits(_connection: Arc<ClientConnection>, _params: NoParams) -> Result<RateLimitsResponse, Fault> {
     let rate_limits = RateLimits { limit_id: None, limit_name: None, primary: None, secondary: None, credits: None, plan_type: None };
     Ok(RateLimitsResponse { rate_limits, rate_limits_by_limit_id: None, account_id: None })
 }
 
-async fn gov_cloud(_connection: Arc<Connection>, _params: NoParams) -> Result<GovCloudResponse, Fault> {
+async fn gov_cloud(_connection: Arc<ClientConnection>, _params: NoParams) -> Result<GovCloudResponse, Fault> {
     Ok(GovCloudResponse { is_gov_cloud: false, should_warn: false })
 }

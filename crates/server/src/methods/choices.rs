@@ -1,7 +1,7 @@
 //! From what a client chooses for a thread or a turn to settings, instructions, selections and roots: the same rules for
 //! starting, resuming, forking, turns and changes of settings.
 
-use outpost_environment::selection::{self, Wish};
+use outpost_environment::selection::{self, EnvironmentRequest};
 use outpost_runtime::mcp::SESSION_LAYER;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::runtime::Instructions;
@@ -14,10 +14,10 @@ use outpost_wire::intent::{CapabilityRoot, EnvironmentId, Selection};
 use outpost_wire::{Fault, PathUri};
 use serde_json::Value;
 
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::fault;
 use crate::projection::same;
-use crate::server::Shared;
+use crate::server::ServerShared;
 
 /// Named sets of permissions, and the sandbox that each stands for.
 pub const PROFILES: [(&str, &str); 3] =
@@ -39,7 +39,7 @@ pub enum Whose {
 }
 
 /// Checks what comes with starting, resuming and forking. `settings.cwd` stays empty: where it is depends on where it was.
-pub fn choose(connection: &Connection, given: &Overrides, whose: Whose) -> Result<Choices, Fault> {
+pub fn choose(connection: &ClientConnection, given: &Overrides, whose: Whose) -> Result<Choices, Fault> {
     let server = &*connection.server;
     let mut settings = Settings::default();
     let (mut network, mut unheard) = (None, Vec::new());
@@ -91,7 +91,7 @@ pub fn choose(connection: &Connection, given: &Overrides, whose: Whose) -> Resul
 }
 
 /// What comes with a turn and with a change of settings, as the client wrote it.
-pub struct Wanted<'a> {
+pub struct TurnChoices<'a> {
     pub model: Option<String>,
     pub effort: Option<String>,
     pub approval_policy: Option<AskForApproval>,
@@ -101,7 +101,7 @@ pub struct Wanted<'a> {
 }
 
 /// Checks what is wanted for this turn and those after it.
-pub fn wanted(server: &Shared, wanted: Wanted<'_>) -> Result<Settings, Fault> {
+pub fn wanted(server: &ServerShared, wanted: TurnChoices<'_>) -> Result<Settings, Fault> {
     let sandbox = match (wanted.permissions, wanted.sandbox_policy) {
         (Some(_), Some(_)) => return Err(Fault::invalid_request("`permissions` cannot be combined with `sandboxPolicy`")),
         (Some(profile), None) => Some(profile_sandbox(server, profile)?),
@@ -134,7 +134,7 @@ fn others(config: &Value) -> Vec<String> {
 }
 
 /// Takes what a thread can have for itself; whether it may use the network is the result.
-fn configured(server: &Shared, config: &Value, settings: &mut Settings) -> Result<Option<bool>, Fault> {
+fn configured(server: &ServerShared, config: &Value, settings: &mut Settings) -> Result<Option<bool>, Fault> {
     let text = |key: &str| match config.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -164,7 +164,7 @@ fn configured(server: &Shared, config: &Value, settings: &mut Settings) -> Resul
 }
 
 /// Whether commands of a thread may use the network; that is only asked where they may write in the workspace.
-fn reach_out(server: &Shared, network: bool, settings: &mut Settings) {
+fn reach_out(server: &ServerShared, network: bool, settings: &mut Settings) {
     if let SandboxMode::WorkspaceWrite { writable_roots, exclude_tmpdir_env_var, exclude_slash_tmp, .. } = server.defaults.mode(settings) {
         let mode = SandboxMode::WorkspaceWrite { writable_roots, network_access: network, exclude_tmpdir_env_var, exclude_slash_tmp };
         settings.sandbox = Raw::of(&mode).ok();
@@ -182,7 +182,7 @@ fn review(settings: &mut Settings, reviewer: ApprovalsReviewer) {
 }
 
 /// A sandbox by its short name, with what the configuration says about it.
-fn named_sandbox(server: &Shared, name: &str) -> Result<Raw, Fault> {
+fn named_sandbox(server: &ServerShared, name: &str) -> Result<Raw, Fault> {
     let Some(mode) = SandboxMode::named(name) else {
         let known = "`read-only`, `workspace-write`, `danger-full-access`";
         return Err(fault::invalid(&format!("unknown variant `{name}`, expected one of {known}")));
@@ -192,7 +192,7 @@ fn named_sandbox(server: &Shared, name: &str) -> Result<Raw, Fault> {
     Ok(Raw::of(&mode).unwrap_or_else(|_| Raw::from(Value::from(name))))
 }
 
-pub fn profile_sandbox(server: &Shared, profile: &str) -> Result<Raw, Fault> {
+pub fn profile_sandbox(server: &ServerShared, profile: &str) -> Result<Raw, Fault> {
     match PROFILES.iter().find(|(id, _)| *id == profile) {
         Some((_, name)) => named_sandbox(server, name),
         None => {
@@ -207,10 +207,10 @@ fn policy_sandbox(policy: &SandboxPolicy) -> Raw {
 }
 
 /// Checks environments that a client names.
-pub fn select(server: &Shared, wanted: &[EnvironmentParams]) -> Result<Selection, Fault> {
-    let wishes: Vec<Wish> = wanted
+pub fn select(server: &ServerShared, wanted: &[EnvironmentParams]) -> Result<Selection, Fault> {
+    let wishes: Vec<EnvironmentRequest> = wanted
         .iter()
-        .map(|entry| Wish {
+        .map(|entry| EnvironmentRequest {
             environment_id: entry.environment_id.clone(),
             cwd: entry.cwd.clone(),
             workspace_roots: entry.runtime_workspace_roots.clone(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_environment::{Environment, ProcessStart, RemoteProcess};
-use outpost_rpc::Outcome;
+use outpost_rpc::HandlerOutcome;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_wire::app::Nothing;
 use outpost_wire::app::commands::{
@@ -20,10 +20,10 @@ use outpost_wire::{Fault, PathUri};
 
 use super::choices::profile_sandbox;
 use super::place::{environment, refused};
-use crate::connection::Connection;
-use crate::jobs::{Ended, Job, Label, Seat, Wanted};
+use crate::connection::ClientConnection;
+use crate::jobs::{Job, JobHandle, JobLabel, JobOutcome, JobRequest};
 use crate::projection::same;
-use crate::server::Shared;
+use crate::server::ServerShared;
 use crate::table::Table;
 
 const DEFAULT_TIMEOUT: i64 = 10_000;
@@ -41,7 +41,7 @@ pub fn register(table: Table) -> Table {
         .on::<ProcessKill, _, _>(kill)
 }
 
-async fn exec(connection: Arc<Connection>, params: CommandExecParams) -> Result<CommandExecResponse, Fault> {
+async fn exec(connection: Arc<ClientConnection>, params: CommandExecParams) -> Result<CommandExecResponse, Fault> {
     check_command(&params.command)?;
     if params.timeout_ms.is_some() && params.disable_timeout {
         return Err(Fault::invalid_params("command/exec cannot have both `timeoutMs` and `disableTimeout`"));
@@ -60,7 +60,7 @@ async fn exec(connection: Arc<Connection>, params: CommandExecParams) -> Result<
     let environment = environment(&connection.server, params.environment_id.as_deref())?;
 
     // The name is taken before anything is waited for: what the client sends next may be about it.
-    let (seat, arrival) = Seat::new(params.tty, params.stream_stdin);
+    let (seat, arrival) = JobHandle::new(params.tty, params.stream_stdin);
     let name = params.process_id.as_deref().map(|id| {
         let taken = connection.belongings.commands.take(id, seat);
         taken.ok_or_else(|| Fault::invalid_request(format!("duplicate active command/exec process id: {id:?}")))
@@ -69,22 +69,22 @@ async fn exec(connection: Arc<Connection>, params: CommandExecParams) -> Result<
     let cwd = directory(&connection.server, &environment, params.cwd.as_deref()).await?;
     let id = environment.id().cloned().unwrap_or_else(EnvironmentId::local);
     let streams = params.tty || params.stream_stdout_stderr;
-    let wanted = Wanted {
+    let wanted = JobRequest {
         sandbox: mode.context(&Attachment::new(id, cwd.clone())),
         start: process(&connection.server, params.command, cwd, params.env, params.tty, params.stream_stdin),
         environment,
         size: params.size,
-        streams: params.process_id.filter(|_| streams).map(Label::Command),
+        streams: params.process_id.filter(|_| streams).map(JobLabel::Command),
         cap: cap.map(|cap| usize::try_from(cap).unwrap_or(usize::MAX)),
         timeout,
     };
     let job = Job::start(connection, wanted, arrival).await.map_err(not_started)?;
-    let Ended { exit_code, stdout, stderr, .. } = job.end().await?;
+    let JobOutcome { exit_code, stdout, stderr, .. } = job.end().await?;
     Ok(CommandExecResponse { exit_code, stdout: stdout.text(), stderr: stderr.text() })
 }
 
 /// Answered when it runs; its end is told.
-async fn spawn(connection: Arc<Connection>, params: ProcessSpawnParams) -> Result<Outcome<Nothing>, Fault> {
+async fn spawn(connection: Arc<ClientConnection>, params: ProcessSpawnParams) -> Result<HandlerOutcome<Nothing>, Fault> {
     check_command(&params.command)?;
     if params.process_handle.is_empty() {
         return Err(Fault::invalid_request("processHandle must not be empty"));
@@ -94,15 +94,15 @@ async fn spawn(connection: Arc<Connection>, params: ProcessSpawnParams) -> Resul
     let cap = params.output_bytes_cap.unwrap_or(Some(DEFAULT_CAP)).map(|cap| usize::try_from(cap).unwrap_or(usize::MAX));
     let environment = environment(&connection.server, params.environment_id.as_deref())?;
     let handle = params.process_handle;
-    let (seat, arrival) = Seat::new(params.tty, params.stream_stdin);
+    let (seat, arrival) = JobHandle::new(params.tty, params.stream_stdin);
     let name = connection.belongings.processes.take(&handle, seat);
     let name = name.ok_or_else(|| Fault::invalid_request(format!("duplicate active process handle: {handle:?}")))?;
-    let wanted = Wanted {
+    let wanted = JobRequest {
         environment,
         start: process(&connection.server, params.command, params.cwd.0, params.env, params.tty, params.stream_stdin),
         sandbox: None,
         size: params.size,
-        streams: (params.tty || params.stream_stdout_stderr).then(|| Label::Process(handle.clone())),
+        streams: (params.tty || params.stream_stdout_stderr).then(|| JobLabel::Process(handle.clone())),
         cap,
         timeout,
     };
@@ -110,7 +110,7 @@ async fn spawn(connection: Arc<Connection>, params: ProcessSpawnParams) -> Resul
     let rest = async move {
         let (ended, error) = match job.end().await {
             Ok(ended) => (ended, None),
-            Err(fault) => (Ended { exit_code: -1, ..Ended::default() }, Some(fault.message)),
+            Err(fault) => (JobOutcome { exit_code: -1, ..JobOutcome::default() }, Some(fault.message)),
         };
         // A client that was notified of the end may use the name again.
         drop(name);
@@ -128,7 +128,7 @@ async fn spawn(connection: Arc<Connection>, params: ProcessSpawnParams) -> Resul
             .into(),
         );
     };
-    Ok(Outcome { output: Nothing {}, rest: Some(Box::pin(rest)) })
+    Ok(HandlerOutcome { output: Nothing {}, rest: Some(Box::pin(rest)) })
 }
 
 fn check_command(command: &[String]) -> Result<(), Fault> {
@@ -158,7 +158,7 @@ fn not_started(error: outpost_environment::EnvironmentError) -> Fault {
 }
 
 /// What a command may do: as the client says, else as it is configured.
-fn sandbox(server: &Shared, params: &CommandExecParams) -> Result<SandboxMode, Fault> {
+fn sandbox(server: &ServerShared, params: &CommandExecParams) -> Result<SandboxMode, Fault> {
     let unclear = || Fault::invalid_request("this sandbox cannot be understood");
     match (&params.sandbox_policy, &params.permission_profile) {
         (Some(_), Some(_)) => Err(Fault::invalid_request("`permissionProfile` cannot be combined with `sandboxPolicy`")),
@@ -169,7 +169,7 @@ fn sandbox(server: &Shared, params: &CommandExecParams) -> Result<SandboxMode, F
 }
 
 /// The directory of a command: below that of the server, or of the executor elsewhere.
-async fn directory(server: &Shared, environment: &Environment, given: Option<&str>) -> Result<PathUri, Fault> {
+async fn directory(server: &ServerShared, environment: &Environment, given: Option<&str>) -> Result<PathUri, Fault> {
     if let Some(absolute) = given.and_then(|path| PathUri::from_syntax(path).ok()) {
         return Ok(absolute);
     }
@@ -182,7 +182,7 @@ async fn directory(server: &Shared, environment: &Environment, given: Option<&st
 
 /// A process with the machine's own variables, without those that look like secrets, and what the client puts over them.
 fn process(
-    server: &Shared,
+    server: &ServerShared,
     argv: Vec<String>,
     cwd: PathUri,
     env: Option<BTreeMap<String, Option<String>>>,
@@ -207,17 +207,17 @@ fn process(
 
 /// A job as later requests name it.
 struct Named {
-    seat: Option<Arc<Seat>>,
+    seat: Option<Arc<JobHandle>>,
     unknown: Fault,
 }
 
 impl Named {
-    fn command(connection: &Connection, id: &str) -> Self {
+    fn command(connection: &ClientConnection, id: &str) -> Self {
         let unknown = Fault::invalid_request(format!("no active command/exec for process id {id:?}"));
         Self { seat: connection.belongings.commands.get(id), unknown }
     }
 
-    fn process(connection: &Connection, handle: &str) -> Self {
+    fn process(connection: &ClientConnection, handle: &str) -> Self {
         let unknown = Fault::invalid_request(format!("no active process for process handle {handle:?}"));
         Self { seat: connection.belongings.processes.get(handle), unknown }
     }
@@ -267,26 +267,26 @@ impl Named {
     }
 }
 
-async fn exec_write(connection: Arc<Connection>, params: CommandExecWriteParams) -> Result<Nothing, Fault> {
+async fn exec_write(connection: Arc<ClientConnection>, params: CommandExecWriteParams) -> Result<Nothing, Fault> {
     Named::command(&connection, &params.process_id).write(params.delta_base64, params.close_stdin).await
 }
 
-async fn exec_resize(connection: Arc<Connection>, params: CommandExecResizeParams) -> Result<Nothing, Fault> {
+async fn exec_resize(connection: Arc<ClientConnection>, params: CommandExecResizeParams) -> Result<Nothing, Fault> {
     Named::command(&connection, &params.process_id).resize(params.size).await
 }
 
-async fn exec_terminate(connection: Arc<Connection>, params: CommandExecTerminateParams) -> Result<Nothing, Fault> {
+async fn exec_terminate(connection: Arc<ClientConnection>, params: CommandExecTerminateParams) -> Result<Nothing, Fault> {
     Named::command(&connection, &params.process_id).kill().await
 }
 
-async fn write_stdin(connection: Arc<Connection>, params: ProcessWriteStdinParams) -> Result<Nothing, Fault> {
+async fn write_stdin(connection: Arc<ClientConnection>, params: ProcessWriteStdinParams) -> Result<Nothing, Fault> {
     Named::process(&connection, &params.process_handle).write(params.delta_base64, params.close_stdin).await
 }
 
-async fn resize_pty(connection: Arc<Connection>, params: ProcessResizePtyParams) -> Result<Nothing, Fault> {
+async fn resize_pty(connection: Arc<ClientConnection>, params: ProcessResizePtyParams) -> Result<Nothing, Fault> {
     Named::process(&connection, &params.process_handle).resize(params.size).await
 }
 
-async fn kill(connection: Arc<Connection>, params: ProcessKillParams) -> Result<Nothing, Fault> {
+async fn kill(connection: Arc<ClientConnection>, params: ProcessKillParams) -> Result<Nothing, Fault> {
     Named::process(&connection, &params.process_handle).kill().await
 }

@@ -14,8 +14,8 @@ use outpost_wire::app::config::{
 use serde_json::Value;
 
 use super::choices::PROFILES;
-use crate::configuration::{ConfigError, Configuration, Edit, Layer, lay_over, leaves};
-use crate::connection::Connection;
+use crate::configuration::{ConfigEditError, Edit, FileLayer, UserConfiguration, lay_over, leaves};
+use crate::connection::ClientConnection;
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
@@ -27,12 +27,12 @@ pub fn register(table: Table) -> Table {
         .on::<PermissionProfileList, _, _>(profiles)
 }
 
-pub fn refused(error: ConfigError) -> Fault {
+pub fn refused(error: ConfigEditError) -> Fault {
     if error.is_of_the_machine() { Fault::internal(error.to_string()) } else { Fault::invalid_request(error.to_string()) }
 }
 
 /// `config.toml` as it is now.
-fn user(configuration: &Configuration, version: String) -> ConfigOrigin {
+fn user(configuration: &UserConfiguration, version: String) -> ConfigOrigin {
     ConfigOrigin { name: ConfigLayerSource::User { file: configuration.file().display().to_string() }, version }
 }
 
@@ -41,9 +41,9 @@ fn flags() -> ConfigOrigin {
     ConfigOrigin { name: ConfigLayerSource::SessionFlags, version: String::new() }
 }
 
-async fn read(connection: Arc<Connection>, params: ConfigReadParams) -> Result<ConfigReadResponse, Fault> {
+async fn read(connection: Arc<ClientConnection>, params: ConfigReadParams) -> Result<ConfigReadResponse, Fault> {
     let configuration = &connection.server.configuration;
-    let Layer { config: written, version } = configuration.written().map_err(refused)?;
+    let FileLayer { config: written, version } = configuration.written().map_err(refused)?;
     let over = configuration.over();
     let user = user(configuration, version);
     let from = |value: &Value, origin: &ConfigOrigin| leaves(value).into_iter().map(|key| (key, origin.clone())).collect::<Vec<_>>();
@@ -64,7 +64,7 @@ async fn read(connection: Arc<Connection>, params: ConfigReadParams) -> Result<C
 }
 
 /// Clients look for these, even where they are not set.
-fn effective(connection: &Connection, config: &mut Value) {
+fn effective(connection: &ClientConnection, config: &mut Value) {
     let Some(members) = config.as_object_mut() else { return };
     let running = connection.server.runtime.config();
     members.entry("model").or_insert_with(|| running.model.clone().into());
@@ -73,17 +73,17 @@ fn effective(connection: &Connection, config: &mut Value) {
     members.entry("approval_policy").or_insert_with(|| serde_json::to_value(running.approval).unwrap_or_default());
 }
 
-async fn write_value(connection: Arc<Connection>, params: ConfigValueWriteParams) -> Result<ConfigWriteResponse, Fault> {
+async fn write_value(connection: Arc<ClientConnection>, params: ConfigValueWriteParams) -> Result<ConfigWriteResponse, Fault> {
     let ConfigValueWriteParams { key_path, value, merge_strategy, file_path, expected_version } = params;
     write(connection, vec![ConfigEdit { key_path, value, merge_strategy }], file_path, expected_version).await
 }
 
-async fn write_batch(connection: Arc<Connection>, params: ConfigBatchWriteParams) -> Result<ConfigWriteResponse, Fault> {
+async fn write_batch(connection: Arc<ClientConnection>, params: ConfigBatchWriteParams) -> Result<ConfigWriteResponse, Fault> {
     write(connection, params.edits, params.file_path, params.expected_version).await
 }
 
 async fn write(
-    connection: Arc<Connection>,
+    connection: Arc<ClientConnection>,
     edits: Vec<ConfigEdit>,
     file: Option<String>,
     expected: Option<String>,
@@ -110,17 +110,20 @@ async fn write(
 }
 
 /// Whether something stands over what was written.
-fn overridden(configuration: &Configuration, edit: &ConfigEdit) -> Option<OverriddenMetadata> {
+fn overridden(configuration: &UserConfiguration, edit: &ConfigEdit) -> Option<OverriddenMetadata> {
     let effective_value = configuration.over_at(&edit.key_path)?.clone();
     let message = format!("`{}` was set on the command line as well, and that counts", edit.key_path);
     Some(OverriddenMetadata { message, overriding_layer: flags(), effective_value })
 }
 
-async fn requirements(connection: Arc<Connection>, _params: NoParams) -> Result<ConfigRequirementsResponse, Fault> {
+async fn requirements(connection: Arc<ClientConnection>, _params: NoParams) -> Result<ConfigRequirementsResponse, Fault> {
     Ok(ConfigRequirementsResponse { requirements: connection.server.facts.requirements.clone() })
 }
 
-async fn profiles(_connection: Arc<Connection>, _params: PermissionProfileListParams) -> Result<PermissionProfileListResponse, Fault> {
+async fn profiles(
+    _connection: Arc<ClientConnection>,
+    _params: PermissionProfileListParams,
+) -> Result<PermissionProfileListResponse, Fault> {
     let profile = |(id, _): &(&str, &str)| PermissionProfile { id: (*id).to_owned(), description: None, allowed: true };
     Ok(PermissionProfileListResponse { data: PROFILES.iter().map(profile).collect(), next_cursor: None })
 }

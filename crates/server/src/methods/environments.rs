@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{Definition, Event, News, Origin, Standing, Status, Token};
-use outpost_rpc::Outcome;
+use outpost_environment::{Definition, EnvironmentOrigin, EnvironmentRow, EnvironmentState, RegistryEvent, RegistryNews, Token};
+use outpost_rpc::HandlerOutcome;
 use outpost_wire::app::environment::{
     EnvironmentAdd, EnvironmentAddParams, EnvironmentEntry, EnvironmentIdParams, EnvironmentInfo, EnvironmentInfoResponse, EnvironmentList,
     EnvironmentListResponse, EnvironmentRemove, EnvironmentShell, EnvironmentStatus, EnvironmentStatusKind, EnvironmentStatusResponse,
@@ -16,9 +16,9 @@ use outpost_wire::intent::EnvironmentId;
 use outpost_wire::{Fault, intent};
 use serde_json::Value;
 
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::fault;
-use crate::server::Shared;
+use crate::server::ServerShared;
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
@@ -31,10 +31,10 @@ pub fn register(table: Table) -> Table {
         .on_call::<EnvironmentWatch, _, _>(watch)
 }
 
-async fn add(connection: Arc<Connection>, params: EnvironmentAddParams) -> Result<Nothing, Fault> {
+async fn add(connection: Arc<ClientConnection>, params: EnvironmentAddParams) -> Result<Nothing, Fault> {
     let refuse = |why: String| Fault::invalid_request(format!("invalid environment: {why}"));
     let id = EnvironmentId::parse_own(&params.environment_id).map_err(|error| match error {
-        intent::IdError::Empty => refuse("environment id cannot be empty".into()),
+        intent::EnvironmentIdError::Empty => refuse("environment id cannot be empty".into()),
         other => refuse(other.to_string()),
     })?;
     let url = params.exec_server_url.trim();
@@ -70,7 +70,7 @@ fn known(text: &str) -> Result<EnvironmentId, Fault> {
     EnvironmentId::parse(text).map_err(|_| fault::unknown_environment(text))
 }
 
-async fn info(connection: Arc<Connection>, params: EnvironmentIdParams) -> Result<EnvironmentInfoResponse, Fault> {
+async fn info(connection: Arc<ClientConnection>, params: EnvironmentIdParams) -> Result<EnvironmentInfoResponse, Fault> {
     let id = known(&params.environment_id)?;
     let info = connection.server.runtime.registry().info(&id).await.map_err(|error| fault::info(id.as_str(), error))?;
     Ok(EnvironmentInfoResponse {
@@ -82,36 +82,40 @@ async fn info(connection: Arc<Connection>, params: EnvironmentIdParams) -> Resul
     })
 }
 
-async fn status(connection: Arc<Connection>, params: EnvironmentIdParams) -> Result<EnvironmentStatusResponse, Fault> {
+async fn status(connection: Arc<ClientConnection>, params: EnvironmentIdParams) -> Result<EnvironmentStatusResponse, Fault> {
     let standing = match EnvironmentId::parse(&params.environment_id) {
         Ok(id) => connection.server.runtime.registry().standing(&id),
-        Err(_) => Standing::Missing,
+        Err(_) => EnvironmentState::Missing,
     };
     let status = match &standing {
-        Standing::Ready => EnvironmentStatusKind::Ready,
-        Standing::Idle | Standing::Connecting => EnvironmentStatusKind::Pending,
-        Standing::Recovering { .. } | Standing::Failed { .. } | Standing::NeedsLogin { .. } => EnvironmentStatusKind::Disconnected,
-        Standing::Missing | Standing::Disabled => EnvironmentStatusKind::Unknown,
+        EnvironmentState::Ready => EnvironmentStatusKind::Ready,
+        EnvironmentState::Idle | EnvironmentState::Connecting => EnvironmentStatusKind::Pending,
+        EnvironmentState::Recovering { .. } | EnvironmentState::Failed { .. } | EnvironmentState::NeedsLogin { .. } => {
+            EnvironmentStatusKind::Disconnected
+        }
+        EnvironmentState::Missing | EnvironmentState::Disabled => EnvironmentStatusKind::Unknown,
     };
     Ok(EnvironmentStatusResponse { status, error: reason(&standing) })
 }
 
-fn reason(standing: &Standing) -> Option<String> {
+fn reason(standing: &EnvironmentState) -> Option<String> {
     match standing {
-        Standing::Recovering { reason, .. } | Standing::Failed { reason, .. } | Standing::NeedsLogin { reason } => Some(reason.clone()),
+        EnvironmentState::Recovering { reason, .. } | EnvironmentState::Failed { reason, .. } | EnvironmentState::NeedsLogin { reason } => {
+            Some(reason.clone())
+        }
         _ => None,
     }
 }
 
-fn entries(server: &Shared) -> Vec<EnvironmentEntry> {
+fn entries(server: &ServerShared) -> Vec<EnvironmentEntry> {
     let registry = server.runtime.registry();
     let default = registry.default_selection(&server.facts.cwd, &[]).primary().map(|primary| primary.environment_id.clone());
-    let entry = |status: Status| EnvironmentEntry {
+    let entry = |status: EnvironmentRow| EnvironmentEntry {
         state: status.standing.word().to_owned(),
         reason: reason(&status.standing),
         generation: status.generation,
         is_default: default.as_ref() == Some(&status.id),
-        is_configured: status.origin == Origin::Configured,
+        is_configured: status.origin == EnvironmentOrigin::Configured,
         executor_id: status.identity.as_ref().and_then(|identity| identity.executor_id.clone()),
         instance_id: status.identity.and_then(|identity| identity.instance_id),
         address: status.address,
@@ -132,18 +136,18 @@ fn entries(server: &Shared) -> Vec<EnvironmentEntry> {
     registry.list().into_iter().map(entry).chain(nameless).collect()
 }
 
-async fn list(connection: Arc<Connection>, _params: NoParams) -> Result<EnvironmentListResponse, Fault> {
+async fn list(connection: Arc<ClientConnection>, _params: NoParams) -> Result<EnvironmentListResponse, Fault> {
     Ok(EnvironmentListResponse { data: entries(&connection.server) })
 }
 
-async fn remove(connection: Arc<Connection>, params: EnvironmentIdParams) -> Result<Nothing, Fault> {
+async fn remove(connection: Arc<ClientConnection>, params: EnvironmentIdParams) -> Result<Nothing, Fault> {
     let id = known(&params.environment_id)?;
     connection.server.runtime.registry().remove(&id).map_err(fault::registry)?;
     Ok(Nothing {})
 }
 
 /// Tells how everything stands, and then every change. Asking again changes nothing.
-async fn watch(connection: Arc<Connection>, _params: NoParams) -> Result<Outcome<EnvironmentWatchResponse>, Fault> {
+async fn watch(connection: Arc<ClientConnection>, _params: NoParams) -> Result<HandlerOutcome<EnvironmentWatchResponse>, Fault> {
     let output = EnvironmentWatchResponse { data: entries(&connection.server) };
     if !connection.begin_watching() {
         return Ok(output.into());
@@ -158,18 +162,18 @@ async fn watch(connection: Arc<Connection>, _params: NoParams) -> Result<Outcome
             }
         }
     };
-    Ok(Outcome { output, rest: Some(Box::pin(rest)) })
+    Ok(HandlerOutcome { output, rest: Some(Box::pin(rest)) })
 }
 
-fn told(sequence: u64, news: News) -> Option<EnvironmentChanged> {
+fn told(sequence: u64, news: RegistryNews) -> Option<EnvironmentChanged> {
     match news {
-        News::Environment { id, generation, standing, event } => {
+        RegistryNews::Environment { id, generation, standing, event } => {
             let event = match event {
-                Event::Replayed => "replayed",
-                Event::Added => "added",
-                Event::Replaced => "replaced",
-                Event::Changed => "changed",
-                Event::Removed => "removed",
+                RegistryEvent::Replayed => "replayed",
+                RegistryEvent::Added => "added",
+                RegistryEvent::Replaced => "replaced",
+                RegistryEvent::Changed => "changed",
+                RegistryEvent::Removed => "removed",
             };
             Some(EnvironmentChanged {
                 sequence,
@@ -180,7 +184,7 @@ fn told(sequence: u64, news: News) -> Option<EnvironmentChanged> {
                 event: event.into(),
             })
         }
-        News::OtherExecutor { id, generation, .. } => Some(EnvironmentChanged {
+        RegistryNews::OtherExecutor { id, generation, .. } => Some(EnvironmentChanged {
             sequence,
             environment_id: id.to_string(),
             state: "ready".into(),
@@ -188,6 +192,6 @@ fn told(sequence: u64, news: News) -> Option<EnvironmentChanged> {
             generation,
             event: "otherExecutor".into(),
         }),
-        News::Lost { .. } | News::Configured | News::Misconfigured { .. } => None,
+        RegistryNews::Lost { .. } | RegistryNews::Configured | RegistryNews::Misconfigured { .. } => None,
     }
 }

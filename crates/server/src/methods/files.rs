@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outpost_environment::{Environment, EnvironmentError, FileChanges, FileWatch, Repeat};
-use outpost_rpc::Outcome;
+use outpost_rpc::HandlerOutcome;
 use outpost_wire::app::Nothing;
 use outpost_wire::app::files::{
     AbsolutePath, FsChanged, FsCopy, FsCopyParams, FsCreateDirectory, FsCreateDirectoryParams, FsGetMetadata, FsMetadata, FsPathParams,
@@ -17,7 +17,7 @@ use outpost_wire::{Fault, PathUri, fault as codes};
 use tokio_util::sync::CancellationToken;
 
 use super::place::{environment, refused};
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
@@ -33,23 +33,23 @@ pub fn register(table: Table) -> Table {
         .on::<FsUnwatch, _, _>(unwatch)
 }
 
-fn place(connection: &Connection, id: &Option<String>) -> Result<Environment, Fault> {
+fn place(connection: &ClientConnection, id: &Option<String>) -> Result<Environment, Fault> {
     environment(&connection.server, id.as_deref())
 }
 
-async fn read(connection: Arc<Connection>, params: FsPathParams) -> Result<ReadFileResponse, Fault> {
+async fn read(connection: Arc<ClientConnection>, params: FsPathParams) -> Result<ReadFileResponse, Fault> {
     let data = place(&connection, &params.environment_id)?.files().read(params.path.0).await.map_err(refused)?;
     Ok(ReadFileResponse { data_base64: data.into() })
 }
 
-async fn write(connection: Arc<Connection>, params: FsWriteFileParams) -> Result<Nothing, Fault> {
+async fn write(connection: Arc<ClientConnection>, params: FsWriteFileParams) -> Result<Nothing, Fault> {
     let wrong = |error| Fault::invalid_request(format!("fs/writeFile requires valid base64 dataBase64: {error}"));
     let data = params.data_base64.0.map_err(wrong)?;
     place(&connection, &params.environment_id)?.files().write(params.path.0, data).await.map_err(refused)?;
     Ok(Nothing {})
 }
 
-async fn create_directory(connection: Arc<Connection>, params: FsCreateDirectoryParams) -> Result<Nothing, Fault> {
+async fn create_directory(connection: Arc<ClientConnection>, params: FsCreateDirectoryParams) -> Result<Nothing, Fault> {
     let environment = place(&connection, &params.environment_id)?;
     let recursive = params.recursive.unwrap_or(true);
     // With its parents it comes to the same when done twice; alone, the second time would find it there.
@@ -59,7 +59,7 @@ async fn create_directory(connection: Arc<Connection>, params: FsCreateDirectory
     Ok(Nothing {})
 }
 
-async fn metadata(connection: Arc<Connection>, params: FsPathParams) -> Result<FsMetadata, Fault> {
+async fn metadata(connection: Arc<ClientConnection>, params: FsPathParams) -> Result<FsMetadata, Fault> {
     let found = place(&connection, &params.environment_id)?.files().metadata(params.path.0).await.map_err(refused)?;
     Ok(FsMetadata {
         is_directory: found.is_directory,
@@ -71,12 +71,12 @@ async fn metadata(connection: Arc<Connection>, params: FsPathParams) -> Result<F
     })
 }
 
-async fn list(connection: Arc<Connection>, params: FsPathParams) -> Result<ReadDirectoryResponse, Fault> {
+async fn list(connection: Arc<ClientConnection>, params: FsPathParams) -> Result<ReadDirectoryResponse, Fault> {
     let entries = place(&connection, &params.environment_id)?.files().list(params.path.0).await.map_err(refused)?;
     Ok(ReadDirectoryResponse { entries })
 }
 
-async fn remove(connection: Arc<Connection>, params: FsRemoveParams) -> Result<Nothing, Fault> {
+async fn remove(connection: Arc<ClientConnection>, params: FsRemoveParams) -> Result<Nothing, Fault> {
     let environment = place(&connection, &params.environment_id)?;
     let (recursive, force) = (params.recursive.unwrap_or(true), params.force.unwrap_or(true));
     let repeat = if force { Repeat::Harmless } else { Repeat::Never };
@@ -85,7 +85,7 @@ async fn remove(connection: Arc<Connection>, params: FsRemoveParams) -> Result<N
     Ok(Nothing {})
 }
 
-async fn copy(connection: Arc<Connection>, params: FsCopyParams) -> Result<Nothing, Fault> {
+async fn copy(connection: Arc<ClientConnection>, params: FsCopyParams) -> Result<Nothing, Fault> {
     let environment = place(&connection, &params.environment_id)?;
     let params = CopyParams {
         source_path: params.source_path.0,
@@ -101,7 +101,7 @@ async fn copy(connection: Arc<Connection>, params: FsCopyParams) -> Result<Nothi
 const WATCHES: usize = 256;
 
 /// Watches until the client does not want it any more, or is gone.
-async fn watch(connection: Arc<Connection>, params: FsWatchParams) -> Result<Outcome<FsWatchResponse>, Fault> {
+async fn watch(connection: Arc<ClientConnection>, params: FsWatchParams) -> Result<HandlerOutcome<FsWatchResponse>, Fault> {
     let environment = place(&connection, &params.environment_id)?;
     if connection.belongings.watches.count() >= WATCHES {
         let message = format!("a client may have {WATCHES} watches at a time; end one with fs/unwatch first");
@@ -124,7 +124,7 @@ async fn watch(connection: Arc<Connection>, params: FsWatchParams) -> Result<Out
         unwatched.run_until_cancelled(telling).await;
         drop(name);
     };
-    Ok(Outcome { output, rest: Some(Box::pin(rest)) })
+    Ok(HandlerOutcome { output, rest: Some(Box::pin(rest)) })
 }
 
 /// A watch, and what of it is told.
@@ -165,7 +165,7 @@ fn is_passing(path: &PathUri) -> bool {
         || name.0.strip_prefix(b"#").is_some_and(|rest| !rest.is_empty() && rest.iter().all(u8::is_ascii_digit))
 }
 
-async fn unwatch(connection: Arc<Connection>, params: FsUnwatchParams) -> Result<Nothing, Fault> {
+async fn unwatch(connection: Arc<ClientConnection>, params: FsUnwatchParams) -> Result<Nothing, Fault> {
     if let Some(watch) = connection.belongings.watches.remove(&params.watch_id) {
         watch.cancel();
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outpost_environment::{Environment, Repeat};
-use outpost_rpc::Outcome;
+use outpost_rpc::HandlerOutcome;
 use outpost_wire::app::Nothing;
 use outpost_wire::app::event::Warning;
 use outpost_wire::app::search::{
@@ -17,8 +17,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::place::{environment, refused};
-use crate::belongings::Search;
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
+use crate::connection_resources::Search;
 use crate::fuzzy;
 use crate::table::Table;
 
@@ -43,7 +43,7 @@ struct Candidate {
 }
 
 /// What is below a root, as far as it is looked at.
-async fn candidates(connection: &Connection, environment: &Environment, root: &str) -> Result<Vec<Candidate>, Fault> {
+async fn candidates(connection: &ClientConnection, environment: &Environment, root: &str) -> Result<Vec<Candidate>, Fault> {
     let path = PathUri::from_syntax(root).unwrap_or_else(|_| connection.server.facts.cwd.join(root));
     let options = WalkOptions {
         max_depth: 32,
@@ -83,7 +83,7 @@ fn fitting(candidates: &[Candidate], query: &str) -> Vec<FoundFile> {
     files
 }
 
-async fn once(connection: Arc<Connection>, params: FuzzyFileSearchParams) -> Result<FuzzyFileSearchResponse, Fault> {
+async fn once(connection: Arc<ClientConnection>, params: FuzzyFileSearchParams) -> Result<FuzzyFileSearchResponse, Fault> {
     let environment = environment(&connection.server, params.environment_id.as_deref())?;
     let mut all = Vec::new();
     let roots = if params.query.is_empty() { vec![] } else { params.roots };
@@ -94,7 +94,7 @@ async fn once(connection: Arc<Connection>, params: FuzzyFileSearchParams) -> Res
 }
 
 /// Lives until the client ends it, begins another one of the same name, or is gone.
-async fn begin(connection: Arc<Connection>, params: FuzzySessionStartParams) -> Result<Outcome<Nothing>, Fault> {
+async fn begin(connection: Arc<ClientConnection>, params: FuzzySessionStartParams) -> Result<HandlerOutcome<Nothing>, Fault> {
     let FuzzySessionStartParams { session_id, roots, environment_id } = params;
     if session_id.is_empty() {
         return Err(Fault::invalid_request("sessionId must not be empty"));
@@ -143,10 +143,10 @@ async fn begin(connection: Arc<Connection>, params: FuzzySessionStartParams) -> 
         ended.run_until_cancelled(searching).await;
         drop(name);
     };
-    Ok(Outcome { output: Nothing {}, rest: Some(Box::pin(rest)) })
+    Ok(HandlerOutcome { output: Nothing {}, rest: Some(Box::pin(rest)) })
 }
 
-async fn refine(connection: Arc<Connection>, params: FuzzySessionUpdateParams) -> Result<Nothing, Fault> {
+async fn refine(connection: Arc<ClientConnection>, params: FuzzySessionUpdateParams) -> Result<Nothing, Fault> {
     let search = connection.belongings.searches.get(&params.session_id);
     let search = search.ok_or_else(|| Fault::invalid_request(format!("fuzzy file search session not found: {}", params.session_id)))?;
     search.query.send_replace(params.query);
@@ -154,7 +154,7 @@ async fn refine(connection: Arc<Connection>, params: FuzzySessionUpdateParams) -
 }
 
 /// One that is over is what was wanted.
-async fn end(connection: Arc<Connection>, params: FuzzySessionStopParams) -> Result<Nothing, Fault> {
+async fn end(connection: Arc<ClientConnection>, params: FuzzySessionStopParams) -> Result<Nothing, Fault> {
     if let Some(search) = connection.belongings.searches.remove(&params.session_id) {
         search.ended.cancel();
     }

@@ -14,11 +14,11 @@ use outpost_wire::app::thread::ThreadResponse;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::shelf::describe;
+use super::lifecycle::describe;
 use super::{reading, thread_id};
-use crate::connection::Connection;
-use crate::projection::{self, Shown};
-use crate::server::Shared;
+use crate::connection::ClientConnection;
+use crate::projection::{self, ThreadFacts};
+use crate::server::ServerShared;
 use crate::table::Table;
 
 const LABEL: &str = "goal";
@@ -61,13 +61,13 @@ fn shown(state: &State, kept: Kept, now: u64) -> ThreadGoal {
     }
 }
 
-async fn get(connection: Arc<Connection>, params: ThreadParams) -> Result<ThreadGoalResponse, Fault> {
+async fn get(connection: Arc<ClientConnection>, params: ThreadParams) -> Result<ThreadGoalResponse, Fault> {
     let server = &connection.server;
     let (state, _, _) = reading::state_of(server, thread_id(&params.thread_id)?).await?;
     Ok(ThreadGoalResponse { goal: kept(&state).map(|kept| shown(&state, kept, (server.clock)())) })
 }
 
-async fn set(connection: Arc<Connection>, params: ThreadGoalSetParams) -> Result<ThreadGoalSetResponse, Fault> {
+async fn set(connection: Arc<ClientConnection>, params: ThreadGoalSetParams) -> Result<ThreadGoalSetResponse, Fault> {
     let server = &connection.server;
     let id = thread_id(&params.thread_id)?;
     let (state, _, _) = reading::state_of(server, id).await?;
@@ -96,7 +96,7 @@ async fn set(connection: Arc<Connection>, params: ThreadGoalSetParams) -> Result
     Ok(ThreadGoalSetResponse { goal })
 }
 
-async fn clear(connection: Arc<Connection>, params: ThreadParams) -> Result<ThreadGoalClearResponse, Fault> {
+async fn clear(connection: Arc<ClientConnection>, params: ThreadParams) -> Result<ThreadGoalClearResponse, Fault> {
     let server = &connection.server;
     let id = thread_id(&params.thread_id)?;
     let (state, _, _) = reading::state_of(server, id).await?;
@@ -109,12 +109,12 @@ async fn clear(connection: Arc<Connection>, params: ThreadParams) -> Result<Thre
     Ok(ThreadGoalClearResponse { cleared: true })
 }
 
-async fn label(server: &Shared, id: ThreadId, value: Value) -> Result<(), Fault> {
+async fn label(server: &ServerShared, id: ThreadId, value: Value) -> Result<(), Fault> {
     let change = MetadataChanged { labels: [(LABEL.to_owned(), value)].into(), ..MetadataChanged::default() };
     describe(server, id, change).await
 }
 
-async fn update(connection: Arc<Connection>, params: ThreadMetadataUpdateParams) -> Result<ThreadResponse, Fault> {
+async fn update(connection: Arc<ClientConnection>, params: ThreadMetadataUpdateParams) -> Result<ThreadResponse, Fault> {
     let server = &connection.server;
     let id = thread_id(&params.thread_id)?;
     let (state, _, _) = reading::state_of(server, id).await?;
@@ -123,7 +123,7 @@ async fn update(connection: Arc<Connection>, params: ThreadMetadataUpdateParams)
         describe(server, id, MetadataChanged { git: Some(git.map(Raw::from)), ..MetadataChanged::default() }).await?;
     }
     let (state, status, store) = reading::state_of(server, id).await?;
-    let shown = Shown { status, path: reading::path(&store, id), ..Shown::default() };
+    let shown = ThreadFacts { status, path: reading::path(&store, id), ..ThreadFacts::default() };
     Ok(ThreadResponse { thread: projection::thread(&state, shown, &server.defaults) })
 }
 

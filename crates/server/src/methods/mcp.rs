@@ -15,7 +15,7 @@ use outpost_wire::app::{NoParams, Nothing};
 use serde_json::{Map, Value};
 
 use super::loaded;
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::fault;
 use crate::table::Table;
 
@@ -29,7 +29,7 @@ pub fn register(table: Table) -> Table {
 }
 
 /// A thread that must be loaded, if one is named.
-async fn named(connection: &Arc<Connection>, thread: Option<&str>) -> Result<Option<ThreadId>, Fault> {
+async fn named(connection: &Arc<ClientConnection>, thread: Option<&str>) -> Result<Option<ThreadId>, Fault> {
     match thread {
         Some(thread) => Ok(Some(loaded(connection, thread).await?.id())),
         None => Ok(None),
@@ -47,7 +47,7 @@ fn refused(error: McpRequestError) -> Fault {
 }
 
 /// The page begins after the server that the cursor names.
-async fn list(connection: Arc<Connection>, params: McpServerStatusListParams) -> Result<McpServerStatusListResponse, Fault> {
+async fn list(connection: Arc<ClientConnection>, params: McpServerStatusListParams) -> Result<McpServerStatusListResponse, Fault> {
     let thread = named(&connection, params.thread_id.as_deref()).await?;
     let detail = match params.detail.as_deref() {
         Some("toolsAndAuthOnly") => StatusDetail::ToolsOnly,
@@ -92,7 +92,7 @@ fn object(what: &str, value: Option<Value>) -> Result<Option<Map<String, Value>>
 }
 
 /// Nothing here goes through a browser: what a server wants to be shown is named where the server is.
-async fn log_in(connection: Arc<Connection>, params: McpServerOauthLoginParams) -> Result<McpServerOauthLoginResponse, Fault> {
+async fn log_in(connection: Arc<ClientConnection>, params: McpServerOauthLoginParams) -> Result<McpServerOauthLoginResponse, Fault> {
     let name = &params.name;
     let thread = named(&connection, params.thread_id.as_deref()).await?;
     let known = connection.server.runtime.mcp_status(thread, StatusDetail::ToolsOnly).await.map_err(refused)?;
@@ -105,7 +105,7 @@ async fn log_in(connection: Arc<Connection>, params: McpServerOauthLoginParams) 
     )))
 }
 
-async fn call(connection: Arc<Connection>, params: McpServerToolCallParams) -> Result<McpServerToolCallResponse, Fault> {
+async fn call(connection: Arc<ClientConnection>, params: McpServerToolCallParams) -> Result<McpServerToolCallResponse, Fault> {
     let thread = loaded(&connection, &params.thread_id).await?.id();
     let (arguments, meta) = (object("arguments", params.arguments)?, object("_meta", params.meta)?);
     let call = ClientToolCall { server: params.server, tool: params.tool, arguments, meta };
@@ -118,13 +118,13 @@ async fn call(connection: Arc<Connection>, params: McpServerToolCallParams) -> R
     })
 }
 
-async fn read(connection: Arc<Connection>, params: McpServerResourceReadParams) -> Result<McpServerResourceReadResponse, Fault> {
+async fn read(connection: Arc<ClientConnection>, params: McpServerResourceReadParams) -> Result<McpServerResourceReadResponse, Fault> {
     let thread = named(&connection, params.thread_id.as_deref()).await?;
     let contents = connection.server.runtime.mcp_read(thread, &params.server, &params.uri).await.map_err(refused)?;
     Ok(McpServerResourceReadResponse { contents })
 }
 
-async fn reload(connection: Arc<Connection>, _params: NoParams) -> Result<Nothing, Fault> {
+async fn reload(connection: Arc<ClientConnection>, _params: NoParams) -> Result<Nothing, Fault> {
     let refreshed = connection.server.runtime.mcp_refresh(RefreshMode::Strict).await;
     refreshed.map(|_| Nothing {}).map_err(|error| Fault::invalid_request(error.to_string()))
 }

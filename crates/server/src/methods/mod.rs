@@ -10,7 +10,7 @@ mod environments;
 mod files;
 mod finding;
 mod goals;
-mod lists;
+mod lifecycle;
 mod mcp;
 mod models;
 mod overview;
@@ -23,12 +23,12 @@ mod review;
 mod sample;
 mod search;
 mod session;
-mod shelf;
 mod skills;
 mod terminals;
 mod threads;
 mod turns;
 mod unread;
+mod unsupported;
 mod work;
 
 use std::sync::Arc;
@@ -37,7 +37,7 @@ use outpost_runtime::live::LiveThread;
 use outpost_thread::ThreadId;
 use outpost_wire::Fault;
 
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::fault;
 use crate::table::Table;
 
@@ -46,7 +46,7 @@ pub fn table() -> Table {
     let table = session::register(Table::default());
     let table = threads::register(table);
     let table = reading::register(table);
-    let table = shelf::register(table);
+    let table = lifecycle::register(table);
     let table = turns::register(table);
     let table = work::register(table);
     let table = terminals::register(table);
@@ -67,7 +67,7 @@ pub fn table() -> Table {
     let table = sample::register(table);
     let table = revert::register(table);
     let table = unread::register(table);
-    lists::register(table)
+    unsupported::register(table)
 }
 
 fn thread_id(text: &str) -> Result<ThreadId, Fault> {
@@ -75,7 +75,7 @@ fn thread_id(text: &str) -> Result<ThreadId, Fault> {
 }
 
 /// A thread that must be loaded, or was until it was not in use any more.
-async fn loaded(connection: &Arc<Connection>, text: &str) -> Result<LiveThread, Fault> {
+async fn loaded(connection: &Arc<ClientConnection>, text: &str) -> Result<LiveThread, Fault> {
     let id = thread_id(text)?;
     let found = connection.server.runtime.get_again(id).await.map_err(fault::thread)?;
     found.ok_or_else(|| fault::thread_not_found(id))

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use outpost_wire::Fault;
 use outpost_wire::app::models::{Model, ModelList, ModelListParams, ModelListResponse, ReasoningEffort};
 
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
     table.on::<ModelList, _, _>(list)
 }
 
-async fn list(connection: Arc<Connection>, _params: ModelListParams) -> Result<ModelListResponse, Fault> {
+async fn list(connection: Arc<ClientConnection>, _params: ModelListParams) -> Result<ModelListResponse, Fault> {
     let config = connection.server.runtime.config();
     let others = config.context_windows.keys().filter(|name| **name != config.model && *name != "default");
     let names = std::iter::once(&config.model).chain(others);

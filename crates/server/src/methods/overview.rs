@@ -8,9 +8,9 @@ use outpost_wire::app::overview::{ThreadHolder, ThreadOverview, ThreadOverviewEn
 
 use super::reading::state_of;
 use super::thread_id;
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::projection;
-use crate::server::Shared;
+use crate::server::ServerShared;
 use crate::table::Table;
 
 /// Clients ask again for more.
@@ -20,7 +20,7 @@ pub fn register(table: Table) -> Table {
     table.on::<ThreadOverview, _, _>(overview)
 }
 
-async fn overview(connection: Arc<Connection>, params: ThreadOverviewParams) -> Result<ThreadOverviewResponse, Fault> {
+async fn overview(connection: Arc<ClientConnection>, params: ThreadOverviewParams) -> Result<ThreadOverviewResponse, Fault> {
     if params.thread_ids.len() > MOST {
         return Err(Fault::invalid_request(format!("at most {MOST} threads are told of at once")));
     }
@@ -33,7 +33,7 @@ async fn overview(connection: Arc<Connection>, params: ThreadOverviewParams) -> 
     Ok(ThreadOverviewResponse { data })
 }
 
-async fn entry(server: &Shared, id: ThreadId) -> Result<ThreadOverviewEntry, Fault> {
+async fn entry(server: &ServerShared, id: ThreadId) -> Result<ThreadOverviewEntry, Fault> {
     let (state, status, store) = state_of(server, id).await?;
     let is_here = server.runtime.get(id).is_some();
     let holder = store.holder(id).await.ok().flatten();

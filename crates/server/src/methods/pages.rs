@@ -14,32 +14,32 @@ use outpost_wire::app::event::Notice;
 use outpost_wire::app::turn::Turn;
 
 use crate::fault;
-use crate::projection::{Projector, Told, Turns};
-use crate::server::Shared;
+use crate::projection::{ClientMessage, Projector, Turns};
+use crate::server::ServerShared;
 
 /// Which turns a client wants.
-pub struct Wanted {
-    pub place: Option<Place>,
+pub struct TurnPageRequest {
+    pub place: Option<PageCursor>,
     pub limit: usize,
     pub direction: SortDirection,
 }
 
 /// A place between two turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum PageCursor {
     /// Before the turn that begins with this entry.
     Entry(Seq),
     /// Behind so many turns.
     Row(usize),
 }
 
-impl Place {
+impl PageCursor {
     fn cursor(entry: Seq) -> String {
         format!("e{entry}")
     }
 }
 
-impl FromStr for Place {
+impl FromStr for PageCursor {
     type Err = std::num::ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -59,7 +59,7 @@ pub struct TurnsPage {
 }
 
 /// A page of the turns that a thread has up to its state.
-pub async fn page(server: &Shared, store: &Store, state: &State, wanted: &Wanted) -> Result<TurnsPage, Fault> {
+pub async fn page(server: &ServerShared, store: &Store, state: &State, wanted: &TurnPageRequest) -> Result<TurnsPage, Fault> {
     // Which turns do not count is told only behind them.
     if state.reverted == 0
         && let Some(rows) = near(server, store, state, wanted).await?
@@ -77,11 +77,11 @@ pub async fn page(server: &Shared, store: &Store, state: &State, wanted: &Wanted
 }
 
 /// The entries of the turns that are wanted and of one more; nothing if only the whole thread can tell which these are.
-async fn near(server: &Shared, store: &Store, state: &State, wanted: &Wanted) -> Result<Option<Rows>, Fault> {
+async fn near(server: &ServerShared, store: &Store, state: &State, wanted: &TurnPageRequest) -> Result<Option<Rows>, Fault> {
     let from = match wanted.place {
         None => None,
-        Some(Place::Entry(entry)) => Some(entry),
-        Some(Place::Row(_)) => return Ok(None),
+        Some(PageCursor::Entry(entry)) => Some(entry),
+        Some(PageCursor::Row(_)) => return Ok(None),
     };
     let mut rows = Rows::new(server, state);
     let before = |before: Option<Seq>, turns: usize| PageRequest { before, turns, bytes: usize::MAX };
@@ -144,7 +144,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn new(server: &Shared, state: &State) -> Self {
+    fn new(server: &ServerShared, state: &State) -> Self {
         Self {
             projector: Projector::amid(state, server.defaults.clone()).without_diffs(),
             turns: Turns::default(),
@@ -160,7 +160,7 @@ impl Rows {
         for entry in entries.iter().filter(|entry| entry.seq <= self.last) {
             let told = self.projector.entry(entry);
             // A turn may be told of that no entry begins: its beginning is lost.
-            let begun = told.iter().filter(|told| matches!(told, Told::Notice(Notice::TurnStarted(_)))).count();
+            let begun = told.iter().filter(|told| matches!(told, ClientMessage::Notice(Notice::TurnStarted(_)))).count();
             self.starts.extend(std::iter::repeat_n(entry.seq, begun));
             self.lacks.resize(self.starts.len(), false);
             match &entry.fact {
@@ -181,12 +181,12 @@ impl Rows {
     }
 
     /// Cuts the page; nothing if one of its turns lacks something.
-    fn page(self, state: &State, wanted: &Wanted, trust: Trust) -> Option<TurnsPage> {
+    fn page(self, state: &State, wanted: &TurnPageRequest, trust: Trust) -> Option<TurnsPage> {
         let Self { projector, turns, starts, lacks, reaches_end, .. } = self;
         let is_descending = wanted.direction == SortDirection::Desc;
         let place = match wanted.place {
-            Some(Place::Entry(entry)) => starts.partition_point(|start| *start < entry),
-            Some(Place::Row(row)) => row.min(starts.len()),
+            Some(PageCursor::Entry(entry)) => starts.partition_point(|start| *start < entry),
+            Some(PageCursor::Row(row)) => row.min(starts.len()),
             None if is_descending => starts.len(),
             None => 0,
         };
@@ -200,13 +200,13 @@ impl Rows {
             return None;
         }
         let cursor = |row: usize| match starts.get(row) {
-            Some(start) => Place::cursor(*start),
-            None => Place::cursor(state.last + 1),
+            Some(start) => PageCursor::cursor(*start),
+            None => PageCursor::cursor(state.last + 1),
         };
         let has_more = if is_descending { begin > 0 } else { end < starts.len() };
         let (next, back) = if is_descending { (begin, end) } else { (end, begin) };
         let back = match wanted.place {
-            Some(Place::Entry(entry)) => Some(Place::cursor(entry)),
+            Some(PageCursor::Entry(entry)) => Some(PageCursor::cursor(entry)),
             _ => (!starts.is_empty()).then(|| cursor(back)),
         };
         let next = has_more.then(|| cursor(next));

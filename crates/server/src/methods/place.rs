@@ -5,9 +5,9 @@ use outpost_wire::intent::EnvironmentId;
 use outpost_wire::{Fault, fault as codes};
 
 use crate::fault;
-use crate::server::Shared;
+use crate::server::ServerShared;
 
-pub fn environment(server: &Shared, id: Option<&str>) -> Result<Environment, Fault> {
+pub fn environment(server: &ServerShared, id: Option<&str>) -> Result<Environment, Fault> {
     let id = match id {
         Some(text) => EnvironmentId::parse(text).map_err(|_| fault::unknown_environment(text))?,
         None => EnvironmentId::local(),

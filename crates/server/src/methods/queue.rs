@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use outpost_rpc::Outcome;
-use outpost_runtime::live::{InputMode, LiveThread, NewInput, QueueChange, QueueChanged};
+use outpost_rpc::HandlerOutcome;
+use outpost_runtime::live::{InputMode, LiveThread, NewInput, QueueChange, QueueChangeResult};
 use outpost_store::Store;
-use outpost_thread::{Fact, Input, InputId, InputOrigin, Raw, Seq, Thread as State};
+use outpost_thread::{Fact, InputId, InputOrigin, QueuedInput, Raw, Seq, Thread as State};
 use outpost_wire::Fault;
 use outpost_wire::app::Nothing;
 use outpost_wire::app::queue::{
@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use super::turns::{attend, begun, then_tell};
 use super::{loaded, reading, thread_id};
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::table::Table;
 use crate::{fault, input};
 
@@ -35,7 +35,7 @@ pub fn register(table: Table) -> Table {
 }
 
 /// What clients call an input.
-fn name_of(input: &Input) -> String {
+fn name_of(input: &QueuedInput) -> String {
     input.client_key.clone().unwrap_or_else(|| input.id.to_string())
 }
 
@@ -54,7 +54,7 @@ fn unknown(name: &str) -> Fault {
     Fault::invalid_request(format!("no queued submission `{name}`: it was taken up or deleted, or never there"))
 }
 
-async fn add(connection: Arc<Connection>, params: ThreadQueueAddParams) -> Result<ThreadQueueSubmission, Fault> {
+async fn add(connection: Arc<ClientConnection>, params: ThreadQueueAddParams) -> Result<ThreadQueueSubmission, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     if params.input.is_empty() {
         return Err(Fault::invalid_request("input must not be empty"));
@@ -76,7 +76,7 @@ async fn add(connection: Arc<Connection>, params: ThreadQueueAddParams) -> Resul
     Ok(ThreadQueueSubmission { queued_submission: QueuedSubmission { id: key.clone(), client_user_message_id: key, input: content } })
 }
 
-async fn list(connection: Arc<Connection>, params: ThreadQueueListParams) -> Result<ThreadQueueListResponse, Fault> {
+async fn list(connection: Arc<ClientConnection>, params: ThreadQueueListParams) -> Result<ThreadQueueListResponse, Fault> {
     let (state, _, store) = reading::state_of(&connection.server, thread_id(&params.thread_id)?).await?;
     let begin = params.cursor.as_deref().map(|text| text.parse::<usize>().map_err(|_| fault::cursor(text))).transpose()?.unwrap_or(0);
     let limit = params.limit.unwrap_or(25).clamp(1, 1000) as usize;
@@ -104,7 +104,7 @@ async fn waiting(state: &State, store: &Store) -> Result<Vec<QueuedSubmission>, 
     Ok(entries.into_iter().filter_map(|entry| submission(entry.fact)).collect())
 }
 
-async fn update(connection: Arc<Connection>, params: ThreadQueueUpdateParams) -> Result<ThreadQueueSubmission, Fault> {
+async fn update(connection: Arc<ClientConnection>, params: ThreadQueueUpdateParams) -> Result<ThreadQueueSubmission, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     if params.input.is_empty() {
         return Err(Fault::invalid_request("input must not be empty"));
@@ -115,7 +115,7 @@ async fn update(connection: Arc<Connection>, params: ThreadQueueUpdateParams) ->
     let content = message.content.iter().filter_map(|part| part.read().ok()).collect();
     let change = QueueChange::Replace { input, content: message.content, items: message.items };
     match live.queue(change).await.map_err(fault::command)? {
-        QueueChanged::Unknown => Err(unknown(&name)),
+        QueueChangeResult::Unknown => Err(unknown(&name)),
         _ => {
             let queued_submission = QueuedSubmission { id: name.clone(), client_user_message_id: name, input: content };
             Ok(ThreadQueueSubmission { queued_submission })
@@ -124,16 +124,16 @@ async fn update(connection: Arc<Connection>, params: ThreadQueueUpdateParams) ->
 }
 
 /// One that is gone already is no error: that is what was wanted.
-async fn delete(connection: Arc<Connection>, params: ThreadQueueDeleteParams) -> Result<ThreadQueueDeleteResponse, Fault> {
+async fn delete(connection: Arc<ClientConnection>, params: ThreadQueueDeleteParams) -> Result<ThreadQueueDeleteResponse, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     let Some(input) = find(&live, &params.queued_submission_id).await? else {
         return Ok(ThreadQueueDeleteResponse { deleted: false });
     };
     let done = live.queue(QueueChange::Remove(input)).await.map_err(fault::command)?;
-    Ok(ThreadQueueDeleteResponse { deleted: done == QueueChanged::Done })
+    Ok(ThreadQueueDeleteResponse { deleted: done == QueueChangeResult::Done })
 }
 
-async fn reorder(connection: Arc<Connection>, params: ThreadQueueReorderParams) -> Result<Nothing, Fault> {
+async fn reorder(connection: Arc<ClientConnection>, params: ThreadQueueReorderParams) -> Result<Nothing, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     let known = named(&live).await?;
     let id = |name: &String| known.iter().find(|(own, _)| own == name).map(|(_, id)| id.clone()).ok_or_else(|| unknown(name));
@@ -142,7 +142,10 @@ async fn reorder(connection: Arc<Connection>, params: ThreadQueueReorderParams) 
     Ok(Nothing {})
 }
 
-async fn start(connection: Arc<Connection>, params: ThreadQueueStartParams) -> Result<Outcome<ThreadQueueStartResponse>, Fault> {
+async fn start(
+    connection: Arc<ClientConnection>,
+    params: ThreadQueueStartParams,
+) -> Result<HandlerOutcome<ThreadQueueStartResponse>, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     let input = match &params.queued_submission_id {
         Some(name) => Some(find(&live, name).await?.ok_or_else(|| unknown(name))?),
@@ -150,7 +153,7 @@ async fn start(connection: Arc<Connection>, params: ThreadQueueStartParams) -> R
     };
     let hold = attend(&connection, &live).await?;
     match live.queue(QueueChange::Start(input)).await.map_err(fault::command)? {
-        QueueChanged::Taken(turn) => Ok(then_tell(ThreadQueueStartResponse { turn: begun(&turn) }, hold)),
+        QueueChangeResult::Taken(turn) => Ok(then_tell(ThreadQueueStartResponse { turn: begun(&turn) }, hold)),
         _ => Err(match params.queued_submission_id {
             Some(name) => unknown(&name),
             None => Fault::invalid_request("nothing is queued"),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use outpost_runtime::live::Status;
-use outpost_store::{Cursor, Damage, Direction, Kin, ListQuery, Order, ReadError, Shelf, Store, Summary};
+use outpost_runtime::live::ThreadActivity;
+use outpost_store::{Ancestry, Damage, Direction, ListCursor, ListOrder, ListQuery, ListScope, ReadError, Store, ThreadSummary};
 use outpost_thread::{DamagedRange, Fact, Seq, Thread as State, ThreadId, TurnId};
 use outpost_wire::Fault;
 use outpost_wire::app::thread::{
@@ -16,13 +16,13 @@ use outpost_wire::app::turn::{ItemsView, Turn};
 use outpost_wire::app::{SortDirection, ThreadParams};
 use serde_json::Value;
 
-use super::pages::{self, Place, Wanted};
+use super::pages::{self, PageCursor, TurnPageRequest};
 use super::{thread_id, unread};
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::fault;
-use crate::projection::{self, Projector, Shown, Told, Turns};
-use crate::server::Shared;
-use crate::subscription::{self, Opening};
+use crate::projection::{self, ClientMessage, Projector, ThreadFacts, Turns};
+use crate::server::ServerShared;
+use crate::subscription::{self, ThreadOpening};
 use crate::table::Table;
 
 /// Rows of a page, if the client does not say.
@@ -50,15 +50,15 @@ pub fn path(store: &Store, id: ThreadId) -> Option<String> {
 
 /// All turns of a thread, and what of it cannot be read.
 #[derive(Default)]
-pub struct Past {
+pub struct ReadTurns {
     pub turns: Turns,
     pub damage: Vec<DamagedRange>,
 }
 
 /// Everything that was told of a thread up to an entry.
-pub async fn past(server: &Shared, store: &Store, id: ThreadId, until: Seq) -> Result<Past, Fault> {
+pub async fn past(server: &ServerShared, store: &Store, id: ThreadId, until: Seq) -> Result<ReadTurns, Fault> {
     let mut projector = Projector::new(id, server.defaults.clone()).without_diffs();
-    let mut past = Past::default();
+    let mut past = ReadTurns::default();
     let mut history = match store.history(id, 0).await {
         // Nothing is written down before the first input.
         Err(ReadError::NotFound(_)) => return Ok(past),
@@ -74,21 +74,25 @@ pub async fn past(server: &Shared, store: &Store, id: ThreadId, until: Seq) -> R
 }
 
 /// What is told of a thread since a moment that its state is known of.
-pub async fn told_since(server: &Shared, opening: &Opening, then: &outpost_thread::Thread) -> Result<Vec<Told>, Fault> {
+pub async fn told_since(
+    server: &ServerShared,
+    opening: &ThreadOpening,
+    then: &outpost_thread::Thread,
+) -> Result<Vec<ClientMessage>, Fault> {
     let recent = subscription::recent(&opening.store, then).await.map_err(fault::read)?;
     let mut projector = Projector::at(then, &recent, server.defaults.clone());
     let mut out = Vec::new();
     let mut history = opening.store.history(then.id, then.last).await.map_err(fault::read)?;
     while let Some(batch) = history.next().await.map_err(fault::read)? {
         for entry in batch.entries.iter().filter(|entry| entry.seq <= opening.state.last) {
-            out.extend(projector.entry(entry).into_iter().filter(|told| matches!(told, Told::Notice(_))));
+            out.extend(projector.entry(entry).into_iter().filter(|told| matches!(told, ClientMessage::Notice(_))));
         }
     }
     Ok(out)
 }
 
 /// What was told after an entry, as it was told then; only what is still being asked is not told again here.
-pub async fn told_after(server: &Shared, opening: &Opening, after: Seq) -> Result<Vec<Told>, Fault> {
+pub async fn told_after(server: &ServerShared, opening: &ThreadOpening, after: Seq) -> Result<Vec<ClientMessage>, Fault> {
     let id = opening.state.id;
     let mut projector = Projector::new(id, server.defaults.clone());
     let mut out = Vec::new();
@@ -100,7 +104,7 @@ pub async fn told_after(server: &Shared, opening: &Opening, after: Seq) -> Resul
         for entry in batch.with_gaps().iter().filter(|entry| entry.seq <= opening.state.last) {
             let told = projector.entry(entry);
             if entry.seq > after {
-                out.extend(told.into_iter().filter(|told| matches!(told, Told::Notice(_))));
+                out.extend(told.into_iter().filter(|told| matches!(told, ClientMessage::Notice(_))));
             }
         }
     }
@@ -123,7 +127,7 @@ fn viewed(turn: Turn, view: Option<ItemsView>) -> Turn {
 }
 
 /// A thread as it stands: from its driver if it is loaded, else from the store.
-pub async fn state_of(server: &Shared, id: ThreadId) -> Result<(State, Option<Status>, Store), Fault> {
+pub async fn state_of(server: &ServerShared, id: ThreadId) -> Result<(State, Option<ThreadActivity>, Store), Fault> {
     if let Some(live) = server.runtime.get(id)
         && let Ok(state) = live.snapshot().await
     {
@@ -137,7 +141,7 @@ pub async fn state_of(server: &Shared, id: ThreadId) -> Result<(State, Option<St
     }
 }
 
-async fn read(connection: Arc<Connection>, params: ThreadReadParams) -> Result<ThreadReadResponse, Fault> {
+async fn read(connection: Arc<ClientConnection>, params: ThreadReadParams) -> Result<ThreadReadResponse, Fault> {
     let server = &connection.server;
     let id = thread_id(&params.thread_id)?;
     let (state, status, store) = state_of(server, id).await?;
@@ -145,40 +149,40 @@ async fn read(connection: Arc<Connection>, params: ThreadReadParams) -> Result<T
     if params.include_turns && ephemeral {
         return Err(Fault::invalid_request("ephemeral threads do not support includeTurns"));
     }
-    let past = if params.include_turns { past(server, &store, id, state.last).await? } else { Past::default() };
+    let past = if params.include_turns { past(server, &store, id, state.last).await? } else { ReadTurns::default() };
     let (turns, mut damage) = (past.turns.into_turns(), past.damage);
-    let is_marked = async || matches!(store.summary(id).await, Ok(Some(Summary { damaged: true, .. })));
+    let is_marked = async || matches!(store.summary(id).await, Ok(Some(ThreadSummary { damaged: true, .. })));
     if !params.include_turns && state.damage.is_empty() && is_marked().await {
         // Only who reads all of it can say what is missing.
         let verdict = store.verify(id, None).await.map_err(fault::read)?;
         damage = verdict.damage.iter().filter(|(_, damage)| damage.loses_entries()).map(|(_, damage)| damage.range()).collect();
     }
-    let shown = Shown { status, ephemeral, path: path(&store, id), turns, damage };
+    let shown = ThreadFacts { status, ephemeral, path: path(&store, id), turns, damage };
     let asks = connection.client().is_some_and(|client| client.experimental);
     let read_state = if asks { unread::read_state(&store, &state).await? } else { None };
     Ok(ThreadReadResponse { thread: projection::thread(&state, shown, &server.defaults), read_state })
 }
 
-async fn list(connection: Arc<Connection>, params: ThreadListParams) -> Result<ThreadListResponse, Fault> {
+async fn list(connection: Arc<ClientConnection>, params: ThreadListParams) -> Result<ThreadListResponse, Fault> {
     let server = &connection.server;
     params.search_term.as_deref().map(fault::search_term).transpose()?;
     let after = match &params.cursor {
-        Some(text) => Some(text.parse::<Cursor>().map_err(|_| fault::cursor(text))?),
+        Some(text) => Some(text.parse::<ListCursor>().map_err(|_| fault::cursor(text))?),
         None => None,
     };
     let kin = match (&params.parent_thread_id, &params.ancestor_thread_id) {
-        (Some(parent), _) => Some(Kin::ChildrenOf(thread_id(parent)?)),
-        (None, Some(ancestor)) => Some(Kin::DescendantsOf(thread_id(ancestor)?)),
+        (Some(parent), _) => Some(Ancestry::ChildrenOf(thread_id(parent)?)),
+        (None, Some(ancestor)) => Some(Ancestry::DescendantsOf(thread_id(ancestor)?)),
         (None, None) => None,
     };
     let kinds = params.source_kinds.unwrap_or_default();
     let wants_agents = kin.is_some() || kinds.iter().any(|kind| kind.starts_with("subAgent"));
     let query = ListQuery {
-        shelf: if params.archived.unwrap_or(false) { Shelf::Archived } else { Shelf::Active },
+        shelf: if params.archived.unwrap_or(false) { ListScope::Archived } else { ListScope::Active },
         order: match params.sort_key {
-            None | Some(ThreadSortKey::CreatedAt | ThreadSortKey::SectionPosition) => Order::Created,
-            Some(ThreadSortKey::UpdatedAt) => Order::Updated,
-            Some(ThreadSortKey::RecencyAt) => Order::Recency,
+            None | Some(ThreadSortKey::CreatedAt | ThreadSortKey::SectionPosition) => ListOrder::Created,
+            Some(ThreadSortKey::UpdatedAt) => ListOrder::Updated,
+            Some(ThreadSortKey::RecencyAt) => ListOrder::Recency,
         },
         direction: match params.sort_direction {
             None | Some(SortDirection::Desc) => Direction::NewestFirst,
@@ -198,9 +202,9 @@ async fn list(connection: Arc<Connection>, params: ThreadListParams) -> Result<T
     }
     let providers = params.model_providers.unwrap_or_default();
     let excluded = params.excluded_thread_ids.unwrap_or_default();
-    let shown = |row: &Summary| {
+    let shown = |row: &ThreadSummary| {
         let status = server.runtime.get(row.id).map(|live| live.status());
-        projection::summary(row, Shown { status, path: path(store, row.id), ..Shown::default() }, &server.defaults)
+        projection::summary(row, ThreadFacts { status, path: path(store, row.id), ..ThreadFacts::default() }, &server.defaults)
     };
     let data = page
         .threads
@@ -214,7 +218,7 @@ async fn list(connection: Arc<Connection>, params: ThreadListParams) -> Result<T
 }
 
 /// Those of a page that these programs made. The list does not say who made a thread; its first entry does.
-async fn made_by(store: &Store, rows: Vec<Summary>, wanted: &[String]) -> Vec<Summary> {
+async fn made_by(store: &Store, rows: Vec<ThreadSummary>, wanted: &[String]) -> Vec<ThreadSummary> {
     let mut kept = Vec::new();
     for row in rows {
         let first = store.head(row.id).await.ok().and_then(|head| head.first);
@@ -245,7 +249,7 @@ pub fn sources(kinds: &[String]) -> Vec<String> {
     words
 }
 
-async fn loaded_list(connection: Arc<Connection>, params: ThreadLoadedListParams) -> Result<ThreadLoadedListResponse, Fault> {
+async fn loaded_list(connection: Arc<ClientConnection>, params: ThreadLoadedListParams) -> Result<ThreadLoadedListResponse, Fault> {
     let after =
         params.cursor.as_deref().map(thread_id).transpose().map_err(|_| fault::cursor(params.cursor.as_deref().unwrap_or_default()))?;
     let mut ids = connection.server.runtime.loaded();
@@ -307,7 +311,7 @@ impl Slice {
 }
 
 /// A thread whose past can be read.
-async fn materialized(server: &Shared, id: ThreadId) -> Result<(State, Store), Fault> {
+async fn materialized(server: &ServerShared, id: ThreadId) -> Result<(State, Store), Fault> {
     let (state, _, store) = state_of(server, id).await?;
     if state.user_messages == 0 && state.turns == 0 && state.turn.is_none() {
         return Err(fault::not_materialized(id));
@@ -315,18 +319,18 @@ async fn materialized(server: &Shared, id: ThreadId) -> Result<(State, Store), F
     Ok((state, store))
 }
 
-async fn turns_list(connection: Arc<Connection>, params: ThreadTurnsListParams) -> Result<ThreadTurnsListResponse, Fault> {
+async fn turns_list(connection: Arc<ClientConnection>, params: ThreadTurnsListParams) -> Result<ThreadTurnsListResponse, Fault> {
     let id = thread_id(&params.thread_id)?;
-    let place = params.cursor.as_deref().map(|text| text.parse::<Place>().map_err(|_| fault::cursor(text))).transpose()?;
+    let place = params.cursor.as_deref().map(|text| text.parse::<PageCursor>().map_err(|_| fault::cursor(text))).transpose()?;
     let limit = params.limit.unwrap_or(PAGE).clamp(1, LARGEST_PAGE) as usize;
-    let wanted = Wanted { place, limit, direction: params.sort_direction.unwrap_or(SortDirection::Desc) };
+    let wanted = TurnPageRequest { place, limit, direction: params.sort_direction.unwrap_or(SortDirection::Desc) };
     let (state, store) = materialized(&connection.server, id).await?;
     let page = pages::page(&connection.server, &store, &state, &wanted).await?;
     let data = page.turns.into_iter().map(|turn| viewed(turn, Some(params.items_view.unwrap_or(ItemsView::Summary)))).collect();
     Ok(ThreadTurnsListResponse { data, next_cursor: page.next, backwards_cursor: page.back })
 }
 
-async fn items_list(connection: Arc<Connection>, params: ThreadItemsListParams) -> Result<ThreadItemsListResponse, Fault> {
+async fn items_list(connection: Arc<ClientConnection>, params: ThreadItemsListParams) -> Result<ThreadItemsListResponse, Fault> {
     let id = thread_id(&params.thread_id)?;
     let cursor = match &params.cursor {
         None | Some(Value::Null) => None,
@@ -343,7 +347,7 @@ async fn items_list(connection: Arc<Connection>, params: ThreadItemsListParams) 
     Ok(ThreadItemsListResponse { data: page.data, next_cursor: page.next, backwards_cursor: page.back })
 }
 
-async fn verify(connection: Arc<Connection>, params: ThreadParams) -> Result<ThreadVerifyResponse, Fault> {
+async fn verify(connection: Arc<ClientConnection>, params: ThreadParams) -> Result<ThreadVerifyResponse, Fault> {
     let id = thread_id(&params.thread_id)?;
     let store = connection.server.runtime.store();
     let verdict = store.verify(id, store.indexed_last(id).await).await.map_err(fault::read)?;
@@ -362,7 +366,7 @@ async fn verify(connection: Arc<Connection>, params: ThreadParams) -> Result<Thr
     })
 }
 
-async fn why(connection: Arc<Connection>, params: ThreadWhyParams) -> Result<ThreadWhyResponse, Fault> {
+async fn why(connection: Arc<ClientConnection>, params: ThreadWhyParams) -> Result<ThreadWhyResponse, Fault> {
     let id = thread_id(&params.thread_id)?;
     let (state, _, store) = state_of(&connection.server, id).await?;
     let wanted = params.turn_id.map(TurnId);

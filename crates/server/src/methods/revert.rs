@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 
-use outpost_rpc::Outcome;
+use outpost_rpc::HandlerOutcome;
 use outpost_runtime::live::CommandError;
 use outpost_thread::{InterruptReason, TurnId};
 use outpost_wire::Fault;
 use outpost_wire::app::SortDirection;
 use outpost_wire::app::thread::{ThreadRevert, ThreadRevertParams, ThreadRevertResponse};
 
-use super::pages::{self, Wanted};
+use super::pages::{self, TurnPageRequest};
 use super::turns::{attend, then_tell};
 use super::{loaded, reading};
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::fault;
-use crate::projection::{self, Shown};
+use crate::projection::{self, ThreadFacts};
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
     table.on_call::<ThreadRevert, _, _>(revert)
 }
 
-async fn revert(connection: Arc<Connection>, params: ThreadRevertParams) -> Result<Outcome<ThreadRevertResponse>, Fault> {
+async fn revert(connection: Arc<ClientConnection>, params: ThreadRevertParams) -> Result<HandlerOutcome<ThreadRevertResponse>, Fault> {
     let server = &connection.server;
     let live = loaded(&connection, &params.thread_id).await?;
     let hold = attend(&connection, &live).await?;
@@ -37,11 +37,11 @@ async fn revert(connection: Arc<Connection>, params: ThreadRevertParams) -> Resu
     }
     done.map_err(fault::command)?;
     let (state, status, store) = reading::state_of(server, live.id()).await?;
-    let wanted = Wanted { place: None, limit: 1, direction: SortDirection::Desc };
+    let wanted = TurnPageRequest { place: None, limit: 1, direction: SortDirection::Desc };
     let turns = pages::page(server, &store, &state, &wanted).await?;
     let items = reading::past(server, &store, live.id(), state.last).await?.turns.into_items().len();
     let ephemeral = server.runtime.is_ephemeral(live.id()).await;
-    let shown = Shown { status, ephemeral, path: reading::path(&store, live.id()), turns: vec![], damage: vec![] };
+    let shown = ThreadFacts { status, ephemeral, path: reading::path(&store, live.id()), turns: vec![], damage: vec![] };
     let output = ThreadRevertResponse {
         thread: projection::thread(&state, shown, &server.defaults),
         turns_backwards_cursor: turns.back,

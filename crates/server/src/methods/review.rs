@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outpost_rpc::Outcome;
+use outpost_rpc::HandlerOutcome;
 use outpost_runtime::live::{Accepted, InputMode, NewInput};
 use outpost_thread::{Raw, TurnKind};
 use outpost_wire::Fault;
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::loaded;
 use super::turns::{attend, begun, then_tell};
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::fault;
 use crate::table::Table;
 
@@ -22,7 +22,7 @@ pub fn register(table: Table) -> Table {
 /// How a reviewer works, whatever is reviewed.
 const MANNER: &str = include_str!("review.md");
 
-async fn start(connection: Arc<Connection>, params: ReviewStartParams) -> Result<Outcome<ReviewStartResponse>, Fault> {
+async fn start(connection: Arc<ClientConnection>, params: ReviewStartParams) -> Result<HandlerOutcome<ReviewStartResponse>, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     let (shown, task) = worded(&params.target)?;
     let told = json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": format!("{task}\n\n{MANNER}")}]});

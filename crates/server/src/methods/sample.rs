@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outpost_rpc::Outcome;
+use outpost_rpc::HandlerOutcome;
 use outpost_runtime::live::{CommandError, Sample};
 use outpost_wire::Fault;
 use outpost_wire::app::sample::{ThreadSample, ThreadSampleCancel, ThreadSampleCancelParams, ThreadSampleParams, ThreadSampleResponse};
@@ -11,9 +11,9 @@ use outpost_wire::app::{Nothing, SortDirection};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::pages::{self, Wanted};
+use super::pages::{self, TurnPageRequest};
 use super::{loaded, reading};
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::fault;
 use crate::table::{Sent, Table};
 
@@ -24,14 +24,18 @@ pub fn register(table: Table) -> Table {
     table.on_request::<ThreadSample, _, _>(ask).on::<ThreadSampleCancel, _, _>(give_up)
 }
 
-async fn ask(connection: Arc<Connection>, sent: Sent, params: ThreadSampleParams) -> Result<Outcome<ThreadSampleResponse>, Fault> {
+async fn ask(
+    connection: Arc<ClientConnection>,
+    sent: Sent,
+    params: ThreadSampleParams,
+) -> Result<HandlerOutcome<ThreadSampleResponse>, Fault> {
     let server = &connection.server;
     let live = loaded(&connection, &params.thread_id).await?;
     if params.prompt.trim().is_empty() || params.prompt.len() > LARGEST {
         return Err(Fault::invalid_request(format!("the prompt must have between 1 and {LARGEST} bytes")));
     }
     let (state, _, store) = reading::state_of(server, live.id()).await?;
-    let wanted = Wanted { place: None, limit: 1, direction: SortDirection::Desc };
+    let wanted = TurnPageRequest { place: None, limit: 1, direction: SortDirection::Desc };
     let last = pages::page(server, &store, &state, &wanted).await?.turns.pop();
     if !last.is_some_and(|turn| turn.id == params.expected_turn_id && turn.status != TurnStatus::InProgress) {
         return Err(Fault::invalid_request("expectedTurnId must name the latest finished turn of a thread in which none is running"));
@@ -57,7 +61,7 @@ async fn ask(connection: Arc<Connection>, sent: Sent, params: ThreadSampleParams
     Ok(answer.into())
 }
 
-async fn give_up(connection: Arc<Connection>, params: ThreadSampleCancelParams) -> Result<Nothing, Fault> {
+async fn give_up(connection: Arc<ClientConnection>, params: ThreadSampleCancelParams) -> Result<Nothing, Fault> {
     if let Some(sample) = connection.belongings.samples.remove(&params.request_id.to_string()) {
         sample.cancel();
     }

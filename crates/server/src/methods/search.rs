@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outpost_store::{Cursor, Direction, ListQuery, Order, Shelf, Summary};
+use outpost_store::{Direction, ListCursor, ListOrder, ListQuery, ListScope, ThreadSummary};
 use outpost_wire::Fault;
 use outpost_wire::app::SortDirection;
 use outpost_wire::app::item::Item;
@@ -15,9 +15,9 @@ use outpost_wire::app::thread::{ThreadItemEntry, ThreadSortKey};
 use serde_json::Value;
 
 use super::{reading, thread_id};
-use crate::connection::Connection;
-use crate::projection::{self, Shown};
-use crate::server::Shared;
+use crate::connection::ClientConnection;
+use crate::projection::{self, ThreadFacts};
+use crate::server::ServerShared;
 use crate::table::Table;
 use crate::{excerpt, fault};
 
@@ -25,21 +25,21 @@ pub fn register(table: Table) -> Table {
     table.on::<ThreadSearch, _, _>(threads).on::<ThreadSearchOccurrences, _, _>(occurrences).on::<ThreadItemsRead, _, _>(items)
 }
 
-async fn threads(connection: Arc<Connection>, params: ThreadSearchParams) -> Result<ThreadSearchResponse, Fault> {
+async fn threads(connection: Arc<ClientConnection>, params: ThreadSearchParams) -> Result<ThreadSearchResponse, Fault> {
     let server = &connection.server;
     fault::search_term(&params.search_term)?;
     if params.search_term.trim().is_empty() {
         return Err(Fault::invalid_request("searchTerm must not be empty"));
     }
-    let after = params.cursor.as_ref().map(|text| text.parse::<Cursor>().map_err(|_| fault::cursor(text))).transpose()?;
+    let after = params.cursor.as_ref().map(|text| text.parse::<ListCursor>().map_err(|_| fault::cursor(text))).transpose()?;
     let kinds = params.source_kinds.unwrap_or_default();
     let wants_agents = kinds.iter().any(|kind| kind.starts_with("subAgent"));
     let query = ListQuery {
-        shelf: if params.archived.unwrap_or(false) { Shelf::Archived } else { Shelf::Active },
+        shelf: if params.archived.unwrap_or(false) { ListScope::Archived } else { ListScope::Active },
         order: match params.sort_key {
-            Some(ThreadSortKey::CreatedAt | ThreadSortKey::SectionPosition) => Order::Created,
-            Some(ThreadSortKey::UpdatedAt) => Order::Updated,
-            None | Some(ThreadSortKey::RecencyAt) => Order::Recency,
+            Some(ThreadSortKey::CreatedAt | ThreadSortKey::SectionPosition) => ListOrder::Created,
+            Some(ThreadSortKey::UpdatedAt) => ListOrder::Updated,
+            None | Some(ThreadSortKey::RecencyAt) => ListOrder::Recency,
         },
         direction: match params.sort_direction {
             None | Some(SortDirection::Desc) => Direction::NewestFirst,
@@ -54,10 +54,10 @@ async fn threads(connection: Arc<Connection>, params: ThreadSearchParams) -> Res
     let page = server.runtime.store().list(query).await.map_err(fault::read)?;
     let mut data = Vec::with_capacity(page.threads.len());
     for row in page.threads.iter().filter(|row| wants_agents || row.parent.is_none()) {
-        let shown = Shown {
+        let shown = ThreadFacts {
             status: server.runtime.get(row.id).map(|live| live.status()),
             path: reading::path(server.runtime.store(), row.id),
-            ..Shown::default()
+            ..ThreadFacts::default()
         };
         let snippet = snippet(server, row, &params.search_term).await;
         data.push(ThreadSearchResult { thread: projection::summary(row, shown, &server.defaults), snippet });
@@ -66,7 +66,7 @@ async fn threads(connection: Arc<Connection>, params: ThreadSearchParams) -> Res
 }
 
 /// Where a thread says what was searched for; its first words if only the words of it are there, apart from each other.
-async fn snippet(server: &Shared, row: &Summary, term: &str) -> String {
+async fn snippet(server: &ServerShared, row: &ThreadSummary, term: &str) -> String {
     let known = [row.name.as_deref(), row.preview.as_deref()];
     if let Some(found) = known.into_iter().flatten().find_map(|text| excerpt::first(text, term)) {
         return found.text;
@@ -89,13 +89,16 @@ fn words(item: &Item) -> String {
     }
 }
 
-async fn said(server: &Shared, text: &str) -> Result<Vec<ThreadItemEntry>, Fault> {
+async fn said(server: &ServerShared, text: &str) -> Result<Vec<ThreadItemEntry>, Fault> {
     let id = thread_id(text)?;
     let (state, _, store) = reading::state_of(server, id).await?;
     Ok(reading::past(server, &store, id, state.last).await?.turns.into_items())
 }
 
-async fn occurrences(connection: Arc<Connection>, params: ThreadSearchOccurrencesParams) -> Result<ThreadSearchOccurrencesResponse, Fault> {
+async fn occurrences(
+    connection: Arc<ClientConnection>,
+    params: ThreadSearchOccurrencesParams,
+) -> Result<ThreadSearchOccurrencesResponse, Fault> {
     fault::search_term(&params.search_term)?;
     if params.search_term.is_empty() {
         return Err(Fault::invalid_request("searchTerm must not be empty"));
@@ -122,7 +125,7 @@ async fn occurrences(connection: Arc<Connection>, params: ThreadSearchOccurrence
     Ok(ThreadSearchOccurrencesResponse { data: all.into_iter().skip(begin).take(limit).collect(), next_cursor })
 }
 
-async fn items(connection: Arc<Connection>, params: ThreadItemsReadParams) -> Result<ThreadItemsReadResponse, Fault> {
+async fn items(connection: Arc<ClientConnection>, params: ThreadItemsReadParams) -> Result<ThreadItemsReadResponse, Fault> {
     let mut data = said(&connection.server, &params.thread_id).await?;
     data.retain(|entry| entry.turn_id == params.turn_id && params.item_ids.iter().any(|id| id == entry.item.id()));
     Ok(ThreadItemsReadResponse { data })

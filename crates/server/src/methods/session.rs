@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outpost_wire::Fault;
 use outpost_wire::app::session::{Initialize, InitializeParams, InitializeResponse, ServerInfo};
 
-use crate::connection::{Client, Connection};
+use crate::connection::{ClientConnection, ConnectedClient};
 use crate::fault;
 use crate::table::Table;
 
@@ -16,7 +16,7 @@ pub fn register(table: Table) -> Table {
     table.on::<Initialize, _, _>(initialize)
 }
 
-async fn initialize(connection: Arc<Connection>, params: InitializeParams) -> Result<InitializeResponse, Fault> {
+async fn initialize(connection: Arc<ClientConnection>, params: InitializeParams) -> Result<InitializeResponse, Fault> {
     if connection.client().is_some() {
         return Err(fault::already_initialized());
     }
@@ -26,7 +26,7 @@ async fn initialize(connection: Arc<Connection>, params: InitializeParams) -> Re
         return Err(Fault::invalid_request(format!("Invalid clientInfo.name: '{name}'. Must be a valid HTTP header value.")));
     }
     let capabilities = params.capabilities.unwrap_or_default();
-    connection.introduce(Client {
+    connection.introduce(ConnectedClient {
         name: client.name.clone(),
         experimental: capabilities.experimental_api,
         opted_out: capabilities.opt_out_notification_methods.unwrap_or_default().into_iter().collect(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outpost_runtime::skills::choice::SkillChoice;
-use outpost_runtime::skills::host::{ListedSkill, SkillList, SkillScope as Scope};
+use outpost_runtime::skills::host::{HostSkillScope as Scope, ListedSkill, SkillList};
 use outpost_wire::app::Nothing;
 use outpost_wire::app::skills::{
     SkillEntry, SkillError, SkillScope, SkillsConfigWrite, SkillsConfigWriteParams, SkillsConfigWriteResponse, SkillsExtraRootsSet,
@@ -13,9 +13,9 @@ use outpost_wire::{Fault, PathUri};
 use serde_json::Value;
 
 use super::config;
-use super::lists::places;
+use super::unsupported::places;
 use crate::configuration::Edit;
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
@@ -23,7 +23,7 @@ pub fn register(table: Table) -> Table {
 }
 
 /// There is nothing to be reloaded: what is told is what is there.
-async fn list(connection: Arc<Connection>, params: SkillsListParams) -> Result<SkillsListResponse, Fault> {
+async fn list(connection: Arc<ClientConnection>, params: SkillsListParams) -> Result<SkillsListResponse, Fault> {
     let mut data = Vec::new();
     for cwd in places(&connection, params.cwds) {
         data.push(match PathUri::from_syntax(&cwd) {
@@ -67,13 +67,13 @@ fn entry(list: SkillList) -> SkillsListEntry {
     }
 }
 
-async fn set_extra_roots(connection: Arc<Connection>, params: SkillsExtraRootsSetParams) -> Result<Nothing, Fault> {
+async fn set_extra_roots(connection: Arc<ClientConnection>, params: SkillsExtraRootsSetParams) -> Result<Nothing, Fault> {
     connection.server.runtime.set_extra_skill_roots(params.extra_roots.into_iter().map(|root| root.0).collect());
     Ok(Nothing {})
 }
 
 /// Writes the wish down and follows it at once. What is wanted anyway is not written.
-async fn choose(connection: Arc<Connection>, params: SkillsConfigWriteParams) -> Result<SkillsConfigWriteResponse, Fault> {
+async fn choose(connection: Arc<ClientConnection>, params: SkillsConfigWriteParams) -> Result<SkillsConfigWriteResponse, Fault> {
     let name = params.name.filter(|name| !name.trim().is_empty());
     let path = params.path.map(|path| path.0.to_syntax());
     if name.is_some() == path.is_some() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outpost_runtime::live::Terminal;
+use outpost_runtime::live::BackgroundProcess;
 use outpost_store::Store;
 use outpost_thread::{CallStarted, Fact, ThreadId};
 use outpost_wire::Fault;
@@ -14,7 +14,7 @@ use outpost_wire::app::{Nothing, ThreadParams};
 use serde_json::Value;
 
 use super::loaded;
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::fault;
 use crate::table::Table;
 
@@ -25,7 +25,7 @@ pub fn register(table: Table) -> Table {
         .on::<BackgroundTerminalsClean, _, _>(clean)
 }
 
-async fn list(connection: Arc<Connection>, params: BackgroundTerminalsListParams) -> Result<BackgroundTerminalsListResponse, Fault> {
+async fn list(connection: Arc<ClientConnection>, params: BackgroundTerminalsListParams) -> Result<BackgroundTerminalsListResponse, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     let store = connection.server.runtime.store_of(live.id()).await;
     let mut data = Vec::new();
@@ -37,7 +37,7 @@ async fn list(connection: Arc<Connection>, params: BackgroundTerminalsListParams
 }
 
 /// The journal knows what a command was.
-async fn started(store: &Store, thread: ThreadId, terminal: &Terminal) -> Result<Option<CallStarted>, Fault> {
+async fn started(store: &Store, thread: ThreadId, terminal: &BackgroundProcess) -> Result<Option<CallStarted>, Fault> {
     let mut history = store.history(thread, terminal.asked_seq).await.map_err(fault::read)?;
     while let Some(batch) = history.next().await.map_err(fault::read)? {
         for entry in batch.entries {
@@ -50,7 +50,7 @@ async fn started(store: &Store, thread: ThreadId, terminal: &Terminal) -> Result
     Ok(None)
 }
 
-fn shown(terminal: &Terminal, started: Option<CallStarted>) -> BackgroundTerminal {
+fn shown(terminal: &BackgroundProcess, started: Option<CallStarted>) -> BackgroundTerminal {
     let detail: Value = started.as_ref().and_then(|fact| fact.detail.as_ref()?.read().ok()).unwrap_or_default();
     let text = |member: &str| detail[member].as_str().unwrap_or_default().to_owned();
     BackgroundTerminal {
@@ -66,7 +66,7 @@ fn shown(terminal: &Terminal, started: Option<CallStarted>) -> BackgroundTermina
 }
 
 async fn terminate(
-    connection: Arc<Connection>,
+    connection: Arc<ClientConnection>,
     params: BackgroundTerminalsTerminateParams,
 ) -> Result<BackgroundTerminalsTerminateResponse, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
@@ -78,7 +78,7 @@ async fn terminate(
     Ok(BackgroundTerminalsTerminateResponse { terminated: ended > 0 })
 }
 
-async fn clean(connection: Arc<Connection>, params: ThreadParams) -> Result<Nothing, Fault> {
+async fn clean(connection: Arc<ClientConnection>, params: ThreadParams) -> Result<Nothing, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     live.terminate(None).await.map_err(fault::command)?;
     Ok(Nothing {})

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use outpost_environment::selection;
-use outpost_rpc::Outcome;
+use outpost_rpc::HandlerOutcome;
 use outpost_runtime::live::LiveThread;
 use outpost_runtime::runtime::LATER_INSTRUCTIONS;
 use outpost_runtime::{ForkThread, StartThread};
@@ -22,10 +22,10 @@ use serde_json::Value;
 use super::choices::{self, Whose};
 use super::{dynamic_tools, reading, thread_id};
 use crate::agents;
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::fault;
-use crate::projection::{self, Shown, Told};
-use crate::subscription::{Opening, Reason};
+use crate::projection::{self, ClientMessage, ThreadFacts};
+use crate::subscription::{SubscriptionReason, ThreadOpening};
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
@@ -36,7 +36,7 @@ pub fn register(table: Table) -> Table {
         .on_call::<ThreadTakeover, _, _>(take_over)
 }
 
-async fn start(connection: Arc<Connection>, params: ThreadStartParams) -> Result<Outcome<ThreadOpened>, Fault> {
+async fn start(connection: Arc<ClientConnection>, params: ThreadStartParams) -> Result<HandlerOutcome<ThreadOpened>, Fault> {
     let server = connection.server.clone();
     let chosen = choices::choose(&connection, &params.overrides(), Whose::NewThread)?;
     let here = &server.facts.cwd;
@@ -62,7 +62,7 @@ async fn start(connection: Arc<Connection>, params: ThreadStartParams) -> Result
     open(connection, live, Past::New).await
 }
 
-async fn resume(connection: Arc<Connection>, params: ThreadResumeParams) -> Result<Outcome<ThreadOpened>, Fault> {
+async fn resume(connection: Arc<ClientConnection>, params: ThreadResumeParams) -> Result<HandlerOutcome<ThreadOpened>, Fault> {
     let server = connection.server.clone();
     if let Some(history) = &params.history {
         return resume_history(connection, &params, history).await;
@@ -83,7 +83,7 @@ async fn resume(connection: Arc<Connection>, params: ThreadResumeParams) -> Resu
         (None, path) => server.runtime.resume_journal(Path::new(path.unwrap_or_default())).await,
     };
     let live = live.map_err(fault::thread)?;
-    let place = Place { cwd: given.cwd, environments: asked, workspace_roots, capability_roots };
+    let place = WorkplaceChange { cwd: given.cwd, environments: asked, workspace_roots, capability_roots };
     change(&live, chosen.settings, place, &server.facts.cwd).await?;
     let mut past = Past::Whole { after: params.after, page: None };
     if params.exclude_turns {
@@ -96,7 +96,11 @@ async fn resume(connection: Arc<Connection>, params: ThreadResumeParams) -> Resu
 }
 
 /// A thread that goes on from a history which the client keeps: a new one, that begins with these items.
-async fn resume_history(connection: Arc<Connection>, params: &ThreadResumeParams, items: &[Value]) -> Result<Outcome<ThreadOpened>, Fault> {
+async fn resume_history(
+    connection: Arc<ClientConnection>,
+    params: &ThreadResumeParams,
+    items: &[Value],
+) -> Result<HandlerOutcome<ThreadOpened>, Fault> {
     let server = connection.server.clone();
     if items.is_empty() {
         return Err(Fault::invalid_request("history must not be empty; thread/start begins without one"));
@@ -129,7 +133,7 @@ async fn resume_history(connection: Arc<Connection>, params: &ThreadResumeParams
 
 /// Where a thread is to work from now on.
 #[derive(Default)]
-pub struct Place {
+pub struct WorkplaceChange {
     pub cwd: Option<String>,
     pub environments: Option<Selection>,
     pub workspace_roots: Option<Vec<PathUri>>,
@@ -137,8 +141,8 @@ pub struct Place {
 }
 
 /// Writes down what is different from now on, if anything is.
-pub async fn change(live: &LiveThread, mut settings: Settings, place: Place, here: &PathUri) -> Result<(), Fault> {
-    let Place { cwd, environments, workspace_roots, capability_roots } = place;
+pub async fn change(live: &LiveThread, mut settings: Settings, place: WorkplaceChange, here: &PathUri) -> Result<(), Fault> {
+    let WorkplaceChange { cwd, environments, workspace_roots, capability_roots } = place;
     let mut facts: Vec<Fact> = Vec::new();
     let moves = cwd.is_some() || environments.is_some() || workspace_roots.is_some();
     let mut selection = None;
@@ -148,7 +152,7 @@ pub async fn change(live: &LiveThread, mut settings: Settings, place: Place, her
         let cwd = cwd.map(|text| selection::resolve_cwd(&now, &text));
         settings.cwd = cwd.as_ref().map(PathUri::to_syntax);
         let before = state.selection.clone().unwrap_or_default();
-        let request = selection::Request { environments, scope: selection::Scope::Thread, cwd, workspace_roots };
+        let request = selection::SelectionRequest { environments, scope: selection::TurnScope::Thread, cwd, workspace_roots };
         let outcome = selection::decide(&before, request);
         selection = (outcome.thread != before).then_some(outcome.thread);
     }
@@ -164,7 +168,7 @@ pub async fn change(live: &LiveThread, mut settings: Settings, place: Place, her
     live.change(facts).await.map_err(fault::command)
 }
 
-async fn fork(connection: Arc<Connection>, params: ThreadForkParams) -> Result<Outcome<ThreadOpened>, Fault> {
+async fn fork(connection: Arc<ClientConnection>, params: ThreadForkParams) -> Result<HandlerOutcome<ThreadOpened>, Fault> {
     let server = connection.server.clone();
     let parent = match params.path.as_deref().filter(|path| !path.is_empty()) {
         Some(path) => server.runtime.thread_of_journal(Path::new(path)).map_err(fault::thread)?,
@@ -197,12 +201,12 @@ async fn fork(connection: Arc<Connection>, params: ThreadForkParams) -> Result<O
     fork.forked.program_version = Some(server.facts.version.clone());
     let workspace_roots = params.runtime_workspace_roots.as_deref().map(choices::workspace_roots).transpose()?;
     let live = server.runtime.fork(fork).await.map_err(fault::thread)?;
-    let place = Place { cwd: given.cwd, workspace_roots, ..Place::default() };
+    let place = WorkplaceChange { cwd: given.cwd, workspace_roots, ..WorkplaceChange::default() };
     change(&live, Settings::default(), place, &server.facts.cwd).await?;
     open(connection, live, if params.exclude_turns { Past::NewWithoutTurns } else { Past::Forked }).await
 }
 
-async fn take_over(connection: Arc<Connection>, params: ThreadParams) -> Result<Outcome<ThreadOpened>, Fault> {
+async fn take_over(connection: Arc<ClientConnection>, params: ThreadParams) -> Result<HandlerOutcome<ThreadOpened>, Fault> {
     let id = thread_id(&params.thread_id)?;
     let live = connection.server.runtime.take_over(id).await.map_err(fault::thread)?;
     open(connection, live, Past::Whole { after: None, page: None }).await
@@ -218,12 +222,12 @@ enum Past {
 }
 
 /// Answers with a thread as it is now, and tells from there on.
-async fn open(connection: Arc<Connection>, live: LiveThread, past: Past) -> Result<Outcome<ThreadOpened>, Fault> {
+async fn open(connection: Arc<ClientConnection>, live: LiveThread, past: Past) -> Result<HandlerOutcome<ThreadOpened>, Fault> {
     let server = connection.server.clone();
-    let opening = Opening::of(&connection, live).await?;
+    let opening = ThreadOpening::of(&connection, live).await?;
     let id = opening.state.id;
     let ephemeral = server.runtime.is_ephemeral(id).await;
-    let (mut turns, mut page, mut again): (Vec<Turn>, Option<Vec<Turn>>, Vec<Told>) = (vec![], None, vec![]);
+    let (mut turns, mut page, mut again): (Vec<Turn>, Option<Vec<Turn>>, Vec<ClientMessage>) = (vec![], None, vec![]);
     let mut damage = vec![];
     match &past {
         Past::New | Past::NewWithoutTurns | Past::Recent { after: None } => {}
@@ -245,7 +249,7 @@ async fn open(connection: Arc<Connection>, live: LiveThread, past: Past) -> Resu
             }
         }
     }
-    let shown = Shown { status: Some(opening.live().status()), ephemeral, path: reading::path(&opening.store, id), turns, damage };
+    let shown = ThreadFacts { status: Some(opening.live().status()), ephemeral, path: reading::path(&opening.store, id), turns, damage };
     let missing = projection::damage(&opening.state, &shown);
     if !missing.is_empty() {
         let message = projection::damage_warning(id, &missing);
@@ -259,7 +263,7 @@ async fn open(connection: Arc<Connection>, live: LiveThread, past: Past) -> Resu
     });
     let is_new = matches!(past, Past::New | Past::NewWithoutTurns | Past::Forked);
     let thread = answer.thread.clone();
-    let begun = opening.begin(&connection, Reason::Asked).await;
+    let begun = opening.begin(&connection, SubscriptionReason::Asked).await;
     let rest = async move {
         if is_new {
             server.broadcast(&ThreadStarted { thread }.into());
@@ -267,5 +271,5 @@ async fn open(connection: Arc<Connection>, live: LiveThread, past: Past) -> Resu
         begun.tell(again).await;
         agents::join(&connection, id).await;
     };
-    Ok(Outcome { output: answer, rest: Some(Box::pin(rest)) })
+    Ok(HandlerOutcome { output: answer, rest: Some(Box::pin(rest)) })
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use outpost_environment::selection::{self, Request, Scope};
-use outpost_rpc::Outcome;
-use outpost_runtime::feed::{Cursor, Read};
-use outpost_runtime::live::{Accepted, CommandError, Event, InputMode, LiveThread, NewInput};
+use outpost_environment::selection::{self, SelectionRequest, TurnScope};
+use outpost_rpc::HandlerOutcome;
+use outpost_runtime::feed::{FeedReader, Read};
+use outpost_runtime::live::{Accepted, CommandError, InputMode, LiveThread, NewInput, ThreadEvent};
 use outpost_thread::{Entry, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw, Seq, TurnId, TurnSettingsChanged};
 use outpost_wire::app::Nothing;
 use outpost_wire::app::turn::{
@@ -17,10 +17,10 @@ use outpost_wire::{Fault, PathUri};
 
 use super::{choices, loaded, reading};
 use crate::agents;
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::fault;
 use crate::input;
-use crate::subscription::{Hold, Opening, Reason};
+use crate::subscription::{Hold, SubscriptionReason, ThreadOpening};
 use crate::table::{Sent, Table};
 
 pub fn register(table: Table) -> Table {
@@ -32,9 +32,9 @@ pub fn register(table: Table) -> Table {
 }
 
 /// Makes sure that this client hears of a thread, and keeps back what happens in it until the answer is on its way.
-pub async fn attend(connection: &Arc<Connection>, live: &LiveThread) -> Result<Hold, Fault> {
+pub async fn attend(connection: &Arc<ClientConnection>, live: &LiveThread) -> Result<Hold, Fault> {
     if connection.subscription(live.id()).is_none() {
-        let begun = Opening::of(connection, live.clone()).await?.begin(connection, Reason::Asked).await;
+        let begun = ThreadOpening::of(connection, live.clone()).await?.begin(connection, SubscriptionReason::Asked).await;
         begun.tell(vec![]).await;
         agents::join(connection, live.id()).await;
     }
@@ -49,11 +49,11 @@ pub async fn attend(connection: &Arc<Connection>, live: &LiveThread) -> Result<H
 }
 
 /// An answer, after which what was kept back is told.
-pub fn then_tell<O>(output: O, hold: Hold) -> Outcome<O> {
-    Outcome { output, rest: Some(Box::pin(async move { drop(hold) })) }
+pub fn then_tell<O>(output: O, hold: Hold) -> HandlerOutcome<O> {
+    HandlerOutcome { output, rest: Some(Box::pin(async move { drop(hold) })) }
 }
 
-async fn start(connection: Arc<Connection>, sent: Sent, params: TurnStartParams) -> Result<Outcome<TurnStartResponse>, Fault> {
+async fn start(connection: Arc<ClientConnection>, sent: Sent, params: TurnStartParams) -> Result<HandlerOutcome<TurnStartResponse>, Fault> {
     let server = connection.server.clone();
     let live = loaded(&connection, &params.thread_id).await?;
     // Everything is checked before anything is changed.
@@ -61,7 +61,7 @@ async fn start(connection: Arc<Connection>, sent: Sent, params: TurnStartParams)
     let workspace_roots = params.runtime_workspace_roots.as_deref().map(choices::workspace_roots).transpose()?;
     let mut settings = choices::wanted(
         &server,
-        choices::Wanted {
+        choices::TurnChoices {
             model: params.model,
             effort: params.effort,
             approval_policy: params.approval_policy,
@@ -87,13 +87,13 @@ async fn start(connection: Arc<Connection>, sent: Sent, params: TurnStartParams)
         let cwd = params.cwd.as_deref().map(|text| selection::resolve_cwd(&now, text));
         settings.cwd = cwd.as_ref().map(PathUri::to_syntax);
         let scope = match params.environments_scope.unwrap_or_default() {
-            EnvironmentsScope::Turn => Scope::Turn,
-            EnvironmentsScope::Thread => Scope::Thread,
+            EnvironmentsScope::Turn => TurnScope::Turn,
+            EnvironmentsScope::Thread => TurnScope::Thread,
         };
         let before = state.selection.unwrap_or_default();
         let is_override = environments.is_some();
-        let outcome = selection::decide(&before, Request { environments, scope, cwd, workspace_roots });
-        new.turn_selection = (is_override && scope == Scope::Turn).then_some(outcome.turn);
+        let outcome = selection::decide(&before, SelectionRequest { environments, scope, cwd, workspace_roots });
+        new.turn_selection = (is_override && scope == TurnScope::Turn).then_some(outcome.turn);
         new.selection = (outcome.thread != before).then_some(outcome.thread);
     }
     new.settings = settings;
@@ -127,7 +127,7 @@ pub fn begun(id: &TurnId) -> Turn {
 }
 
 /// The turn that an earlier request with the same key started, as it stands.
-async fn known(connection: &Arc<Connection>, live: &LiveThread, id: &TurnId) -> Result<Turn, Fault> {
+async fn known(connection: &Arc<ClientConnection>, live: &LiveThread, id: &TurnId) -> Result<Turn, Fault> {
     let (state, _, store) = reading::state_of(&connection.server, live.id()).await?;
     let turns = reading::past(&connection.server, &store, live.id(), state.last).await?.turns.into_turns();
     let found = turns.into_iter().find(|turn| turn.id == id.as_str());
@@ -138,7 +138,7 @@ async fn known(connection: &Arc<Connection>, live: &LiveThread, id: &TurnId) -> 
 struct Waiting {
     live: LiveThread,
     /// From before it was said.
-    feed: Cursor<Event>,
+    feed: FeedReader<ThreadEvent>,
     key: Option<String>,
     content: Vec<Raw>,
     /// What it is called, as soon as that is known.
@@ -162,7 +162,7 @@ impl Waiting {
         }
         loop {
             let found = match self.feed.next().await {
-                Read::Event(Event::Entry(entry)) if entry.seq > self.seen => self.entry(&entry).await?,
+                Read::Event(ThreadEvent::Entry(entry)) if entry.seq > self.seen => self.entry(&entry).await?,
                 Read::Event(_) => None,
                 Read::Missed(_) => self.look().await?,
                 Read::End => return Err(fault::thread_not_found(self.live.id())),
@@ -200,7 +200,7 @@ impl Waiting {
             return Ok(turn);
         }
         match self.feed.try_next() {
-            Some(Read::Event(Event::Entry(entry))) if entry.seq == seq + 1 => match &entry.fact {
+            Some(Read::Event(ThreadEvent::Entry(entry))) if entry.seq == seq + 1 => match &entry.fact {
                 Fact::InputReceived(fact) if fact.content == self.content => fact.turn.clone().ok_or_else(taken_back),
                 _ => Err(taken_back()),
             },
@@ -228,7 +228,7 @@ fn taken_back() -> Fault {
     Fault::invalid_request("the message was deleted from the queue before a turn took it up")
 }
 
-async fn steer(connection: Arc<Connection>, params: TurnSteerParams) -> Result<Outcome<TurnSteerResponse>, Fault> {
+async fn steer(connection: Arc<ClientConnection>, params: TurnSteerParams) -> Result<HandlerOutcome<TurnSteerResponse>, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     let message = input::message(params.input, params.additional_context).await?;
     let new = NewInput {
@@ -247,7 +247,7 @@ async fn steer(connection: Arc<Connection>, params: TurnSteerParams) -> Result<O
 }
 
 /// A turn that is over is what was wanted; the answer never waits for another one.
-async fn interrupt(connection: Arc<Connection>, params: TurnInterruptParams) -> Result<Nothing, Fault> {
+async fn interrupt(connection: Arc<ClientConnection>, params: TurnInterruptParams) -> Result<Nothing, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     let turn = Some(params.turn_id).filter(|turn| !turn.is_empty()).map(TurnId);
     live.interrupt(turn, InterruptReason::User).await.map_err(fault::interrupt)?;
@@ -255,14 +255,14 @@ async fn interrupt(connection: Arc<Connection>, params: TurnInterruptParams) -> 
 }
 
 /// A turn that is over is told as such; that is no mistake of the client, who cannot know it.
-async fn settings(connection: Arc<Connection>, params: TurnSettingsUpdateParams) -> Result<TurnSettingsUpdateResponse, Fault> {
+async fn settings(connection: Arc<ClientConnection>, params: TurnSettingsUpdateParams) -> Result<TurnSettingsUpdateResponse, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     for (name, is_given) in [("summary", params.summary.is_some()), ("serviceTier", params.service_tier.is_some())] {
         if is_given {
             return Err(Fault::invalid_request(format!("`{name}` cannot be changed here; send only model, effort and approvalsReviewer")));
         }
     }
-    let wanted = choices::Wanted {
+    let wanted = choices::TurnChoices {
         model: params.model,
         effort: params.effort,
         approval_policy: None,

@@ -13,8 +13,8 @@ use outpost_wire::app::unread::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{reading, shelf, thread_id};
-use crate::connection::Connection;
+use super::{lifecycle, reading, thread_id};
+use crate::connection::ClientConnection;
 use crate::fault;
 use crate::table::Table;
 
@@ -70,7 +70,7 @@ async fn first_after(store: &Store, state: &State, through: Seq) -> Result<Optio
     Ok(None)
 }
 
-async fn update(connection: Arc<Connection>, params: ThreadReadStateUpdateParams) -> Result<ThreadReadStateUpdateResponse, Fault> {
+async fn update(connection: Arc<ClientConnection>, params: ThreadReadStateUpdateParams) -> Result<ThreadReadStateUpdateResponse, Fault> {
     let server = &connection.server;
     let id = thread_id(&params.thread_id)?;
     let (state, _, store) = reading::state_of(server, id).await?;
@@ -86,7 +86,7 @@ async fn update(connection: Arc<Connection>, params: ThreadReadStateUpdateParams
         ReadStateOperation::Unread => Mark { number, through: before.through, is_unread: true },
     };
     let labels = BTreeMap::from([(LABEL.to_owned(), json!(mark))]);
-    shelf::describe(server, id, MetadataChanged { labels, ..MetadataChanged::default() }).await?;
+    lifecycle::describe(server, id, MetadataChanged { labels, ..MetadataChanged::default() }).await?;
     let (state, _, store) = reading::state_of(server, id).await?;
     let read_state = read_state(&store, &state).await?.ok_or_else(|| Fault::invalid_request("thread read state unavailable"))?;
     server.broadcast(&ThreadReadStateChanged { thread_id: params.thread_id, read_state: read_state.clone() }.into());

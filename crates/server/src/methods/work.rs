@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_rpc::Outcome;
+use outpost_rpc::HandlerOutcome;
 use outpost_runtime::live::CommandError;
 use outpost_thread::{Fact, InputId, InputOrigin, InputReceived, Raw};
 use outpost_wire::Fault;
@@ -14,10 +14,10 @@ use outpost_wire::app::thread::{
 };
 use outpost_wire::app::{Nothing, ThreadParams};
 
-use super::threads::{Place, change};
+use super::threads::{WorkplaceChange, change};
 use super::turns::{attend, then_tell};
 use super::{choices, loaded};
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::fault;
 use crate::table::Table;
 
@@ -32,7 +32,7 @@ pub fn register(table: Table) -> Table {
         .on_call::<ThreadSettingsUpdate, _, _>(settings)
 }
 
-async fn compact(connection: Arc<Connection>, params: ThreadParams) -> Result<Outcome<Nothing>, Fault> {
+async fn compact(connection: Arc<ClientConnection>, params: ThreadParams) -> Result<HandlerOutcome<Nothing>, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     let hold = attend(&connection, &live).await?;
     match live.compact().await {
@@ -50,7 +50,7 @@ async fn compact(connection: Arc<Connection>, params: ThreadParams) -> Result<Ou
     Ok(then_tell(Nothing {}, hold))
 }
 
-async fn shell(connection: Arc<Connection>, params: ThreadShellCommandParams) -> Result<Outcome<Nothing>, Fault> {
+async fn shell(connection: Arc<ClientConnection>, params: ThreadShellCommandParams) -> Result<HandlerOutcome<Nothing>, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     if params.command.trim().is_empty() {
         return Err(Fault::invalid_request("command must not be empty"));
@@ -68,7 +68,7 @@ async fn shell(connection: Arc<Connection>, params: ThreadShellCommandParams) ->
     Ok(then_tell(Nothing {}, hold))
 }
 
-async fn inject(connection: Arc<Connection>, params: ThreadInjectItemsParams) -> Result<Nothing, Fault> {
+async fn inject(connection: Arc<ClientConnection>, params: ThreadInjectItemsParams) -> Result<Nothing, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     if params.items.is_empty() {
         return Err(Fault::invalid_request("items must not be empty"));
@@ -88,12 +88,12 @@ async fn inject(connection: Arc<Connection>, params: ThreadInjectItemsParams) ->
     Ok(Nothing {})
 }
 
-async fn settings(connection: Arc<Connection>, params: ThreadSettingsUpdateParams) -> Result<Outcome<Nothing>, Fault> {
+async fn settings(connection: Arc<ClientConnection>, params: ThreadSettingsUpdateParams) -> Result<HandlerOutcome<Nothing>, Fault> {
     let server = connection.server.clone();
     let live = loaded(&connection, &params.thread_id).await?;
     let settings = choices::wanted(
         &server,
-        choices::Wanted {
+        choices::TurnChoices {
             model: params.model,
             effort: params.effort,
             approval_policy: params.approval_policy,
@@ -102,7 +102,7 @@ async fn settings(connection: Arc<Connection>, params: ThreadSettingsUpdateParam
             permissions: params.permissions.as_deref(),
         },
     )?;
-    let place = Place {
+    let place = WorkplaceChange {
         cwd: params.cwd,
         environments: params.environments.as_deref().map(|wanted| choices::select(&server, wanted)).transpose()?,
         workspace_roots: None,

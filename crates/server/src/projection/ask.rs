@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 /// A question, and how it is worded.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ask {
+pub struct ApprovalPrompt {
     pub approval: ApprovalId,
     pub params: Params,
 }
@@ -86,7 +86,7 @@ struct Request {
     meta: Option<Value>,
 }
 
-impl Ask {
+impl ApprovalPrompt {
     /// Nothing for a kind of question that this protocol has no words for.
     pub fn of(asked: &ApprovalAsked, about: &About<'_>) -> Option<Self> {
         let detail: Detail = asked.detail.as_ref().and_then(|raw: &Raw| raw.read().ok()).unwrap_or_default();

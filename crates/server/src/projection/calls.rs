@@ -8,13 +8,13 @@ use outpost_wire::app::item::{CommandAction, CommandSource, FileUpdate, FileUpda
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::diffs::Written;
+use super::diffs::PatchedFile;
 use super::same;
 
 /// What the loop notes of a call when it begins. Each kind uses some of it.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Begun {
+pub struct CallStart {
     #[serde(rename = "type")]
     pub kind: String,
     command: String,
@@ -31,13 +31,13 @@ pub struct Begun {
     /// Agents that it is about.
     receivers: Vec<String>,
     pub explanation: Option<String>,
-    pub plan: Vec<Step>,
+    pub plan: Vec<ReportedStep>,
     pub process_call: Option<String>,
     pub stdin: String,
 }
 
 #[derive(Deserialize)]
-pub struct Step {
+pub struct ReportedStep {
     step: String,
     status: String,
 }
@@ -45,7 +45,7 @@ pub struct Step {
 /// What it notes of a call's end.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Ended {
+pub struct CallEndDetail {
     exit_code: Option<i32>,
     duration_ms: Option<u64>,
     aggregated_output: Option<String>,
@@ -61,22 +61,22 @@ pub struct Ended {
     receivers: Vec<String>,
     states: BTreeMap<String, Value>,
     /// Files that were written and removed, and what their paths are shown relative to.
-    pub changes: Vec<Written>,
+    pub changes: Vec<PatchedFile>,
     pub root: String,
     /// What it would have been, if it was refused before it began.
-    pub begun: Option<Begun>,
+    pub begun: Option<CallStart>,
 }
 
-pub fn read_begun(detail: Option<&Raw>) -> Begun {
+pub fn read_begun(detail: Option<&Raw>) -> CallStart {
     detail.and_then(|raw| raw.read().ok()).unwrap_or_default()
 }
 
-pub fn read_ended(detail: Option<&Raw>) -> Ended {
+pub fn read_ended(detail: Option<&Raw>) -> CallEndDetail {
     detail.and_then(|raw| raw.read().ok()).unwrap_or_default()
 }
 
 /// The item of a call that begins, or that a user is asked about. Calls that only think, look or wait have none.
-pub fn item(call: &CallId, thread: &str, kind: &str, begun: Begun) -> Option<Item> {
+pub fn item(call: &CallId, thread: &str, kind: &str, begun: CallStart) -> Option<Item> {
     let id = call.to_string();
     let status = WorkStatus::InProgress;
     Some(match kind {
@@ -185,20 +185,20 @@ pub fn completed(item: &mut Item, finished: &CallFinished, took: u64) {
 }
 
 /// Shows a change as it was made: with its true places, and with what was in a file that is gone.
-fn place(change: &mut FileUpdate, written: &[Written]) {
+fn place(change: &mut FileUpdate, written: &[PatchedFile]) {
     let own = || written.iter().find(|written| written.path == change.path);
     let true_one = match &change.kind {
         FileUpdateKind::Add => None,
         FileUpdateKind::Update { move_path: Some(_) } => written.iter().find_map(|written| written.moved(&change.path)).map(str::to_owned),
-        FileUpdateKind::Update { move_path: None } => own().and_then(Written::hunks).map(str::to_owned),
-        FileUpdateKind::Delete => own().and_then(Written::removed),
+        FileUpdateKind::Update { move_path: None } => own().and_then(PatchedFile::hunks).map(str::to_owned),
+        FileUpdateKind::Delete => own().and_then(PatchedFile::removed),
     };
     if let Some(diff) = true_one {
         change.diff = diff;
     }
 }
 
-pub fn plan(steps: Vec<Step>) -> Vec<PlanStep> {
+pub fn plan(steps: Vec<ReportedStep>) -> Vec<PlanStep> {
     let status = |word: &str| match word {
         "completed" => PlanStatus::Completed,
         "in_progress" => PlanStatus::InProgress,

@@ -12,7 +12,7 @@ const LONGEST: usize = 1 << 20;
 /// A file that a patch has written or removed, as the loop notes it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Written {
+pub struct PatchedFile {
     pub path: String,
     kind: Kind,
     /// Hunks; nothing for what is no text and for what is too large.
@@ -31,7 +31,7 @@ struct Kind {
     word: String,
 }
 
-impl Written {
+impl PatchedFile {
     pub fn hunks(&self) -> Option<&str> {
         self.diff.as_deref()
     }
@@ -66,7 +66,7 @@ struct File {
 
 impl TurnDiff {
     /// Takes up what one patch has done in an environment. Paths below `root` are shown relative to it.
-    pub fn take(&mut self, environment: &str, root: &str, written: &[Written]) {
+    pub fn take(&mut self, environment: &str, root: &str, written: &[PatchedFile]) {
         for file in written {
             let shown = file.path.strip_prefix(root).and_then(|rest| rest.strip_prefix('/')).unwrap_or(&file.path).to_owned();
             let (was_there, is_there) = (file.kind.word != "add", file.kind.word != "delete");
@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    fn written(path: &str, kind: &str, before: &str, after: &str) -> Vec<Written> {
+    fn written(path: &str, kind: &str, before: &str, after: &str) -> Vec<PatchedFile> {
         let diff = Diff::between(before, after).map(|diff| diff.to_string());
         serde_json::from_value(json!([{"path": path, "kind": {"type": kind}, "diff": diff}])).unwrap()
     }
@@ -185,7 +185,8 @@ mod tests {
     #[test]
     fn what_cannot_be_shown_is_named() {
         let mut turn = TurnDiff::default();
-        let image: Vec<Written> = serde_json::from_value(json!([{"path": "/w/i.png", "kind": {"type": "update"}, "diff": null}])).unwrap();
+        let image: Vec<PatchedFile> =
+            serde_json::from_value(json!([{"path": "/w/i.png", "kind": {"type": "update"}, "diff": null}])).unwrap();
         turn.take("local", "/w", &image);
         assert_eq!(turn.to_string(), "diff --git a/i.png b/i.png\nBinary files a/i.png and b/i.png differ\n");
     }

@@ -7,11 +7,11 @@ mod progress;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use outpost_runtime::live::{Event, Status};
+use outpost_runtime::live::{ThreadActivity, ThreadEvent};
 use outpost_runtime::mcp::McpEvent;
 use outpost_thread::{ApprovalAsked, ApprovalId, CallFinished, CallId, CallStarted, Entry, Fact, InputId, InputOrigin, InputReceived};
 use outpost_thread::{
-    ModelAnswered, Raw, Seq, Settings, Thread, ThreadId, Tokens, TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
+    ModelAnswered, Raw, Seq, Settings, Thread, ThreadId, TokenTotals, TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
 };
 use outpost_wire::app::event::{self, Notice, TokenCounts, TokenUsage};
 use outpost_wire::app::item::{Item, TimedItem};
@@ -22,9 +22,9 @@ use serde::Deserialize;
 
 pub use self::damage::warning as damage_warning;
 use self::failure::Failure;
-use super::ask::{About, Ask, Params};
+use super::ask::{About, ApprovalPrompt, Params};
 use super::diffs::TurnDiff;
-use super::{Defaults, Told, calls, items, thread};
+use super::{ClientMessage, Defaults, calls, items, thread};
 
 /// What must be known of a thread to tell what happens in it.
 pub struct Projector {
@@ -34,12 +34,12 @@ pub struct Projector {
     /// The last entry that was told.
     last: Seq,
     settings: Settings,
-    total: Tokens,
+    total: TokenTotals,
     turn: Option<Open>,
     /// Inputs that no turn has taken up yet.
     inputs: HashMap<InputId, Waiting>,
     calls: HashMap<CallId, Doing>,
-    asked: Vec<Ask>,
+    asked: Vec<ApprovalPrompt>,
     status: Option<ThreadStatus>,
     /// What the model is saying right now.
     saying: HashSet<String>,
@@ -101,7 +101,7 @@ impl Projector {
             defaults,
             last: 0,
             settings: Settings::default(),
-            total: Tokens::default(),
+            total: TokenTotals::default(),
             turn: None,
             inputs: HashMap::new(),
             calls: HashMap::new(),
@@ -155,7 +155,7 @@ impl Projector {
     }
 
     /// Questions that are still open.
-    pub fn open_questions(&self) -> &[Ask] {
+    pub fn open_questions(&self) -> &[ApprovalPrompt] {
         &self.asked
     }
 
@@ -170,7 +170,7 @@ impl Projector {
     }
 
     /// What is to be told of an entry. One that was told already is told no second time.
-    pub fn entry(&mut self, entry: &Entry) -> Vec<Told> {
+    pub fn entry(&mut self, entry: &Entry) -> Vec<ClientMessage> {
         if entry.seq <= self.last {
             return Vec::new();
         }
@@ -209,7 +209,7 @@ impl Projector {
             Fact::CallFinished(fact) => self.call_finished(fact, entry.at, &mut out),
             Fact::ContextCompacted(_) => self.compacted(entry, &mut out),
             Fact::TurnsReverted(fact) => {
-                out.push(Told::Reverted(fact.before.clone()));
+                out.push(ClientMessage::Reverted(fact.before.clone()));
                 out.push(event::ThreadReverted { thread_id: self.name.clone() }.into());
             }
             Fact::TurnFinished(fact) => self.turn_finished(fact, entry.at, &mut out),
@@ -221,24 +221,26 @@ impl Projector {
     }
 
     /// What is to be told of something that happens now.
-    pub fn event(&mut self, event: &Event) -> Vec<Told> {
+    pub fn event(&mut self, event: &ThreadEvent) -> Vec<ClientMessage> {
         match event {
-            Event::Entry(entry) => self.entry(entry),
-            Event::Progress { turn, step, progress } => self.progress(turn, *step, progress),
-            Event::Output { call, bytes } => self.output(call, bytes),
-            Event::ProcessEnded { call, .. } => {
+            ThreadEvent::Entry(entry) => self.entry(entry),
+            ThreadEvent::Progress { turn, step, progress } => self.progress(turn, *step, progress),
+            ThreadEvent::Output { call, bytes } => self.output(call, bytes),
+            ThreadEvent::ProcessEnded { call, .. } => {
                 if self.calls.get(call).is_some_and(|doing| doing.is_over) {
                     self.calls.remove(call);
                 }
                 Vec::new()
             }
-            Event::Mcp(event) => self.mcp(event),
-            Event::Warning { message } => vec![event::Warning { thread_id: Some(self.name.clone()), message: message.clone() }.into()],
-            Event::Status(status) => self.status(status),
+            ThreadEvent::Mcp(event) => self.mcp(event),
+            ThreadEvent::Warning { message } => {
+                vec![event::Warning { thread_id: Some(self.name.clone()), message: message.clone() }.into()]
+            }
+            ThreadEvent::Status(status) => self.status(status),
         }
     }
 
-    fn mcp(&self, event: &McpEvent) -> Vec<Told> {
+    fn mcp(&self, event: &McpEvent) -> Vec<ClientMessage> {
         let thread_id = self.name.clone();
         match event {
             McpEvent::Startup { server, state, error } => {
@@ -257,13 +259,13 @@ impl Projector {
         }
     }
 
-    fn status(&mut self, status: &Status) -> Vec<Told> {
+    fn status(&mut self, status: &ThreadActivity) -> Vec<ClientMessage> {
         let mut out = Vec::new();
         self.stands(thread::status(Some(status)), &mut out);
         out
     }
 
-    fn stands(&mut self, status: ThreadStatus, out: &mut Vec<Told>) {
+    fn stands(&mut self, status: ThreadStatus, out: &mut Vec<ClientMessage>) {
         if self.status.as_ref() != Some(&status) {
             self.status = Some(status.clone());
             out.push(event::ThreadStatusChanged { thread_id: self.name.clone(), status }.into());
@@ -283,12 +285,12 @@ impl Projector {
         }
     }
 
-    fn settings_notice(&self) -> Told {
+    fn settings_notice(&self) -> ClientMessage {
         let thread_settings = self.defaults.settings(&self.settings);
         event::ThreadSettingsUpdated { thread_id: self.name.clone(), thread_settings, ordinal: None }.into()
     }
 
-    fn received(&mut self, fact: &InputReceived, entry: &Entry, out: &mut Vec<Told>) {
+    fn received(&mut self, fact: &InputReceived, entry: &Entry, out: &mut Vec<ClientMessage>) {
         match (fact.origin, &fact.turn) {
             (InputOrigin::History | InputOrigin::Shell, _) => {}
             (_, Some(turn)) => self.whole(turn, items::user_message(fact), entry.at, out),
@@ -301,30 +303,30 @@ impl Projector {
         }
     }
 
-    fn queue_notice(&self) -> Told {
+    fn queue_notice(&self) -> ClientMessage {
         ThreadQueueChanged { thread_id: self.name.clone() }.into()
     }
 
     /// An item that is there at once.
-    fn whole(&self, turn: &TurnId, item: Item, at: u64, out: &mut Vec<Told>) {
+    fn whole(&self, turn: &TurnId, item: Item, at: u64, out: &mut Vec<ClientMessage>) {
         out.push(self.item_started(turn, item.clone(), at));
         out.push(self.item_completed(turn, item, (at, at)));
     }
 
-    fn item_started(&self, turn: &TurnId, item: Item, at: u64) -> Told {
+    fn item_started(&self, turn: &TurnId, item: Item, at: u64) -> ClientMessage {
         let (thread_id, turn_id) = (self.name.clone(), turn.to_string());
         let item = TimedItem { item, started_at_ms: Some(at), completed_at_ms: None };
         event::ItemStarted { thread_id, turn_id, item, started_at_ms: at, ordinal: None }.into()
     }
 
     /// Of an item that began and ended then.
-    fn item_completed(&self, turn: &TurnId, item: Item, (began, at): (u64, u64)) -> Told {
+    fn item_completed(&self, turn: &TurnId, item: Item, (began, at): (u64, u64)) -> ClientMessage {
         let (thread_id, turn_id) = (self.name.clone(), turn.to_string());
         let item = TimedItem { item, started_at_ms: Some(began), completed_at_ms: Some(at) };
         event::ItemCompleted { thread_id, turn_id, item, completed_at_ms: at, ordinal: None }.into()
     }
 
-    fn turn_started(&mut self, fact: &TurnStarted, entry: &Entry, out: &mut Vec<Told>) {
+    fn turn_started(&mut self, fact: &TurnStarted, entry: &Entry, out: &mut Vec<ClientMessage>) {
         let at = entry.at;
         self.turn = Some(Open { id: fact.turn.clone(), started_at: at, asked_at: at, last_message: None, kind: fact.kind });
         self.diff = self.diff.take().map(|_| TurnDiff::default());
@@ -355,7 +357,7 @@ impl Projector {
         }
     }
 
-    fn model_answered(&mut self, fact: &ModelAnswered, entry: &Entry, out: &mut Vec<Told>) {
+    fn model_answered(&mut self, fact: &ModelAnswered, entry: &Entry, out: &mut Vec<ClientMessage>) {
         let began = self.turn.as_ref().map_or(entry.at, |turn| turn.asked_at);
         for (index, raw) in fact.items.iter().enumerate() {
             let name = |own: Option<&str>| match own {
@@ -393,7 +395,7 @@ impl Projector {
         }
     }
 
-    fn approval_asked(&mut self, fact: &ApprovalAsked, at: u64, out: &mut Vec<Told>) {
+    fn approval_asked(&mut self, fact: &ApprovalAsked, at: u64, out: &mut Vec<ClientMessage>) {
         let item = fact.call.as_ref().map_or_else(|| fact.approval.to_string(), ToString::to_string);
         if let Some(call) = &fact.call
             && let Some(mut item) = calls::item(call, &self.name, &fact.kind, calls::read_begun(fact.detail.as_ref()))
@@ -403,25 +405,25 @@ impl Projector {
             }
             self.begin(call, &fact.turn, item, at, out);
         }
-        if let Some(mut ask) = Ask::of(fact, &About { thread: &self.name, item: &item, at }) {
+        if let Some(mut ask) = ApprovalPrompt::of(fact, &About { thread: &self.name, item: &item, at }) {
             if let Params::Tool(params) = &mut ask.params {
                 self.call_by_name(&mut params.tool, &mut params.namespace);
             }
             self.asked.push(ask.clone());
-            out.push(Told::Ask(Box::new(ask)));
+            out.push(ClientMessage::Ask(Box::new(ask)));
         }
     }
 
-    fn resolved(&mut self, approval: &ApprovalId, out: &mut Vec<Told>) {
+    fn resolved(&mut self, approval: &ApprovalId, out: &mut Vec<ClientMessage>) {
         let before = self.asked.len();
         self.asked.retain(|ask| ask.approval != *approval);
         if self.asked.len() < before {
-            out.push(Told::Resolved(approval.clone()));
+            out.push(ClientMessage::Resolved(approval.clone()));
         }
     }
 
     /// Tells that a call begins, unless that was told with its approval question.
-    fn begin(&mut self, call: &CallId, turn: &TurnId, item: Item, at: u64, out: &mut Vec<Told>) {
+    fn begin(&mut self, call: &CallId, turn: &TurnId, item: Item, at: u64, out: &mut Vec<ClientMessage>) {
         if self.calls.contains_key(call) {
             return;
         }
@@ -430,7 +432,7 @@ impl Projector {
         self.calls.insert(call.clone(), doing);
     }
 
-    fn call_started(&mut self, fact: &CallStarted, at: u64, out: &mut Vec<Told>) {
+    fn call_started(&mut self, fact: &CallStarted, at: u64, out: &mut Vec<ClientMessage>) {
         let begun = calls::read_begun(fact.detail.as_ref());
         let (thread_id, turn_id) = (self.name.clone(), fact.turn.to_string());
         match begun.kind.as_str() {
@@ -455,7 +457,7 @@ impl Projector {
         }
     }
 
-    fn call_finished(&mut self, fact: &CallFinished, at: u64, out: &mut Vec<Told>) {
+    fn call_finished(&mut self, fact: &CallFinished, at: u64, out: &mut Vec<ClientMessage>) {
         let refused = calls::read_ended(fact.detail.as_ref()).begun.filter(|_| !self.calls.contains_key(&fact.call));
         if let Some(begun) = refused {
             let kind = begun.kind.clone();
@@ -486,16 +488,16 @@ impl Projector {
         }
     }
 
-    fn compacted(&mut self, entry: &Entry, out: &mut Vec<Told>) {
+    fn compacted(&mut self, entry: &Entry, out: &mut Vec<ClientMessage>) {
         let Some(turn) = self.turn.as_ref().map(|turn| turn.id.clone()) else { return };
         self.whole(&turn, Item::ContextCompaction { id: format!("compaction_{}", entry.seq) }, entry.at, out);
         out.push(event::ThreadCompacted { thread_id: self.name.clone(), turn_id: turn.to_string() }.into());
     }
 
-    fn turn_finished(&mut self, fact: &TurnFinished, at: u64, out: &mut Vec<Told>) {
+    fn turn_finished(&mut self, fact: &TurnFinished, at: u64, out: &mut Vec<ClientMessage>) {
         let Some(id) = &fact.turn else { return };
         for ask in std::mem::take(&mut self.asked) {
-            out.push(Told::Resolved(ask.approval));
+            out.push(ClientMessage::Resolved(ask.approval));
         }
         self.saying.clear();
         self.thinking.clear();
@@ -537,15 +539,15 @@ impl Projector {
 }
 
 /// A client that has read the last message of an entry has read all of it.
-fn mark(out: &mut [Told], seq: Seq) {
-    let place = |told: &mut Told| match told {
-        Told::Notice(Notice::TurnStarted(notice)) => notice.ordinal = Some(seq),
-        Told::Notice(Notice::TurnCompleted(notice)) => notice.ordinal = Some(seq),
-        Told::Notice(Notice::ItemStarted(notice)) => notice.ordinal = Some(seq),
-        Told::Notice(Notice::ItemCompleted(notice)) => notice.ordinal = Some(seq),
-        Told::Notice(Notice::TurnDiffUpdated(notice)) => notice.ordinal = Some(seq),
-        Told::Notice(Notice::TokenUsageUpdated(notice)) => notice.ordinal = Some(seq),
-        Told::Notice(Notice::ThreadSettingsUpdated(notice)) => notice.ordinal = Some(seq),
+fn mark(out: &mut [ClientMessage], seq: Seq) {
+    let place = |told: &mut ClientMessage| match told {
+        ClientMessage::Notice(Notice::TurnStarted(notice)) => notice.ordinal = Some(seq),
+        ClientMessage::Notice(Notice::TurnCompleted(notice)) => notice.ordinal = Some(seq),
+        ClientMessage::Notice(Notice::ItemStarted(notice)) => notice.ordinal = Some(seq),
+        ClientMessage::Notice(Notice::ItemCompleted(notice)) => notice.ordinal = Some(seq),
+        ClientMessage::Notice(Notice::TurnDiffUpdated(notice)) => notice.ordinal = Some(seq),
+        ClientMessage::Notice(Notice::TokenUsageUpdated(notice)) => notice.ordinal = Some(seq),
+        ClientMessage::Notice(Notice::ThreadSettingsUpdated(notice)) => notice.ordinal = Some(seq),
         _ => {}
     };
     out.iter_mut().rev().take(1).for_each(place);
@@ -559,7 +561,7 @@ fn item_name(own: &str, turn: &TurnId, step: u32) -> String {
     format!("{own}.{tail}.{step}")
 }
 
-fn counts(tokens: Tokens) -> TokenCounts {
+fn counts(tokens: TokenTotals) -> TokenCounts {
     TokenCounts {
         total_tokens: tokens.total,
         input_tokens: tokens.input,

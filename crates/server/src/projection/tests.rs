@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use outpost_runtime::RuntimeConfig;
-use outpost_runtime::live::{Event, Status};
-use outpost_runtime::model::Progress;
+use outpost_runtime::live::{ThreadActivity, ThreadEvent};
+use outpost_runtime::model::ModelProgress;
 use outpost_thread::{
     ApprovalAnswered, ApprovalAsked, CallFinished, CallOutcome, CallRequest, CallStarted, DamageNoted, DamagedRange, Decision, Entry, Fact,
     InputOrigin, InputReceived, Marker, ModelAnswered, ModelAsked, Raw, Settings, SettingsChanged, StepCaptured, Thread, ThreadCreated,
-    ThreadId, Tokens, TurnFinished, TurnStarted, TurnStatus,
+    ThreadId, TokenTotals, TurnFinished, TurnStarted, TurnStatus,
 };
 use outpost_wire::app::event::Notice;
 use outpost_wire::app::item::{Item, WorkStatus};
@@ -17,7 +17,7 @@ use outpost_wire::app::thread::ThreadStatus;
 use outpost_wire::app::turn::TurnStatus as Shown;
 use serde_json::{Value, json};
 
-use super::{Defaults, Projector, Told, Turns};
+use super::{ClientMessage, Defaults, Projector, Turns};
 
 fn id() -> ThreadId {
     "00000000-0000-7000-8000-000000000001".parse().unwrap()
@@ -57,7 +57,7 @@ fn answered(turn: &str, step: u32, items: Vec<Value>, calls: &[&str]) -> Fact {
         items: items.into_iter().map(Raw::from).collect(),
         complete: true,
         goes_on: false,
-        usage: Some(Tokens { input: 2, output: 1, total: 3, ..Tokens::default() }),
+        usage: Some(TokenTotals { input: 2, output: 1, total: 3, ..TokenTotals::default() }),
         response: None,
     }
     .into()
@@ -130,19 +130,19 @@ fn script() -> Vec<Entry> {
 }
 
 /// What is told, in a few words.
-fn words(told: &Told) -> String {
+fn words(told: &ClientMessage) -> String {
     match told {
-        Told::Notice(Notice::ItemStarted(notice)) => format!("started {}", notice.item.id()),
-        Told::Notice(Notice::ItemCompleted(notice)) => format!("completed {}", notice.item.id()),
-        Told::Notice(notice) => notice.method().to_owned(),
-        Told::Ask(ask) => format!("ask {}", ask.approval),
-        Told::Resolved(approval) => format!("resolved {approval}"),
-        Told::Reverted(turn) => format!("reverted {turn}"),
+        ClientMessage::Notice(Notice::ItemStarted(notice)) => format!("started {}", notice.item.id()),
+        ClientMessage::Notice(Notice::ItemCompleted(notice)) => format!("completed {}", notice.item.id()),
+        ClientMessage::Notice(notice) => notice.method().to_owned(),
+        ClientMessage::Ask(ask) => format!("ask {}", ask.approval),
+        ClientMessage::Resolved(approval) => format!("resolved {approval}"),
+        ClientMessage::Reverted(turn) => format!("reverted {turn}"),
     }
 }
 
-fn ordinal(told: &Told) -> Option<u64> {
-    let Told::Notice(notice) = told else { return None };
+fn ordinal(told: &ClientMessage) -> Option<u64> {
+    let ClientMessage::Notice(notice) = told else { return None };
     let frame: Value = serde_json::from_slice(&notice.frame(0)).unwrap();
     frame["params"]["ordinal"].as_u64()
 }
@@ -250,10 +250,10 @@ fn what_is_said_on_the_way_is_told_once_and_not_after_the_fact() {
     let script = script();
     let mut projector = Projector::new(id(), defaults());
     script[..15].iter().for_each(|entry| drop(projector.entry(entry)));
-    let progress = |step: u32, progress: Progress| Event::Progress { turn: "turn-1".into(), step, progress };
-    let delta = |text: &str| Progress::TextDelta { item_id: "m".into(), delta: text.into() };
-    let begun = Progress::ItemStarted { item: json!({"type": "message", "id": "m", "role": "assistant", "content": []}) };
-    let told = |projector: &mut Projector, event: &Event| projector.event(event).iter().map(words).collect::<Vec<_>>();
+    let progress = |step: u32, progress: ModelProgress| ThreadEvent::Progress { turn: "turn-1".into(), step, progress };
+    let delta = |text: &str| ModelProgress::TextDelta { item_id: "m".into(), delta: text.into() };
+    let begun = ModelProgress::ItemStarted { item: json!({"type": "message", "id": "m", "role": "assistant", "content": []}) };
+    let told = |projector: &mut Projector, event: &ThreadEvent| projector.event(event).iter().map(words).collect::<Vec<_>>();
     assert_eq!(told(&mut projector, &progress(1, begun)), ["started m.turn-1.1"]);
     assert_eq!(told(&mut projector, &progress(1, delta("do"))), ["item/agentMessage/delta"]);
     script[15..17].iter().for_each(|entry| drop(projector.entry(entry)));
@@ -263,7 +263,7 @@ fn what_is_said_on_the_way_is_told_once_and_not_after_the_fact() {
     script[..15].iter().for_each(|entry| drop(late.entry(entry)));
     assert_eq!(told(&mut late, &progress(1, delta("ne"))), ["started m.turn-1.1", "item/agentMessage/delta"]);
     // What an attempt told that failed is void, and the next one begins anew.
-    let failed = Progress::Retrying { attempt: 1, of: 2, reason: "cut".into() };
+    let failed = ModelProgress::Retrying { attempt: 1, of: 2, reason: "cut".into() };
     assert_eq!(told(&mut late, &progress(1, failed)), ["error"]);
     assert_eq!(told(&mut late, &progress(1, delta("done"))), ["started m.turn-1.1", "item/agentMessage/delta"]);
 }
@@ -276,24 +276,24 @@ fn output_is_text_however_it_is_cut() {
     let text = "aß€😀z".as_bytes();
     let mut heard = String::new();
     for byte in text.iter().chain(b"\xff!") {
-        for told in projector.event(&Event::Output { call: "a".into(), bytes: Bytes::copy_from_slice(&[*byte]) }) {
-            let Told::Notice(Notice::CommandOutputDelta(delta)) = told else { panic!("{told:?}") };
+        for told in projector.event(&ThreadEvent::Output { call: "a".into(), bytes: Bytes::copy_from_slice(&[*byte]) }) {
+            let ClientMessage::Notice(Notice::CommandOutputDelta(delta)) = told else { panic!("{told:?}") };
             assert!(!delta.delta.is_empty());
             heard.push_str(&delta.delta);
         }
     }
     assert_eq!(heard, "aß€😀z\u{fffd}!");
-    assert!(projector.event(&Event::Output { call: "unknown".into(), bytes: Bytes::from_static(b"x") }).is_empty());
+    assert!(projector.event(&ThreadEvent::Output { call: "unknown".into(), bytes: Bytes::from_static(b"x") }).is_empty());
 }
 
 #[test]
 fn how_a_thread_stands_is_told_when_it_changes() {
     let mut projector = Projector::new(id(), defaults());
     projector.knows_status(ThreadStatus::Idle);
-    assert!(projector.event(&Event::Status(Status::Idle)).is_empty());
-    let waits = Status::Active { waits_for_approval: true, waits_for_input: false };
-    assert_eq!(projector.event(&Event::Status(waits.clone())).len(), 1);
-    assert!(projector.event(&Event::Status(waits)).is_empty());
+    assert!(projector.event(&ThreadEvent::Status(ThreadActivity::Idle)).is_empty());
+    let waits = ThreadActivity::Active { waits_for_approval: true, waits_for_input: false };
+    assert_eq!(projector.event(&ThreadEvent::Status(waits.clone())).len(), 1);
+    assert!(projector.event(&ThreadEvent::Status(waits)).is_empty());
 }
 
 fn ended(turn: &str) -> Fact {

@@ -1,7 +1,7 @@
 //! Threads as clients see them: from their state if it is at hand, else from what a list knows.
 
-use outpost_runtime::live::Status;
-use outpost_store::{Summary, unnoted};
+use outpost_runtime::live::ThreadActivity;
+use outpost_store::{ThreadSummary, unnoted};
 use outpost_thread::{DamagedRange, Raw, Thread as State};
 use outpost_wire::app::environment::ThreadEnvironment;
 use outpost_wire::app::thread::{ActiveFlag, Thread, ThreadDamage, ThreadOpened, ThreadStatus};
@@ -13,8 +13,8 @@ use super::Defaults;
 
 /// What a thread's state does not say about it.
 #[derive(Debug, Clone, Default)]
-pub struct Shown {
-    pub status: Option<Status>,
+pub struct ThreadFacts {
+    pub status: Option<ThreadActivity>,
     pub ephemeral: bool,
     pub path: Option<String>,
     pub turns: Vec<Turn>,
@@ -23,7 +23,7 @@ pub struct Shown {
 }
 
 /// All that is known to be missing.
-pub fn damage(state: &State, shown: &Shown) -> Vec<DamagedRange> {
+pub fn damage(state: &State, shown: &ThreadFacts) -> Vec<DamagedRange> {
     let mut all: Vec<DamagedRange> = state.damage.iter().cloned().collect();
     all.extend(unnoted(&state.damage, shown.damage.iter().cloned()));
     all.sort_by_key(|range| range.from);
@@ -31,12 +31,12 @@ pub fn damage(state: &State, shown: &Shown) -> Vec<DamagedRange> {
 }
 
 /// Nothing is the status of a thread that is not loaded.
-pub fn status(status: Option<&Status>) -> ThreadStatus {
+pub fn status(status: Option<&ThreadActivity>) -> ThreadStatus {
     match status {
-        None | Some(Status::Closed) => ThreadStatus::NotLoaded,
-        Some(Status::Idle) => ThreadStatus::Idle,
-        Some(Status::Broken { .. }) => ThreadStatus::SystemError,
-        Some(Status::Active { waits_for_approval, waits_for_input }) => {
+        None | Some(ThreadActivity::Closed) => ThreadStatus::NotLoaded,
+        Some(ThreadActivity::Idle) => ThreadStatus::Idle,
+        Some(ThreadActivity::Broken { .. }) => ThreadStatus::SystemError,
+        Some(ThreadActivity::Active { waits_for_approval, waits_for_input }) => {
             let approval = waits_for_approval.then_some(ActiveFlag::WaitingOnApproval);
             let input = waits_for_input.then_some(ActiveFlag::WaitingOnUserInput);
             ThreadStatus::Active { active_flags: approval.into_iter().chain(input).collect() }
@@ -64,13 +64,13 @@ fn source(source: Option<&Raw>) -> Value {
     }
 }
 
-pub fn thread(state: &State, shown: Shown, defaults: &Defaults) -> Thread {
+pub fn thread(state: &State, shown: ThreadFacts, defaults: &Defaults) -> Thread {
     let metadata = &state.metadata;
     let damage: Vec<ThreadDamage> = damage(state, &shown)
         .into_iter()
         .map(|range| ThreadDamage { thread_id: state.id.to_string(), from: range.from, to: range.to, what: range.what })
         .collect();
-    let is_loaded = shown.status.as_ref().is_some_and(|status| *status != Status::Closed);
+    let is_loaded = shown.status.as_ref().is_some_and(|status| *status != ThreadActivity::Closed);
     Thread {
         id: state.id.to_string(),
         session_id: metadata.session.clone().unwrap_or_else(|| state.id.to_string()),
@@ -110,7 +110,7 @@ pub fn thread(state: &State, shown: Shown, defaults: &Defaults) -> Thread {
 }
 
 /// From a row of a list.
-pub fn summary(row: &Summary, shown: Shown, defaults: &Defaults) -> Thread {
+pub fn summary(row: &ThreadSummary, shown: ThreadFacts, defaults: &Defaults) -> Thread {
     let parent = row.parent.map(|id| id.to_string());
     let word = row.source.as_deref().map(|word| match word {
         // A list keeps only the word.
@@ -156,7 +156,7 @@ pub fn summary(row: &Summary, shown: Shown, defaults: &Defaults) -> Thread {
 }
 
 /// The answer to starting, resuming and forking.
-pub fn opened(state: &State, shown: Shown, defaults: &Defaults) -> ThreadOpened {
+pub fn opened(state: &State, shown: ThreadFacts, defaults: &Defaults) -> ThreadOpened {
     let settings = &state.settings;
     let primary = state.selection.as_ref().and_then(Selection::primary);
     ThreadOpened {

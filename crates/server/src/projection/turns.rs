@@ -7,7 +7,7 @@ use outpost_wire::app::item::{Item, TimedItem};
 use outpost_wire::app::thread::ThreadItemEntry;
 use outpost_wire::app::turn::{ItemsView, Turn};
 
-use super::Told;
+use super::ClientMessage;
 
 /// Collects what is told into turns with all their items.
 #[derive(Debug, Default)]
@@ -19,12 +19,12 @@ pub struct Turns {
 }
 
 impl Turns {
-    pub fn take(&mut self, told: Vec<Told>) {
+    pub fn take(&mut self, told: Vec<ClientMessage>) {
         for told in told {
             match told {
-                Told::Notice(notice) => self.notice(notice),
-                Told::Reverted(before) => self.revert(before.as_str()),
-                Told::Ask(_) | Told::Resolved(_) => {}
+                ClientMessage::Notice(notice) => self.notice(notice),
+                ClientMessage::Reverted(before) => self.revert(before.as_str()),
+                ClientMessage::Ask(_) | ClientMessage::Resolved(_) => {}
             }
         }
     }

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use outpost_thread::{
     CallId, CallOutcome, CompactReason, ContextCompacted, Fact, InterruptReason, Kept, MetadataChanged, Parent, Raw, Settings,
-    ThreadCreated, ThreadId, Tokens, TurnStatus, is_user_message,
+    ThreadCreated, ThreadId, TokenTotals, TurnStatus, is_user_message,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use super::convert::Converted;
 use super::file::{self, BadLine};
-use super::scribe::{Asked, Dated, Ending, Scribe};
+use super::scribe::{Dated, Ending, ImportedCall, Scribe};
 use super::time;
 use plan::{LineId, Plan};
 
@@ -347,7 +347,7 @@ impl Session {
                     let input = part.get("input").cloned().unwrap_or_else(|| json!({}));
                     let item = json!({"type": "function_call", "name": tool, "arguments": input.to_string(), "call_id": call});
                     let begun = Some(Raw::from(begun(&tool, input, self.cwd.as_deref())));
-                    self.scribe.said(Raw::from(item), Some(Asked { call: CallId::from(call), tool, begun }));
+                    self.scribe.said(Raw::from(item), Some(ImportedCall { call: CallId::from(call), tool, begun }));
                 }
                 // What it thought belongs to the model that thought it: no other takes it back.
                 "thinking" | "redacted_thinking" => {
@@ -364,7 +364,7 @@ impl Session {
         let output = count("output_tokens");
         if input + output > 0 {
             let total = input + output;
-            self.scribe.used(Tokens { input, cached_input, cache_write_input, output, total, ..Tokens::default() });
+            self.scribe.used(TokenTotals { input, cached_input, cache_write_input, output, total, ..TokenTotals::default() });
         }
     }
 

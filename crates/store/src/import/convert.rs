@@ -12,8 +12,8 @@ use outpost_thread::{
 use outpost_wire::intent::Selection;
 use serde_json::{Value, json};
 
-use super::line::Line;
-use super::scribe::{Asked, Dated, Ending, Scribe};
+use super::line::RolloutLine;
+use super::scribe::{Dated, Ending, ImportedCall, Scribe};
 use super::{details, meta};
 
 /// A thread as facts, and what could not be said in them.
@@ -62,7 +62,7 @@ impl Converter {
         }
     }
 
-    pub fn line(&mut self, line: &Line) {
+    pub fn line(&mut self, line: &RolloutLine) {
         self.scribe.at = line.at().unwrap_or_default().max(self.scribe.at);
         if !self.is_created && line.kind != "session_meta" {
             // A rollout without a head is still a conversation.
@@ -150,7 +150,7 @@ impl Converter {
             ("function_call" | "custom_tool_call" | "local_shell_call" | "tool_search_call", _) => {
                 let (call, tool) = (first(["call_id", "id"]), first(["name", "type"]));
                 let begun = details::asked(payload, self.settings.cwd.as_deref()).map(Raw::from);
-                self.scribe.said(raw, (!call.is_empty()).then(|| Asked { call: CallId::from(call), tool, begun }));
+                self.scribe.said(raw, (!call.is_empty()).then(|| ImportedCall { call: CallId::from(call), tool, begun }));
             }
             (kind, _) if kind.ends_with("_output") && !member("call_id").is_empty() => {
                 let detail = self.details.remove(member("call_id"));
@@ -163,7 +163,7 @@ impl Converter {
         }
     }
 
-    fn event(&mut self, line: &Line) {
+    fn event(&mut self, line: &RolloutLine) {
         match line.inner() {
             "task_started" | "turn_started" => self.scribe.begin_turn(line.text("turn_id")),
             "task_complete" | "turn_complete" => {

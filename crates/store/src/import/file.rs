@@ -26,7 +26,7 @@ pub struct BadLine {
 }
 
 /// Reads line after line; what is no line that was expected comes as the second kind.
-pub struct Lines {
+pub struct RolloutLines {
     path: PathBuf,
     reader: Box<dyn BufRead + Send>,
     number: u64,
@@ -35,14 +35,14 @@ pub struct Lines {
     left: u64,
 }
 
-pub fn open(path: &Path) -> io::Result<Lines> {
+pub fn open(path: &Path) -> io::Result<RolloutLines> {
     let file = open_regular(path)?;
     let length = file.metadata()?.len();
     let is_packed = path.extension().is_some_and(|extension| extension == "zst");
     let left = if is_packed { length.saturating_mul(RATIO).clamp(SHORT, FILE) } else { FILE };
     let reader: Box<dyn BufRead + Send> =
         if is_packed { Box::new(BufReader::new(zstd::Decoder::new(file)?)) } else { Box::new(BufReader::with_capacity(1 << 16, file)) };
-    Ok(Lines { path: path.to_owned(), reader, number: 0, ended: false, left })
+    Ok(RolloutLines { path: path.to_owned(), reader, number: 0, ended: false, left })
 }
 
 /// A pipe or a device would never end, or never begin.
@@ -53,7 +53,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-impl Lines {
+impl RolloutLines {
     /// The next line that is not empty.
     pub fn next_as<T: DeserializeOwned>(&mut self) -> Option<Result<T, BadLine>> {
         let mut bytes = Vec::new();

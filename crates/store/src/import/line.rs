@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::time;
 
 #[derive(Debug, Clone, Deserialize)]
-pub struct Line {
+pub struct RolloutLine {
     #[serde(default)]
     pub timestamp: String,
     /// Only lines of paginated rollouts have one.
@@ -18,7 +18,7 @@ pub struct Line {
     pub payload: Value,
 }
 
-impl Line {
+impl RolloutLine {
     pub fn at(&self) -> Option<u64> {
         time::millis(&self.timestamp)
     }
@@ -36,7 +36,7 @@ impl Line {
 
 /// The prefix of another rollout that a fork stands on.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Base {
+pub struct RolloutBase {
     /// Which file: a rollout id, which differs from the thread id after a revert.
     #[serde(rename = "thread_id")]
     pub rollout: String,
@@ -45,17 +45,17 @@ pub struct Base {
 
 /// What the first line says that is needed to find the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Head {
+pub struct RolloutHead {
     pub thread: String,
-    pub base: Option<Base>,
+    pub base: Option<RolloutBase>,
 }
 
-impl Head {
-    pub fn of(line: &Line) -> Option<Self> {
+impl RolloutHead {
+    pub fn of(line: &RolloutLine) -> Option<Self> {
         if line.kind != "session_meta" {
             return None;
         }
-        let base = line.payload.get("history_base").and_then(|base| Base::deserialize(base).ok());
+        let base = line.payload.get("history_base").and_then(|base| RolloutBase::deserialize(base).ok());
         Some(Self { thread: line.text("id")?.to_owned(), base })
     }
 }

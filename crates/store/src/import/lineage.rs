@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::file::{self, BadLine};
-use super::line::{Base, Head, Line};
-use super::shelf::Shelf;
+use super::line::{RolloutBase, RolloutHead, RolloutLine};
+use super::rollouts::RolloutCatalog;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LineageError {
@@ -22,18 +22,18 @@ pub enum LineageError {
 
 /// Files in the order in which their lines are read, each with the ordinal before which to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lineage {
-    pub head: Head,
+pub struct RolloutLineage {
+    pub head: RolloutHead,
     segments: Vec<(PathBuf, Option<u64>)>,
 }
 
-impl Lineage {
-    pub fn trace(path: &Path, shelf: &Shelf) -> Result<Self, LineageError> {
+impl RolloutLineage {
+    pub fn trace(path: &Path, shelf: &RolloutCatalog) -> Result<Self, LineageError> {
         let own = head(path)?;
         let mut segments = vec![(path.to_owned(), None)];
         let mut seen = HashSet::from([path.to_owned()]);
-        let mut base: Option<Base> = own.base.clone();
-        while let Some(Base { rollout, end_ordinal_exclusive }) = base {
+        let mut base: Option<RolloutBase> = own.base.clone();
+        while let Some(RolloutBase { rollout, end_ordinal_exclusive }) = base {
             let child = segments.last().map(|(path, _)| path.clone()).unwrap_or_default();
             let Some(ancestor) = shelf.rollout(&rollout) else { return Err(LineageError::AncestorMissing { path: child, rollout }) };
             if !seen.insert(ancestor.to_owned()) {
@@ -47,7 +47,7 @@ impl Lineage {
     }
 
     /// The thread's own head comes first, then the lines of its ancestors, then its own.
-    pub fn read(&self, mut line: impl FnMut(&Line), mut bad: impl FnMut(BadLine)) -> Result<(), LineageError> {
+    pub fn read(&self, mut line: impl FnMut(&RolloutLine), mut bad: impl FnMut(BadLine)) -> Result<(), LineageError> {
         if self.segments.len() > 1
             && let Some((path, _)) = self.segments.last()
             && let Some(own) = first(lines(path)?)
@@ -56,7 +56,7 @@ impl Lineage {
         }
         for (path, end) in &self.segments {
             let mut lines = lines(path)?;
-            while let Some(next) = lines.next_as::<Line>() {
+            while let Some(next) = lines.next_as::<RolloutLine>() {
                 match next {
                     Ok(next) if end.is_some_and(|end| next.ordinal.is_some_and(|ordinal| ordinal >= end)) => break,
                     Ok(next) => line(&next),
@@ -68,15 +68,15 @@ impl Lineage {
     }
 }
 
-fn lines(path: &Path) -> Result<file::Lines, LineageError> {
+fn lines(path: &Path) -> Result<file::RolloutLines, LineageError> {
     file::open(path).map_err(|error| LineageError::Io { path: path.to_owned(), error })
 }
 
-fn first(mut lines: file::Lines) -> Option<Line> {
-    std::iter::from_fn(|| lines.next_as::<Line>()).find_map(Result::ok)
+fn first(mut lines: file::RolloutLines) -> Option<RolloutLine> {
+    std::iter::from_fn(|| lines.next_as::<RolloutLine>()).find_map(Result::ok)
 }
 
 /// The head is the first line that can be read.
-fn head(path: &Path) -> Result<Head, LineageError> {
-    first(lines(path)?).as_ref().and_then(Head::of).ok_or_else(|| LineageError::NotARollout { path: path.to_owned() })
+fn head(path: &Path) -> Result<RolloutHead, LineageError> {
+    first(lines(path)?).as_ref().and_then(RolloutHead::of).ok_or_else(|| LineageError::NotARollout { path: path.to_owned() })
 }

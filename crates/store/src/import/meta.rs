@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outpost_thread::{Parent, Raw, Settings, ThreadCreated, ThreadId, Tokens};
+use outpost_thread::{Parent, Raw, Settings, ThreadCreated, ThreadId, TokenTotals};
 use outpost_wire::PathUri;
 use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, RootLocation, Selection};
 use serde_json::{Value, json};
@@ -138,9 +138,9 @@ pub fn merged(old: &Settings, change: &Settings) -> Settings {
     }
 }
 
-pub fn tokens(usage: &Value) -> Tokens {
+pub fn tokens(usage: &Value) -> TokenTotals {
     let count = |name: &str| usage.get(name).and_then(Value::as_u64).unwrap_or(0);
-    Tokens {
+    TokenTotals {
         input: count("input_tokens"),
         cached_input: count("cached_input_tokens"),
         cache_write_input: count("cache_write_input_tokens"),

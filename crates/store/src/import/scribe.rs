@@ -7,7 +7,7 @@ use std::mem;
 
 use outpost_thread::{
     CallFinished, CallId, CallOutcome, CallRequest, CallStarted, Fact, InputId, InputOrigin, InputReceived, InterruptReason, ModelAnswered,
-    ModelAsked, Raw, StepCaptured, Tokens, TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
+    ModelAsked, Raw, StepCaptured, TokenTotals, TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
 };
 
 /// A fact and the time of the line that it comes from.
@@ -27,7 +27,7 @@ pub struct Ending {
 
 /// A call that the model asked for.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct ImportedCall {
     pub call: CallId,
     pub tool: String,
     /// What clients are shown of it when it begins.
@@ -60,14 +60,14 @@ struct OpenTurn {
     kind: TurnKind,
     step: u32,
     /// Calls that have not ended.
-    calls: Vec<Asked>,
+    calls: Vec<ImportedCall>,
 }
 
 #[derive(Default)]
 struct Answer {
     items: Vec<Raw>,
     calls: Vec<CallRequest>,
-    usage: Option<Tokens>,
+    usage: Option<TokenTotals>,
 }
 
 impl Scribe {
@@ -159,7 +159,7 @@ impl Scribe {
         self.before_step.push(item);
     }
 
-    pub fn said(&mut self, item: Raw, call: Option<Asked>) {
+    pub fn said(&mut self, item: Raw, call: Option<ImportedCall>) {
         self.open_answer();
         let answer = self.answer.get_or_insert_default();
         if let Some(asked) = call {
@@ -183,7 +183,7 @@ impl Scribe {
     }
 
     /// What the last answer cost, if that is not known yet.
-    pub fn used(&mut self, tokens: Tokens) {
+    pub fn used(&mut self, tokens: TokenTotals) {
         if let Some(answer) = &mut self.answer {
             answer.usage.get_or_insert(tokens);
             return;
@@ -262,7 +262,7 @@ impl Scribe {
     }
 }
 
-fn started(turn: &TurnId, asked: Asked) -> CallStarted {
-    let Asked { call, tool, begun } = asked;
+fn started(turn: &TurnId, asked: ImportedCall) -> CallStarted {
+    let ImportedCall { call, tool, begun } = asked;
     CallStarted { turn: turn.clone(), call, tool, environment: None, process: None, repeatable: false, detail: begun }
 }

@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 use outpost_thread::{Entry, Fact, Seq, ThreadId};
 
 use super::scribe::Dated;
-use super::{ImportError, Outcome};
+use super::{ImportError, ImportOutcome};
 use crate::lease::{ClaimError, ClaimMode, Lease};
 use crate::open::{keep_checkpoint, open};
-use crate::store::{History, Need, Store};
+use crate::store::{HistoryReader, Need, Store};
 
 /// Entries in one append.
 const BATCH: usize = 512;
@@ -41,7 +41,7 @@ struct Writing {
 
 /// The entries of the thread that is here, one after another.
 struct Known {
-    history: History,
+    history: HistoryReader,
     read: VecDeque<Entry>,
     last: Seq,
 }
@@ -117,15 +117,17 @@ impl<'a> Target<'a> {
     }
 
     /// All facts were taken: what is written is durable from now on, so that the original may be deleted.
-    pub async fn finish(mut self) -> Result<Outcome, ImportError> {
+    pub async fn finish(mut self) -> Result<ImportOutcome, ImportError> {
         match self.state {
-            State::Diverged => Ok(Outcome::Diverged),
-            State::Comparing(mut known) => Ok(if known.next().await?.is_some() { Outcome::Diverged } else { Outcome::Unchanged }),
+            State::Diverged => Ok(ImportOutcome::Diverged),
+            State::Comparing(mut known) => {
+                Ok(if known.next().await?.is_some() { ImportOutcome::Diverged } else { ImportOutcome::Unchanged })
+            }
             State::Writing(ref mut writing) => {
                 let written = writing.end(self.store).await;
                 let (added, is_new) = (writing.facts, writing.is_new);
                 self.give_up().await;
-                written.map(|()| if is_new { Outcome::Created } else { Outcome::Continued { added } })
+                written.map(|()| if is_new { ImportOutcome::Created } else { ImportOutcome::Continued { added } })
             }
         }
     }

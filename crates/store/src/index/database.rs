@@ -12,7 +12,7 @@ use std::time::Duration;
 use rusqlite::types::Value;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, params};
 
-use crate::summary::Summary;
+use crate::summary::ThreadSummary;
 use outpost_thread::ThreadId;
 
 /// Raised with every change of the schema or of what the rows hold.
@@ -71,7 +71,7 @@ pub struct ThreadRow {
     /// The sum of the last line before `worded`; empty if there is none.
     pub chain: String,
     pub high_seq: u64,
-    pub summary: Summary,
+    pub summary: ThreadSummary,
 }
 
 /// A connection, and the file that it was opened on.
@@ -201,7 +201,7 @@ impl Database {
     /// Writes the row of a thread over the one that it has, which shows `stored`. A statement that may touch several rows, as
     /// [`Database::put`] might, would have the words that wait in memory written out at once; and an index over columns that
     /// have not changed need not be written.
-    pub fn update(&self, key: i64, stored: &Summary, row: &ThreadRow) -> Result<(), IndexError> {
+    pub fn update(&self, key: i64, stored: &ThreadSummary, row: &ThreadRow) -> Result<(), IndexError> {
         let summary = &row.summary;
         if described(stored) != described(summary) {
             let mut statement = self.connection.prepare_cached(DESCRIBE)?;
@@ -255,21 +255,21 @@ const UPDATE: &str = "
 const DESCRIBE: &str = "update threads set created_at = ?2, archived = ?3, source = ?4, cwd = ?5, parent = ?6, name = ?7 where key = ?1";
 
 /// What a turn does not change.
-fn described(summary: &Summary) -> (u64, bool, Option<ThreadId>, [Option<&str>; 3]) {
+fn described(summary: &ThreadSummary) -> (u64, bool, Option<ThreadId>, [Option<&str>; 3]) {
     let words = [summary.source.as_deref(), summary.cwd.as_deref(), summary.name.as_deref()];
     (summary.created_at, summary.archived, summary.parent, words)
 }
 
 /// What of a summary does not stand in columns.
-fn rest(summary: &Summary) -> Result<String, IndexError> {
-    let rest = Summary { name: None, source: None, cwd: None, parent: None, ..summary.clone() };
+fn rest(summary: &ThreadSummary) -> Result<String, IndexError> {
+    let rest = ThreadSummary { name: None, source: None, cwd: None, parent: None, ..summary.clone() };
     serde_json::to_string(&rest).map_err(|error| IndexError::Unreachable(error.to_string()))
 }
 
 /// Reads the columns of [`ROW`]; a row whose sum is wrong makes the whole file untrustworthy.
 pub fn read(row: &Row<'_>) -> Result<(i64, ThreadRow), IndexError> {
     let text: String = row.get(10)?;
-    let rest: Summary = serde_json::from_str(&text).map_err(|error| IndexError::Unusable(format!("a row is garbled: {error}")))?;
+    let rest: ThreadSummary = serde_json::from_str(&text).map_err(|error| IndexError::Unusable(format!("a row is garbled: {error}")))?;
     let parent: Option<String> = row.get(8)?;
     let parent = parent.map(|id| id.parse()).transpose().map_err(|_| IndexError::Unusable("a row is garbled".into()))?;
     let found = ThreadRow {
@@ -277,7 +277,7 @@ pub fn read(row: &Row<'_>) -> Result<(i64, ThreadRow), IndexError> {
         worded: row.get(3)?,
         chain: row.get(4)?,
         high_seq: row.get(5)?,
-        summary: Summary { source: row.get(6)?, cwd: row.get(7)?, parent, name: row.get(9)?, ..rest },
+        summary: ThreadSummary { source: row.get(6)?, cwd: row.get(7)?, parent, name: row.get(9)?, ..rest },
     };
     if row.get::<_, Value>(11)? != Value::Integer(row_sum(&found, &text)) {
         return Err(IndexError::Unusable("a row has another sum than it should".into()));
@@ -342,13 +342,13 @@ impl Database {
 }
 
 impl super::scan::Ancestors for Database {
-    fn at(&self, thread: ThreadId, ordinal: u64) -> Result<Option<Summary>, IndexError> {
+    fn at(&self, thread: ThreadId, ordinal: u64) -> Result<Option<ThreadSummary>, IndexError> {
         let Some((key, row)) = self.find(thread)? else { return Ok(None) };
         if ordinal >= row.summary.seq {
             return Ok(Some(row.summary));
         }
         let mut statement = self.connection.prepare_cached("select count(*) from turns where thread = ?1 and seq <= ?2")?;
         let turns: u64 = statement.query_row(params![key, ordinal], |row| row.get(0))?;
-        Ok(Some(Summary { turns: turns.min(row.summary.turns), ..row.summary }))
+        Ok(Some(ThreadSummary { turns: turns.min(row.summary.turns), ..row.summary }))
     }
 }

@@ -5,12 +5,12 @@ use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, params, params_from_iter};
 
 use super::database::{self, Database, IndexError, ROW};
-use crate::list::{Kin, ListQuery, Shelf};
-use crate::summary::Summary;
+use crate::list::{Ancestry, ListQuery, ListScope};
+use crate::summary::ThreadSummary;
 
 impl Database {
     /// One row more than asked for, if there are so many.
-    pub fn list(&self, query: &ListQuery) -> Result<Vec<Summary>, IndexError> {
+    pub fn list(&self, query: &ListQuery) -> Result<Vec<ThreadSummary>, IndexError> {
         let (text, values) = select(query);
         let mut statement = self.connection.prepare_cached(&text)?;
         let rows = statement.query_map(params_from_iter(values), |row| Ok(database::read(row)))?;
@@ -34,9 +34,9 @@ fn select(query: &ListQuery) -> (String, Vec<Value>) {
     let mut values = Vec::new();
     let mut with = "";
     match query.shelf {
-        Shelf::Active => clauses.push("archived = 0".to_owned()),
-        Shelf::Archived => clauses.push("archived = 1".to_owned()),
-        Shelf::Both => {}
+        ListScope::Active => clauses.push("archived = 0".to_owned()),
+        ListScope::Archived => clauses.push("archived = 1".to_owned()),
+        ListScope::Both => {}
     }
     for (column, wanted) in [("source", &query.sources), ("cwd", &query.cwds)] {
         if !wanted.is_empty() {
@@ -45,11 +45,11 @@ fn select(query: &ListQuery) -> (String, Vec<Value>) {
         }
     }
     match query.kin {
-        Some(Kin::ChildrenOf(parent)) => {
+        Some(Ancestry::ChildrenOf(parent)) => {
             clauses.push("parent = ?".to_owned());
             values.push(Value::Text(parent.to_string()));
         }
-        Some(Kin::DescendantsOf(root)) => {
+        Some(Ancestry::DescendantsOf(root)) => {
             // `union` without `all` ends even if the rows form a cycle.
             with = "with recursive kin(id) as (select id from threads where parent = ? union select threads.id from threads join kin on threads.parent = kin.id) ";
             values.insert(0, Value::Text(root.to_string()));

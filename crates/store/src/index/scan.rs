@@ -9,9 +9,9 @@ use outpost_thread::{Fact, Raw, Seq, ThreadId};
 
 use super::database::{Database, IndexError, Stamp, ThreadRow};
 use crate::blob::Blobs;
-use crate::journal::{self, Line};
-use crate::reader::{self, Backward, Forward, Found, JournalError, Place};
-use crate::summary::Summary;
+use crate::journal::{self, JournalLine};
+use crate::reader::{self, Backward, Forward, JournalError, ReadOutcome, ReaderPosition};
+use crate::summary::ThreadSummary;
 use crate::words;
 
 /// Journals up to this length are read whole in a quick look; of longer ones both ends.
@@ -22,7 +22,7 @@ const PIECE: u64 = 8 << 20;
 
 /// What one piece of work did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct ScanProgress {
     pub bytes: u64,
     pub is_at_end: bool,
 }
@@ -79,22 +79,22 @@ pub fn stamp(path: &Path) -> io::Result<Stamp> {
 /// What a fork inherits.
 pub trait Ancestors {
     /// What is shown of a thread, and how many of its turns ended up to an entry.
-    fn at(&self, thread: ThreadId, ordinal: Seq) -> Result<Option<Summary>, IndexError>;
+    fn at(&self, thread: ThreadId, ordinal: Seq) -> Result<Option<ThreadSummary>, IndexError>;
 }
 
 /// Reads as little as tells what a list shows.
-pub fn quick_look(journal: &JournalFile, stamp: Stamp, ancestors: &impl Ancestors) -> Result<Summary, ScanError> {
+pub fn quick_look(journal: &JournalFile, stamp: Stamp, ancestors: &impl Ancestors) -> Result<ThreadSummary, ScanError> {
     let file = File::open(&journal.path)?;
     let start = reader::start(&file)?;
     let version = start.version;
-    let mut summary = Summary::new(journal.id);
-    let place = Place { offset: start.end, last: 0, sum: None };
+    let mut summary = ThreadSummary::new(journal.id);
+    let place = ReaderPosition { offset: start.end, last: 0, sum: None };
     let mut forward = Forward::new(&file, place, stamp.size.min(QUICK));
     loop {
         match forward.find_next()? {
-            Found::Line { line, .. } => fold(&mut summary, version, &line, ancestors)?,
-            Found::Damage(damage) => summary.damaged |= !damage.what.is_tail(),
-            Found::End => break,
+            ReadOutcome::Line { line, .. } => fold(&mut summary, version, &line, ancestors)?,
+            ReadOutcome::Damage(damage) => summary.damaged |= !damage.what.is_tail(),
+            ReadOutcome::End => break,
         }
     }
     if stamp.size > QUICK {
@@ -113,7 +113,7 @@ pub fn quick_look(journal: &JournalFile, stamp: Stamp, ancestors: &impl Ancestor
     Ok(summary)
 }
 
-fn fold(summary: &mut Summary, version: u32, line: &Line<'_>, ancestors: &impl Ancestors) -> Result<(), ScanError> {
+fn fold(summary: &mut ThreadSummary, version: u32, line: &JournalLine<'_>, ancestors: &impl Ancestors) -> Result<(), ScanError> {
     if !summary.needs(line.kind) {
         summary.pass(line.seq, line.at, line.kind);
         return Ok(());
@@ -146,19 +146,19 @@ impl From<io::Error> for ScanError {
 
 /// Reads the next piece of a journal from where the index stands, and writes everything that is new: the row, turns and
 /// words. Must run inside of a transaction.
-pub fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Result<Progress, ScanError> {
+pub fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Result<ScanProgress, ScanError> {
     let known = database.find(journal.id)?;
     let stamp = stamp(&journal.path)?;
     let file = File::open(&journal.path)?;
     let start = reader::start(&file)?;
-    let stored = known.as_ref().map_or_else(|| Summary::new(journal.id), |(_, row)| row.summary.clone());
+    let stored = known.as_ref().map_or_else(|| ThreadSummary::new(journal.id), |(_, row)| row.summary.clone());
     let (mut row, key) = match known {
         Some((key, row)) if has_only_grown(&row, &file, stamp)? => (row, key),
         other => {
             // A row that is only a quick look has neither. Looking for words has those that wait in memory written out.
             let has_words = other.as_ref().is_some_and(|(_, row)| row.worded > 0);
             let high_seq = other.as_ref().map_or(0, |(_, row)| row.high_seq);
-            let row = ThreadRow { stamp, worded: 0, chain: String::new(), high_seq, summary: Summary::new(journal.id) };
+            let row = ThreadRow { stamp, worded: 0, chain: String::new(), high_seq, summary: ThreadSummary::new(journal.id) };
             let key = match other {
                 Some((key, _)) => key,
                 None => database.put(&row)?,
@@ -172,24 +172,24 @@ pub fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Re
     let from = row.worded.max(start.end);
     let limit = stamp.size.min(from.saturating_add(PIECE));
     let mut writer = Words { database, key, turns: database.count_turns(key)? };
-    let place = Place { offset: from, last: row.summary.seq, sum: None };
+    let place = ReaderPosition { offset: from, last: row.summary.seq, sum: None };
     let mut forward = Forward::new(&file, place, limit);
     let mut worded = from;
     loop {
         match forward.find_next()? {
-            Found::Line { line, .. } => {
+            ReadOutcome::Line { line, .. } => {
                 fold(&mut row.summary, start.version, &line, database)?;
                 row.summary.damaged |= !writer.line(start.version, &line, blobs)?;
                 row.chain = line.sum.to_string();
                 worded = forward.place().offset;
             }
             // A piece that ends within a line looks torn; the rest of the line comes with the next piece.
-            Found::Damage(damage) if damage.what.is_tail() => {}
-            Found::Damage(damage) => {
+            ReadOutcome::Damage(damage) if damage.what.is_tail() => {}
+            ReadOutcome::Damage(damage) => {
                 row.summary.damaged = true;
                 worded = worded.max(damage.offset + damage.bytes);
             }
-            Found::End => break,
+            ReadOutcome::End => break,
         }
     }
     row.worded = worded;
@@ -197,7 +197,7 @@ pub fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Re
     // A row that is not finished has a time that is never right. Torn bytes at the end are not read again until the journal grows.
     row.stamp = if limit == stamp.size { stamp } else { Stamp { modified: 0, ..stamp } };
     database.update(key, &stored, &row)?;
-    Ok(Progress { bytes: worded.saturating_sub(from), is_at_end: limit == stamp.size })
+    Ok(ScanProgress { bytes: worded.saturating_sub(from), is_at_end: limit == stamp.size })
 }
 
 /// Whether the journal is the one that the row knows, with nothing but new lines at its end.
@@ -207,11 +207,11 @@ fn has_only_grown(row: &ThreadRow, file: &File, stamp: Stamp) -> io::Result<bool
     if !is_continued {
         return Ok(row.stamp == stamp && row.worded > 0);
     }
-    let place = Place { offset: row.worded, last: row.summary.seq, sum: Some(sum) };
+    let place = ReaderPosition { offset: row.worded, last: row.summary.seq, sum: Some(sum) };
     let mut forward = Forward::new(file, place, stamp.size);
     Ok(match forward.find_next()? {
-        Found::Line { .. } | Found::End => true,
-        Found::Damage(damage) => damage.what.is_tail(),
+        ReadOutcome::Line { .. } | ReadOutcome::End => true,
+        ReadOutcome::Damage(damage) => damage.what.is_tail(),
     })
 }
 
@@ -223,7 +223,7 @@ struct Words<'a> {
 
 impl Words<'_> {
     /// Whether its content is there.
-    fn line(&mut self, version: u32, line: &Line<'_>, blobs: &Blobs) -> Result<bool, ScanError> {
+    fn line(&mut self, version: u32, line: &JournalLine<'_>, blobs: &Blobs) -> Result<bool, ScanError> {
         match line.kind {
             "turnStarted" => {
                 self.turns += 1;

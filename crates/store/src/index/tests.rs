@@ -16,10 +16,10 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::database::Database;
-use super::writer::Writer;
-use super::{Config, Index};
-use crate::journal::{self, Parts, Sum};
-use crate::list::{Coverage, Cursor, Direction, Kin, ListQuery, Order, Shelf};
+use super::writer::IndexWriter;
+use super::{Index, IndexConfig};
+use crate::journal::{self, LineParts, Sum};
+use crate::list::{Ancestry, Coverage, Direction, ListCursor, ListOrder, ListQuery, ListScope};
 
 struct Home {
     directory: tempfile::TempDir,
@@ -43,8 +43,8 @@ impl Home {
         Self { directory: tempfile::tempdir().unwrap() }
     }
 
-    fn config(&self) -> Config {
-        Config { idle: Duration::from_millis(5), ..Config::of_home(self.directory.path()) }
+    fn config(&self) -> IndexConfig {
+        IndexConfig { idle: Duration::from_millis(5), ..IndexConfig::of_home(self.directory.path()) }
     }
 
     fn start(&self) -> Index {
@@ -74,7 +74,7 @@ impl Journal {
         let entry = Entry { seq: self.seq, at: self.at, fact: fact.into() };
         let mut line = Vec::new();
         let data = entry.fact.data().unwrap();
-        let parts = Parts { seq: entry.seq, at: entry.at, kind: entry.fact.kind(), data: data.get() };
+        let parts = LineParts { seq: entry.seq, at: entry.at, kind: entry.fact.kind(), data: data.get() };
         self.sum = journal::write(&mut line, self.sum, parts);
         File::options().append(true).open(&self.path).unwrap().write_all(&line).unwrap();
     }
@@ -96,7 +96,7 @@ async fn all(index: &Index, mut query: ListQuery) -> Vec<ThreadId> {
         let page = index.list(query.clone()).await.unwrap();
         found.extend(page.threads.iter().map(|thread| thread.id));
         match page.next {
-            Some(next) => query.after = Some(next.to_string().parse::<Cursor>().unwrap()),
+            Some(next) => query.after = Some(next.to_string().parse::<ListCursor>().unwrap()),
             None => return found,
         }
     }
@@ -113,7 +113,7 @@ async fn threads_with_equal_times_are_paged_without_loss() {
         home.journal(number, 1000 + u64::try_from(number).unwrap() / 50).say("hello");
     }
     let index = home.start();
-    for order in [Order::Created, Order::Updated, Order::Recency] {
+    for order in [ListOrder::Created, ListOrder::Updated, ListOrder::Recency] {
         for direction in [Direction::NewestFirst, Direction::OldestFirst] {
             for limit in [1, 7, 50, 103, 200] {
                 let found = all(&index, ListQuery { order, direction, limit, ..ListQuery::default() }).await;
@@ -142,15 +142,15 @@ async fn filters_kin_and_marks() {
     root.append(MetadataChanged { name: Some(Some("100% Ready_made".into())), archived: Some(true), ..MetadataChanged::default() });
     let index = home.start();
     let ids = |numbers: &[u128]| numbers.iter().map(|number| id(*number)).collect::<Vec<_>>();
-    assert_eq!(all(&index, ListQuery { shelf: Shelf::Archived, ..ListQuery::default() }).await, ids(&[1]));
+    assert_eq!(all(&index, ListQuery { shelf: ListScope::Archived, ..ListQuery::default() }).await, ids(&[1]));
     assert_eq!(all(&index, ListQuery::default()).await.len(), 4);
     let kin = |kin| ListQuery { kin: Some(kin), direction: Direction::OldestFirst, ..ListQuery::default() };
-    assert_eq!(all(&index, kin(Kin::ChildrenOf(id(1)))).await, ids(&[2]));
-    assert_eq!(all(&index, kin(Kin::DescendantsOf(id(1)))).await, ids(&[2, 3, 4]));
+    assert_eq!(all(&index, kin(Ancestry::ChildrenOf(id(1)))).await, ids(&[2]));
+    assert_eq!(all(&index, kin(Ancestry::DescendantsOf(id(1)))).await, ids(&[2, 3, 4]));
     assert_eq!(all(&index, ListQuery { sources: vec!["subagent".into()], ..ListQuery::default() }).await.len(), 4);
-    assert_eq!(all(&index, ListQuery { shelf: Shelf::Both, cwds: vec!["/work/1".into()], ..ListQuery::default() }).await, ids(&[1]));
+    assert_eq!(all(&index, ListQuery { shelf: ListScope::Both, cwds: vec!["/work/1".into()], ..ListQuery::default() }).await, ids(&[1]));
     for (words, count) in [("ready", 1), ("100%", 1), ("%", 1), ("10%R", 0), ("root", 1), ("ROO", 1), ("\"", 0), ("root and", 0)] {
-        let query = ListQuery { shelf: Shelf::Both, search: Some(words.into()), ..ListQuery::default() };
+        let query = ListQuery { shelf: ListScope::Both, search: Some(words.into()), ..ListQuery::default() };
         assert_eq!(all(&index, query).await.len(), count, "{words}");
     }
     let summary = index.summary(id(1)).await.unwrap().unwrap();
@@ -347,7 +347,8 @@ fn what_a_quick_look_told_is_not_looked_at_again() {
     let mut journal = home.journal(1, 1000);
     journal.say("the first words");
     // Each ends before it reads the words, as a program does that only lists.
-    let compare = || Writer::new(home.config(), mpsc::channel().1, watch::Sender::default(), Arc::default()).open_and_compare().unwrap();
+    let compare =
+        || IndexWriter::new(home.config(), mpsc::channel().1, watch::Sender::default(), Arc::default()).open_and_compare().unwrap();
     let preview = || Database::open(&home.file()).unwrap().find(id(1)).unwrap().unwrap().1.summary.preview;
     compare();
     assert_eq!(preview().as_deref(), Some("the first words"));

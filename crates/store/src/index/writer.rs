@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::database::{self, Database, IndexError, Stamp, ThreadRow};
 use super::scan::{self, JournalFile, ScanError};
-use super::{Abreast, Config, State};
+use super::{Abreast, IndexConfig, State};
 
 /// A journal that grew by no more than this is read at once, with the list; more waits until the list is done.
 const SMALL: u64 = 256 << 10;
@@ -35,8 +35,8 @@ pub enum Note {
     Check(SyncSender<bool>),
 }
 
-pub struct Writer {
-    pub config: Config,
+pub struct IndexWriter {
+    pub config: IndexConfig,
     pub notes: Receiver<Note>,
     pub state: watch::Sender<State>,
     database: Option<Database>,
@@ -50,8 +50,8 @@ pub struct Writer {
     backlog: VecDeque<JournalFile>,
 }
 
-impl Writer {
-    pub fn new(config: Config, notes: Receiver<Note>, state: watch::Sender<State>, abreast: Arc<Abreast>) -> Self {
+impl IndexWriter {
+    pub fn new(config: IndexConfig, notes: Receiver<Note>, state: watch::Sender<State>, abreast: Arc<Abreast>) -> Self {
         let (touched, removed, backlog) = (HashMap::new(), HashSet::new(), VecDeque::new());
         Self { config, notes, state, database: None, touched, removed, since: None, taken: 0, abreast, backlog }
     }

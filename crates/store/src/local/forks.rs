@@ -4,30 +4,30 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use outpost_thread::{Base, Entry, Fact, ThreadId};
+use outpost_thread::{Entry, Fact, ForkBase, ThreadId};
 
-use super::segment::Lineage;
+use super::segment::SegmentLineage;
 use super::writer::{encode, folders_to_sync};
-use super::{Home, lock, make_folder};
+use super::{LocalHome, lock, make_folder};
 use crate::journal;
 use crate::lease::{ClaimMode, Lease, LeaseFile, Record};
 use crate::store::{AppendError, DeleteError, ForkRequest, ForkStoreError, ReadError};
 
-impl Home {
+impl LocalHome {
     pub(super) fn fork(&self, request: ForkRequest) -> Result<Lease, ForkStoreError> {
         let ForkRequest { mut forked, cut, at } = request;
         let (thread, parent) = (forked.thread, forked.parent);
         if self.find_exactly(thread).is_some() || lock(&self.writers).contains_key(&thread) {
             return Err(ForkStoreError::Exists(thread));
         }
-        let lineage = Lineage::open(self, parent)?;
+        let lineage = SegmentLineage::open(self, parent)?;
         // What lies in an ancestor is taken from there, so that chains of forks do not grow with every fork.
         let segment = &lineage.segments()[lineage.index_of(cut.ordinal)];
         let sum = if cut.ordinal > 0 { segment.sum_of(cut.ordinal).map_err(ReadError::from)? } else { None };
         let Some(sum) = sum else {
             return Err(ForkStoreError::OutOfRange { thread: parent, ordinal: cut.ordinal });
         };
-        let base = Base { thread: segment.thread, ordinal: cut.ordinal, sum: sum.to_string() };
+        let base = ForkBase { thread: segment.thread, ordinal: cut.ordinal, sum: sum.to_string() };
         forked.base = base.clone();
         let mut facts: Vec<Fact> = vec![forked.into()];
         facts.extend(cut.close.map(Fact::from));
@@ -56,7 +56,7 @@ impl Home {
 
     /// Writes a journal with these entries, so that it is there whole or not at all. It becomes durable with the first append
     /// that must be.
-    fn publish(&self, thread: ThreadId, path: &Path, base: &Base, entries: &[Entry]) -> Result<(), AppendError> {
+    fn publish(&self, thread: ThreadId, path: &Path, base: &ForkBase, entries: &[Entry]) -> Result<(), AppendError> {
         let (mut bytes, sum) = journal::header(thread, Some(base));
         let (lines, _, _) = encode(self, sum, entries)?;
         bytes.extend(lines);
@@ -133,7 +133,7 @@ impl Home {
         // A writer of the child waits for a moment and continues in the new file.
         let locked = lease.lock()?;
         let record = locked.read()?.unwrap_or_default();
-        let lineage = Lineage::open(self, child)?;
+        let lineage = SegmentLineage::open(self, child)?;
         self.rewrite(child, &path, lineage.segments(), None)?;
         locked.write_durably(&Record { edition: record.edition + 1, ..record })?;
         Ok(())
@@ -141,6 +141,6 @@ impl Home {
 }
 
 /// The prefix that a journal continues.
-fn base_of(path: &Path) -> Option<Base> {
+fn base_of(path: &Path) -> Option<ForkBase> {
     crate::reader::start(&File::open(path).ok()?).ok()?.base
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use outpost_thread::{Entry, Seq, ThreadId};
 
-use super::segment::{Lineage, Segment, entry};
-use super::{Home, blocking, lock};
+use super::segment::{JournalSegment, SegmentLineage, entry};
+use super::{LocalHome, blocking, lock};
 use crate::budget::Budget;
 use crate::damage::{Damage, DamageKind};
 use crate::journal;
-use crate::reader::{self, Backward, Forward, Found, Place};
+use crate::reader::{self, Backward, Forward, ReadOutcome, ReaderPosition};
 use crate::store::{Batch, Page, PageRequest, ReadError};
 
 /// How much of a file is read at a time.
@@ -19,23 +19,23 @@ const PIECE: u64 = 4 << 20;
 pub struct LocalHistory(Option<Cursor>);
 
 struct Cursor {
-    home: Arc<Home>,
-    lineage: Lineage,
+    home: Arc<LocalHome>,
+    lineage: SegmentLineage,
     index: usize,
-    place: Place,
+    place: ReaderPosition,
     after: Seq,
     /// Entries of a thread that is not on disk yet.
     held: Vec<Entry>,
 }
 
 impl LocalHistory {
-    pub(super) fn new(home: Arc<Home>, thread: ThreadId, after: Seq) -> Result<Self, ReadError> {
+    pub(super) fn new(home: Arc<LocalHome>, thread: ThreadId, after: Seq) -> Result<Self, ReadError> {
         if let Some(mut held) = home.held(thread) {
             held.retain(|entry| entry.seq > after);
-            let place = Place { offset: 0, last: 0, sum: None };
-            return Ok(Self(Some(Cursor { home, lineage: Lineage::none(), index: 0, place, after, held })));
+            let place = ReaderPosition { offset: 0, last: 0, sum: None };
+            return Ok(Self(Some(Cursor { home, lineage: SegmentLineage::none(), index: 0, place, after, held })));
         }
-        let lineage = Lineage::open(&home, thread)?;
+        let lineage = SegmentLineage::open(&home, thread)?;
         let index = lineage.index_of(after + 1);
         let place = lineage.segments()[index].locate(after + 1)?;
         Ok(Self(Some(Cursor { home, lineage, index, place, after, held: Vec::new() })))
@@ -79,13 +79,19 @@ impl Cursor {
 }
 
 /// Reads a piece of a segment from `place` on. Says whether that was the last.
-fn read_piece(home: &Home, segment: &Segment, place: &mut Place, after: Seq, batch: &mut Batch) -> Result<bool, ReadError> {
+fn read_piece(
+    home: &LocalHome,
+    segment: &JournalSegment,
+    place: &mut ReaderPosition,
+    after: Seq,
+    batch: &mut Batch,
+) -> Result<bool, ReadError> {
     let begin = place.offset;
     let until = segment.until.unwrap_or(Seq::MAX);
     let mut forward = Forward::new(&segment.file, *place, u64::MAX);
     loop {
         match forward.find_next()? {
-            Found::End => {
+            ReadOutcome::End => {
                 // What a fork shares must be there to its end.
                 let last = forward.place().last.max(after);
                 if let Some(until) = segment.until.filter(|until| last < *until) {
@@ -94,13 +100,13 @@ fn read_piece(home: &Home, segment: &Segment, place: &mut Place, after: Seq, bat
                 }
                 return Ok(true);
             }
-            Found::Damage(damage) if damage.from > until => return Ok(true),
-            Found::Damage(mut damage) => {
+            ReadOutcome::Damage(damage) if damage.from > until => return Ok(true),
+            ReadOutcome::Damage(mut damage) => {
                 damage.to = damage.to.min(until);
                 batch.damage.push(damage);
             }
-            Found::Line { line, .. } if line.seq > until => return Ok(true),
-            Found::Line { line, offset } => {
+            ReadOutcome::Line { line, .. } if line.seq > until => return Ok(true),
+            ReadOutcome::Line { line, offset } => {
                 if line.seq > after {
                     match entry(&home.blobs, segment.start.version, &line) {
                         Ok(entry) => batch.entries.push(entry),
@@ -116,7 +122,7 @@ fn read_piece(home: &Home, segment: &Segment, place: &mut Place, after: Seq, bat
     }
 }
 
-impl Home {
+impl LocalHome {
     /// The entries of a thread that is not on disk yet.
     pub(super) fn held(&self, thread: ThreadId) -> Option<Vec<Entry>> {
         let writer = lock(&self.writers).get(&thread).cloned()?;
@@ -129,15 +135,15 @@ impl Home {
             held.retain(|entry| wanted.contains(&entry.seq));
             return Ok(held);
         }
-        let lineage = Lineage::open(self, thread)?;
+        let lineage = SegmentLineage::open(self, thread)?;
         let mut found = Vec::with_capacity(wanted.len());
         for seq in wanted {
             let segment = &lineage.segments()[lineage.index_of(*seq)];
             let mut forward = Forward::new(&segment.file, segment.locate(*seq)?, u64::MAX);
             loop {
                 match forward.find_next()? {
-                    Found::Damage(damage) if damage.from <= *seq => {}
-                    Found::Line { line, .. } if line.seq == *seq => {
+                    ReadOutcome::Damage(damage) if damage.from <= *seq => {}
+                    ReadOutcome::Line { line, .. } if line.seq == *seq => {
                         found.extend(entry(&self.blobs, segment.start.version, &line));
                         break;
                     }
@@ -154,7 +160,7 @@ impl Home {
             entries.retain(|entry| request.before.is_none_or(|before| entry.seq < before));
             return Ok(Page { entries, ..Page::default() });
         }
-        let lineage = Lineage::open(self, thread)?;
+        let lineage = SegmentLineage::open(self, thread)?;
         let mut budget = Budget::new(request);
         let mut pages = Vec::new();
         let mut before = request.before;
@@ -183,7 +189,7 @@ impl Home {
         Ok(all)
     }
 
-    fn page_of(&self, segment: &Segment, bound: Option<Seq>, budget: &mut Budget) -> Result<(Page, bool), ReadError> {
+    fn page_of(&self, segment: &JournalSegment, bound: Option<Seq>, budget: &mut Budget) -> Result<(Page, bool), ReadError> {
         let end = match bound {
             Some(seq) => segment.locate(seq)?.offset,
             None => reader::tail(&segment.file, &segment.start)?.end,
@@ -203,19 +209,19 @@ impl Home {
             begin = offset;
         }
         // Read again in order: this is how lines are checked against each other, and damage gets its name.
-        let place = if begin == segment.start.end { segment.start.place() } else { Place { offset: begin, last: 0, sum: None } };
+        let place = if begin == segment.start.end { segment.start.place() } else { ReaderPosition { offset: begin, last: 0, sum: None } };
         let mut page = Page::default();
         let mut forward = Forward::new(&segment.file, place, end);
         loop {
             match forward.find_next()? {
-                Found::End => break,
-                Found::Damage(mut damage) => {
+                ReadOutcome::End => break,
+                ReadOutcome::Damage(mut damage) => {
                     if place.last == 0 && page.before.is_none() && begin != segment.start.end {
                         damage.from = (damage.to + 1).saturating_sub(spoiled).max(segment.start.first);
                     }
                     page.damage.push(damage);
                 }
-                Found::Line { line, offset } => {
+                ReadOutcome::Line { line, offset } => {
                     page.before = page.before.or(Some(line.seq));
                     match entry(&self.blobs, segment.start.version, &line) {
                         Ok(entry) => page.entries.push(entry),

@@ -5,18 +5,24 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use outpost_thread::{Base, DamageNoted, Fact, Seq, ThreadId};
+use outpost_thread::{DamageNoted, Fact, ForkBase, Seq, ThreadId};
 
-use super::Home;
-use super::segment::Segment;
+use super::LocalHome;
+use super::segment::JournalSegment;
 use crate::damage::Damage;
-use crate::journal::{self, Parts, Sum};
-use crate::reader::{Forward, Found};
+use crate::journal::{self, LineParts, Sum};
+use crate::reader::{Forward, ReadOutcome};
 
-impl Home {
+impl LocalHome {
     /// Replaces the journal at `path` by one that has all whole lines of these segments, and a `damageNoted` in the place of
     /// those that are not. Tells what that was. The file is there whole or not at all. `base` is what lies before the first segment.
-    pub(super) fn rewrite(&self, thread: ThreadId, path: &Path, segments: &[Segment], base: Option<&Base>) -> io::Result<Vec<Damage>> {
+    pub(super) fn rewrite(
+        &self,
+        thread: ThreadId,
+        path: &Path,
+        segments: &[JournalSegment],
+        base: Option<&ForkBase>,
+    ) -> io::Result<Vec<Damage>> {
         let aside = path.with_extension(format!("{}.new", self.config.instance));
         let written = self.write_aside(thread, &aside, segments, base);
         let published = written.and_then(|damage| {
@@ -31,7 +37,7 @@ impl Home {
         published
     }
 
-    fn write_aside(&self, thread: ThreadId, aside: &Path, segments: &[Segment], base: Option<&Base>) -> io::Result<Vec<Damage>> {
+    fn write_aside(&self, thread: ThreadId, aside: &Path, segments: &[JournalSegment], base: Option<&ForkBase>) -> io::Result<Vec<Damage>> {
         let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(aside)?;
         let mut out = Output { file: BufWriter::with_capacity(1 << 20, file), line: Vec::new(), sum: Sum::default() };
         let (header, sum) = journal::header(thread, base);
@@ -43,17 +49,17 @@ impl Home {
             let mut forward = Forward::new(&segment.file, segment.start.place(), u64::MAX);
             loop {
                 match forward.find_next()? {
-                    Found::End => break,
-                    Found::Damage(damage) if damage.from > until => break,
-                    Found::Damage(mut damage) => {
+                    ReadOutcome::End => break,
+                    ReadOutcome::Damage(damage) if damage.from > until => break,
+                    ReadOutcome::Damage(mut damage) => {
                         damage.to = damage.to.min(until);
                         if damage.from <= damage.to {
                             out.note(&damage, self.now())?;
                         }
                         all.push(damage);
                     }
-                    Found::Line { line, .. } if line.seq > until => break,
-                    Found::Line { line, .. } => out.write(line.parts())?,
+                    ReadOutcome::Line { line, .. } if line.seq > until => break,
+                    ReadOutcome::Line { line, .. } => out.write(line.parts())?,
                 }
             }
         }
@@ -70,7 +76,7 @@ struct Output {
 }
 
 impl Output {
-    fn write(&mut self, parts: Parts<'_>) -> io::Result<()> {
+    fn write(&mut self, parts: LineParts<'_>) -> io::Result<()> {
         self.line.clear();
         self.sum = journal::write(&mut self.line, self.sum, parts);
         self.file.write_all(&self.line)
@@ -80,6 +86,6 @@ impl Output {
     fn note(&mut self, damage: &Damage, at: u64) -> io::Result<()> {
         let fact = Fact::from(DamageNoted::in_place_of(damage.range()));
         let data = fact.data().map_err(io::Error::other)?;
-        self.write(Parts { seq: damage.from, at, kind: fact.kind(), data: data.get() })
+        self.write(LineParts { seq: damage.from, at, kind: fact.kind(), data: data.get() })
     }
 }

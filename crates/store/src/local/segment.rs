@@ -3,31 +3,31 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use outpost_thread::{Base, Entry, Fact, Raw, Seq, ThreadId};
+use outpost_thread::{Entry, Fact, ForkBase, Raw, Seq, ThreadId};
 
-use super::Home;
+use super::LocalHome;
 use crate::blob::Blobs;
 use crate::damage::{Damage, DamageKind};
-use crate::journal::{self, Line, Sum};
-use crate::reader::{self, Forward, Found, Place, Start};
-use crate::store::{Head, ReadError};
+use crate::journal::{self, JournalLine, Sum};
+use crate::reader::{self, Forward, JournalStart, ReadOutcome, ReaderPosition};
+use crate::store::{ReadError, ThreadHead};
 
 /// A journal, and which of its entries belong to the thread.
 #[derive(Clone)]
-pub(crate) struct Segment {
+pub(crate) struct JournalSegment {
     pub thread: ThreadId,
     pub file: Arc<File>,
-    pub start: Start,
+    pub start: JournalStart,
     /// The last entry that is shared; none for the thread's own journal.
     pub until: Option<Seq>,
 }
 
 /// All segments, oldest first. The last one is the thread's own.
 #[derive(Clone)]
-pub(crate) struct Lineage(Vec<Segment>);
+pub(crate) struct SegmentLineage(Vec<JournalSegment>);
 
-impl Segment {
-    fn open(home: &Home, thread: ThreadId, until: Option<Seq>) -> Result<Self, ReadError> {
+impl JournalSegment {
+    fn open(home: &LocalHome, thread: ThreadId, until: Option<Seq>) -> Result<Self, ReadError> {
         let path = home.find(thread).ok_or(ReadError::NotFound(thread))?;
         let failed = |why| ReadError::Journal { thread, why };
         let file = File::open(path).map_err(|error| failed(error.into()))?;
@@ -36,15 +36,15 @@ impl Segment {
     }
 
     /// The first entry, if it can be read.
-    fn first(&self, home: &Home) -> std::io::Result<Option<Entry>> {
+    fn first(&self, home: &LocalHome) -> std::io::Result<Option<Entry>> {
         match Forward::new(&self.file, self.start.place(), u64::MAX).find_next()? {
-            Found::Line { line, .. } => Ok(entry(&home.blobs, self.start.version, &line).ok()),
+            ReadOutcome::Line { line, .. } => Ok(entry(&home.blobs, self.start.version, &line).ok()),
             _ => Ok(None),
         }
     }
 
     /// The prefix that it continues.
-    fn base(&self, home: &Home) -> std::io::Result<Option<Base>> {
+    fn base(&self, home: &LocalHome) -> std::io::Result<Option<ForkBase>> {
         if self.start.sum.is_some() || self.start.first == 1 {
             return Ok(self.start.base.clone());
         }
@@ -63,23 +63,23 @@ impl Segment {
     }
 
     /// The place before entry `seq`. The one behind the last entry is found without a look at the others.
-    pub fn locate(&self, seq: Seq) -> std::io::Result<Place> {
+    pub fn locate(&self, seq: Seq) -> std::io::Result<ReaderPosition> {
         if self.until.is_none() {
             let tail = reader::tail(&self.file, &self.start)?;
             if tail.last + 1 == seq && tail.last >= self.start.first && tail.torn + tail.spoiled == 0 && !tail.lacks_end {
-                return Ok(Place { offset: tail.end, last: tail.last, sum: Some(tail.sum) });
+                return Ok(ReaderPosition { offset: tail.end, last: tail.last, sum: Some(tail.sum) });
             }
         }
         reader::locate(&self.file, &self.start, self.length()?, seq)
     }
 }
 
-impl Lineage {
-    pub fn open(home: &Home, thread: ThreadId) -> Result<Self, ReadError> {
+impl SegmentLineage {
+    pub fn open(home: &LocalHome, thread: ThreadId) -> Result<Self, ReadError> {
         let mut segments = Vec::new();
         let mut wanted = (thread, None);
         loop {
-            let segment = Segment::open(home, wanted.0, wanted.1).map_err(|error| match (error, wanted.1) {
+            let segment = JournalSegment::open(home, wanted.0, wanted.1).map_err(|error| match (error, wanted.1) {
                 (ReadError::NotFound(base), Some(ordinal)) => ReadError::Lineage { thread, base, ordinal },
                 (error, _) => error,
             })?;
@@ -101,7 +101,7 @@ impl Lineage {
         Self(Vec::new())
     }
 
-    pub fn segments(&self) -> &[Segment] {
+    pub fn segments(&self) -> &[JournalSegment] {
         &self.0
     }
 
@@ -110,7 +110,7 @@ impl Lineage {
         self.0.iter().position(|segment| segment.until.is_none_or(|until| seq <= until)).unwrap_or(self.0.len() - 1)
     }
 
-    pub fn head(&self, home: &Home) -> Result<Head, ReadError> {
+    pub fn head(&self, home: &LocalHome) -> Result<ThreadHead, ReadError> {
         let Some(own) = self.0.last() else { return Err(ReadError::NotFound(ThreadId::new(uuid::Uuid::nil()))) };
         let tail = reader::tail(&own.file, &own.start)?;
         let mut damage = Vec::new();
@@ -127,7 +127,7 @@ impl Lineage {
         }
         let first = own.first(home)?;
         let bytes = own.length()?;
-        Ok(Head { thread: own.thread, first, last: tail.last, sum: tail.sum.to_string(), durable: 0, bytes, damage })
+        Ok(ThreadHead { thread: own.thread, first, last: tail.last, sum: tail.sum.to_string(), durable: 0, bytes, damage })
     }
 
     /// Whether entry `seq` is there and has this checksum.
@@ -138,7 +138,7 @@ impl Lineage {
 }
 
 /// The entry of a line, with its content fetched if that is a blob.
-pub(crate) fn entry(blobs: &Blobs, version: u32, line: &Line<'_>) -> Result<Entry, DamageKind> {
+pub(crate) fn entry(blobs: &Blobs, version: u32, line: &JournalLine<'_>) -> Result<Entry, DamageKind> {
     let Some(blob) = journal::as_blob(line.data) else {
         return journal::entry_of_text(version, line, line.data).ok_or(DamageKind::Altered);
     };

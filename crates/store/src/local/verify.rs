@@ -4,20 +4,20 @@ use std::fs;
 
 use outpost_thread::{Seq, ThreadId};
 
-use super::Home;
-use super::segment::{Lineage, Segment, entry};
+use super::LocalHome;
+use super::segment::{JournalSegment, SegmentLineage, entry};
 use crate::damage::{Damage, DamageKind};
 use crate::journal::{Sum, as_blob};
 use crate::lease::{ClaimError, ClaimMode, LeaseFile, Record};
-use crate::reader::{Forward, Found};
+use crate::reader::{Forward, ReadOutcome};
 use crate::store::{AppendError, DeleteError, ReadError};
-use crate::verify::{Repair, Verdict};
+use crate::verify::{Repair, VerifyReport};
 
-impl Home {
+impl LocalHome {
     /// Reads every byte. `known` is the highest ordinal that another reader, such as the index, has seen.
-    pub(super) fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
-        let lineage = Lineage::open(self, thread)?;
-        let mut verdict = Verdict { thread, entries: 0, last: 0, bytes: 0, damage: Vec::new(), given_up: 0 };
+    pub(super) fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<VerifyReport, ReadError> {
+        let lineage = SegmentLineage::open(self, thread)?;
+        let mut verdict = VerifyReport { thread, entries: 0, last: 0, bytes: 0, damage: Vec::new(), given_up: 0 };
         for (index, segment) in lineage.segments().iter().enumerate() {
             self.check(segment, &mut verdict)?;
             let base = lineage.segments().get(index + 1).and_then(|next| next.start.base.as_ref());
@@ -38,21 +38,21 @@ impl Home {
         Ok(verdict)
     }
 
-    fn check(&self, segment: &Segment, verdict: &mut Verdict) -> Result<(), ReadError> {
+    fn check(&self, segment: &JournalSegment, verdict: &mut VerifyReport) -> Result<(), ReadError> {
         let until = segment.until.unwrap_or(Seq::MAX);
         let mut forward = Forward::new(&segment.file, segment.start.place(), u64::MAX);
         let mut last = segment.start.first - 1;
         loop {
             match forward.find_next()? {
-                Found::End => break,
-                Found::Damage(damage) if damage.from > until => break,
-                Found::Damage(mut damage) => {
+                ReadOutcome::End => break,
+                ReadOutcome::Damage(damage) if damage.from > until => break,
+                ReadOutcome::Damage(mut damage) => {
                     damage.to = damage.to.min(until);
                     last = last.max(damage.to);
                     verdict.damage.push((segment.thread, damage));
                 }
-                Found::Line { line, .. } if line.seq > until => break,
-                Found::Line { line, offset } => {
+                ReadOutcome::Line { line, .. } if line.seq > until => break,
+                ReadOutcome::Line { line, offset } => {
                     last = line.seq;
                     verdict.entries += 1;
                     // A line that has its sum is what was written; only what it refers to may be gone.
@@ -95,9 +95,9 @@ impl Home {
 
     fn repair_claimed(&self, thread: ThreadId) -> Result<Repair, DeleteError> {
         let path = self.find(thread).ok_or(ClaimError::NotFound(thread))?;
-        let lineage = Lineage::open(self, thread)?;
+        let lineage = SegmentLineage::open(self, thread)?;
         let Some(own) = lineage.segments().last() else { return Err(ReadError::NotFound(thread).into()) };
-        let mut verdict = Verdict { thread, entries: 0, last: 0, bytes: 0, damage: Vec::new(), given_up: 0 };
+        let mut verdict = VerifyReport { thread, entries: 0, last: 0, bytes: 0, damage: Vec::new(), given_up: 0 };
         self.check(own, &mut verdict)?;
         // A blob that is missing cannot be made up for by writing the line again.
         if verdict.damage.iter().all(|(_, damage)| damage.what == DamageKind::Blob) {

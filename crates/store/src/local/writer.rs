@@ -9,12 +9,12 @@ use std::sync::Arc;
 use outpost_thread::{Entry, Fact, Raw, Seq, ThreadId};
 use tokio::sync::oneshot;
 
-use super::{Home, gives_birth, make_folder};
-use crate::commit::{Extent, Piece, Source};
-use crate::journal::{self, BlobData, LINE_LIMIT, Parts, Sum};
-use crate::lease::{Holder, LeaseFile, Locked, Record};
+use super::{LocalHome, make_folder, materializes};
+use crate::commit::{Extent, JournalPiece, PieceSource};
+use crate::journal::{self, BlobData, LINE_LIMIT, LineParts, Sum};
+use crate::lease::{LeaseFile, LeaseHolder, Locked, Record};
 use crate::reader::{self, JournalError};
-use crate::store::{AppendError, Appended, Head};
+use crate::store::{AppendError, Appended, ThreadHead};
 
 pub(super) const FIRST_EPOCH: u64 = 1;
 /// A lease is marked as alive when this much of the lease time has passed: a quarter.
@@ -23,7 +23,7 @@ const RENEWALS: u64 = 4;
 /// An answer that comes when something is durable.
 pub(super) type Commit = oneshot::Receiver<Result<(), String>>;
 
-pub(crate) struct Writer {
+pub(crate) struct JournalWriter {
     thread: ThreadId,
     epoch: u64,
     last: Seq,
@@ -58,8 +58,8 @@ struct Journal {
     renewed: u64,
 }
 
-impl Writer {
-    pub fn unborn(thread: ThreadId) -> Self {
+impl JournalWriter {
+    pub fn unmaterialized(thread: ThreadId) -> Self {
         Self { thread, epoch: FIRST_EPOCH, last: 0, durable: 0, state: State::Unborn { held: Vec::new() } }
     }
 
@@ -128,10 +128,10 @@ impl Writer {
     }
 
     /// What is known of a thread that is not on disk yet.
-    pub fn unborn_head(&self, thread: ThreadId) -> Option<Head> {
+    pub fn unmaterialized_head(&self, thread: ThreadId) -> Option<ThreadHead> {
         let State::Unborn { held } = &self.state else { return None };
         let first = held.first().cloned();
-        Some(Head { thread, first, last: self.last, sum: String::new(), durable: 0, bytes: 0, damage: Vec::new() })
+        Some(ThreadHead { thread, first, last: self.last, sum: String::new(), durable: 0, bytes: 0, damage: Vec::new() })
     }
 
     /// The entries of a thread that is not on disk yet.
@@ -152,7 +152,7 @@ impl Writer {
     }
 
     /// Writes the entries; all or none.
-    pub fn append(&mut self, home: &Home, entries: Vec<Entry>, waits: bool) -> Result<(Appended, Option<Commit>), AppendError> {
+    pub fn append(&mut self, home: &LocalHome, entries: Vec<Entry>, waits: bool) -> Result<(Appended, Option<Commit>), AppendError> {
         let mut expected = self.last + 1;
         for entry in &entries {
             if entry.seq != expected {
@@ -164,7 +164,7 @@ impl Writer {
             }
         }
         if let State::Unborn { held } = &mut self.state {
-            if !entries.iter().any(gives_birth) {
+            if !entries.iter().any(materializes) {
                 held.extend(entries.iter().cloned());
                 self.last += entries.len() as Seq;
                 return Ok((Appended { entries, last: self.last, durable: 0 }, None));
@@ -185,14 +185,14 @@ impl Writer {
         self.finish(home, stored, waits)
     }
 
-    fn finish(&mut self, home: &Home, entries: Vec<Entry>, waits: bool) -> Result<(Appended, Option<Commit>), AppendError> {
+    fn finish(&mut self, home: &LocalHome, entries: Vec<Entry>, waits: bool) -> Result<(Appended, Option<Commit>), AppendError> {
         let commit = if waits { Some(self.commit(home)?) } else { None };
         Ok((Appended { entries, last: self.last, durable: self.durable }, commit))
     }
 
     /// Makes the file, with everything that was held back. It gets its name when it has its first lines, so that a journal
     /// without any is never seen.
-    fn be_born(&mut self, home: &Home, entries: &[Entry]) -> Result<Vec<Entry>, AppendError> {
+    fn be_born(&mut self, home: &LocalHome, entries: &[Entry]) -> Result<Vec<Entry>, AppendError> {
         let path = home.place(self.thread, entries.first().map_or(0, |entry| entry.at));
         let aside = path.with_extension(format!("{}.new", home.config.instance));
         let (mut bytes, sum) = journal::header(self.thread, None);
@@ -205,7 +205,7 @@ impl Writer {
             if path.exists() {
                 return Err(made_meanwhile());
             }
-            let lease = LeaseFile::open(&Home::lease_path(&path))?;
+            let lease = LeaseFile::open(&LocalHome::lease_path(&path))?;
             // Whatever stands there was left by a start that ended before it made the journal.
             lease.lock()?.write(&Record { fence: self.epoch, holder: Some(home.me()), edition: 0 })?;
             let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
@@ -235,7 +235,7 @@ impl Writer {
         Ok(stored)
     }
 
-    fn write(&mut self, home: &Home, entries: &[Entry]) -> Result<Vec<Entry>, AppendError> {
+    fn write(&mut self, home: &LocalHome, entries: &[Entry]) -> Result<Vec<Entry>, AppendError> {
         let State::Open(journal) = &mut self.state else { return Ok(Vec::new()) };
         if entries.is_empty() {
             return Ok(Vec::new());
@@ -279,7 +279,7 @@ impl Writer {
     }
 
     /// Makes everything so far durable.
-    fn commit(&mut self, home: &Home) -> Result<Commit, AppendError> {
+    fn commit(&mut self, home: &LocalHome) -> Result<Commit, AppendError> {
         let (thread, fence, last) = (self.thread, self.epoch, self.last);
         let is_first = self.durable == 0;
         let State::Open(journal) = &mut self.state else {
@@ -296,8 +296,8 @@ impl Writer {
         let bytes = std::mem::take(&mut journal.pending);
         let offset = journal.end - bytes.len() as u64;
         let log = home.log().map_err(|error| home.failed(error))?;
-        let piece = Piece { thread, fence, edition: journal.edition, offset, last, path: home.relative(&journal.path), bytes };
-        let source = Source { journal: journal.file.clone(), extent, folders: std::mem::take(&mut journal.folders) };
+        let piece = JournalPiece { thread, fence, edition: journal.edition, offset, last, path: home.relative(&journal.path), bytes };
+        let source = PieceSource { journal: journal.file.clone(), extent, folders: std::mem::take(&mut journal.folders) };
         Ok(log.commit(piece, source))
     }
 }
@@ -323,7 +323,7 @@ fn name_of(record: Option<Record>) -> String {
 
 impl Journal {
     /// The file was replaced by another with the same entries.
-    fn go_on_in(&mut self, fresh: Writer) {
+    fn go_on_in(&mut self, fresh: JournalWriter) {
         if let State::Open(fresh) = fresh.state {
             (self.file, self.end, self.sum, self.edition) = (fresh.file, fresh.end, fresh.sum, fresh.edition);
             // Who replaced it has synced it.
@@ -333,13 +333,13 @@ impl Journal {
     }
 
     /// Shows now and then that the holder is alive.
-    fn renew(&mut self, locked: &Locked<'_>, record: Record, home: &Home) -> io::Result<()> {
+    fn renew(&mut self, locked: &Locked<'_>, record: Record, home: &LocalHome) -> io::Result<()> {
         let now = home.now();
         if now.saturating_sub(self.renewed) <= home.config.lease_ms / RENEWALS {
             return Ok(());
         }
         self.renewed = now;
-        let holder = record.holder.map(|holder| Holder { renewed: now, ..holder });
+        let holder = record.holder.map(|holder| LeaseHolder { renewed: now, ..holder });
         locked.write(&Record { holder, ..record })
     }
 }
@@ -358,7 +358,7 @@ pub(super) fn folders_to_sync(path: &Path, home: &Path) -> Vec<PathBuf> {
 }
 
 /// The lines of entries, after secrets were taken out and large content was put aside, and the entries as they now are.
-pub(super) fn encode(home: &Home, mut sum: Sum, entries: &[Entry]) -> Result<(Vec<u8>, Sum, Vec<Entry>), AppendError> {
+pub(super) fn encode(home: &LocalHome, mut sum: Sum, entries: &[Entry]) -> Result<(Vec<u8>, Sum, Vec<Entry>), AppendError> {
     let mut bytes = Vec::new();
     let mut stored = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -376,7 +376,7 @@ pub(super) fn encode(home: &Home, mut sum: Sum, entries: &[Entry]) -> Result<(Ve
         } else {
             data
         };
-        let parts = Parts { seq: entry.seq, at: entry.at, kind: entry.fact.kind(), data: line.get() };
+        let parts = LineParts { seq: entry.seq, at: entry.at, kind: entry.fact.kind(), data: line.get() };
         sum = journal::write(&mut bytes, sum, parts);
         stored.push(entry);
     }

@@ -16,7 +16,7 @@ const NOTES: usize = 1024;
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum ThreadChange {
     /// Entries up to `last` are there; 0 if the thread was removed.
     Thread { thread: ThreadId, last: Seq },
     /// Something may have been missed: look at everything that matters again.
@@ -24,23 +24,23 @@ pub enum Change {
 }
 
 /// A stream of changes; ends with its last follower.
-pub struct Feed {
-    changes: broadcast::Receiver<Change>,
+pub struct ChangeFeed {
+    changes: broadcast::Receiver<ThreadChange>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Feed {
+impl Drop for ChangeFeed {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Feed {
+impl ChangeFeed {
     /// The next change. Waits for ever if there is none.
-    pub async fn next(&mut self) -> Change {
+    pub async fn next(&mut self) -> ThreadChange {
         match self.changes.recv().await {
             Ok(change) => change,
-            Err(broadcast::error::RecvError::Lagged(_)) => Change::Gap,
+            Err(broadcast::error::RecvError::Lagged(_)) => ThreadChange::Gap,
             Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
         }
     }
@@ -48,7 +48,7 @@ impl Feed {
 
 impl PostgresStore {
     /// Everything that is written after this returns is told.
-    pub async fn feed(&self) -> Result<Feed, PostgresError> {
+    pub async fn feed(&self) -> Result<ChangeFeed, PostgresError> {
         let address = self.0.address.clone();
         let (sender, changes) = broadcast::channel(NOTES);
         let first = Listener::connect(&address).await.map_err(PostgresError::Connect)?;
@@ -62,27 +62,27 @@ impl PostgresStore {
                         // There may be no listener at this moment.
                         let _ = sender.send(change);
                     }
-                    let _ = sender.send(Change::Gap);
+                    let _ = sender.send(ThreadChange::Gap);
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PATIENCE.1);
                 match Listener::connect(&address).await {
                     Ok(again) => {
-                        let _ = sender.send(Change::Gap);
+                        let _ = sender.send(ThreadChange::Gap);
                         listener = Some(again);
                     }
                     Err(error) => tracing::debug!(error, "the feed is not connected"),
                 }
             }
         });
-        Ok(Feed { changes, task })
+        Ok(ChangeFeed { changes, task })
     }
 }
 
 struct Listener {
     /// Dropping it ends the connection.
     _client: tokio_postgres::Client,
-    messages: tokio::sync::mpsc::UnboundedReceiver<Change>,
+    messages: tokio::sync::mpsc::UnboundedReceiver<ThreadChange>,
     task: JoinHandle<()>,
 }
 
@@ -111,12 +111,12 @@ impl Listener {
         Ok(listener)
     }
 
-    async fn next(&mut self) -> Option<Change> {
+    async fn next(&mut self) -> Option<ThreadChange> {
         self.messages.recv().await
     }
 }
 
-fn change(payload: &str) -> Option<Change> {
+fn change(payload: &str) -> Option<ThreadChange> {
     let (thread, last) = payload.split_once(' ')?;
-    Some(Change::Thread { thread: thread.parse().ok()?, last: last.parse().ok()? })
+    Some(ThreadChange::Thread { thread: thread.parse().ok()?, last: last.parse().ok()? })
 }

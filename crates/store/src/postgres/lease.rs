@@ -4,9 +4,9 @@ use outpost_thread::ThreadId;
 use tokio_postgres::Row;
 
 use super::{Held, PostgresStore, big, small, told};
-use crate::lease::{ClaimError, ClaimMode, Holder, Lease};
+use crate::lease::{ClaimError, ClaimMode, Lease, LeaseHolder};
 use crate::local::lock;
-use crate::summary::Summary;
+use crate::summary::ThreadSummary;
 
 const CREATE: &str = "
     insert into outpost_threads (id, first, last, epoch, instance, host, pid, since, expires, summary)
@@ -31,7 +31,7 @@ impl PostgresStore {
     pub async fn create(&self, thread: ThreadId) -> Result<Lease, ClaimError> {
         let client = self.client().await.map_err(ClaimError::Database)?;
         let (config, pid, seconds) = (&self.0.config, i64::from(std::process::id()), self.lease_seconds());
-        let summary = Summary::new(thread);
+        let summary = ThreadSummary::new(thread);
         let text = encode(&summary)?;
         let statement = client.prepare_cached(CREATE).await.map_err(failed)?;
         let made = client
@@ -58,12 +58,12 @@ impl PostgresStore {
             return Err(ClaimError::Held { thread, holder: holder(&row), age_ms });
         };
         let epoch = small(row.get(0));
-        let summary = serde_json::from_str(row.get(1)).unwrap_or_else(|_| Summary::new(thread));
+        let summary = serde_json::from_str(row.get(1)).unwrap_or_else(|_| ThreadSummary::new(thread));
         self.hold(thread, Held { epoch, summary });
         Ok(Lease { thread, epoch })
     }
 
-    pub async fn holder(&self, thread: ThreadId) -> Result<Option<Holder>, ClaimError> {
+    pub async fn holder(&self, thread: ThreadId) -> Result<Option<LeaseHolder>, ClaimError> {
         let client = self.client().await.map_err(ClaimError::Database)?;
         let row = client.query_opt(HOLDER, &[&thread.to_string()]).await.map_err(failed)?.ok_or(ClaimError::NotFound(thread))?;
         let is_over: bool = row.get(6);
@@ -91,8 +91,8 @@ impl PostgresStore {
 }
 
 /// Of a row of [`HOLDER`].
-fn holder(row: &Row) -> Holder {
-    Holder {
+fn holder(row: &Row) -> LeaseHolder {
+    LeaseHolder {
         instance: row.get::<_, Option<String>>(0).unwrap_or_default(),
         host: row.get::<_, Option<String>>(1).unwrap_or_default(),
         pid: row.get::<_, Option<i64>>(2).and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0),
@@ -101,7 +101,7 @@ fn holder(row: &Row) -> Holder {
     }
 }
 
-fn encode(summary: &Summary) -> Result<String, ClaimError> {
+fn encode(summary: &ThreadSummary) -> Result<String, ClaimError> {
     serde_json::to_string(summary).map_err(|error| ClaimError::Database(error.to_string()))
 }
 

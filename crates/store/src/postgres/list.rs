@@ -5,9 +5,9 @@ use tokio_postgres::types::ToSql;
 
 use super::read::QueryError;
 use super::{PostgresStore, big};
-use crate::list::{Coverage, Kin, ListPage, ListQuery, Shelf};
+use crate::list::{Ancestry, Coverage, ListPage, ListQuery, ListScope};
 use crate::store::ReadError;
-use crate::summary::Summary;
+use crate::summary::ThreadSummary;
 
 impl PostgresStore {
     pub async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
@@ -19,7 +19,7 @@ impl PostgresStore {
         Ok(ListPage::cut(threads, &query, Coverage::Complete))
     }
 
-    pub async fn summary(&self, thread: ThreadId) -> Result<Option<Summary>, ReadError> {
+    pub async fn summary(&self, thread: ThreadId) -> Result<Option<ThreadSummary>, ReadError> {
         let client = self.client().await.map_err(ReadError::Database)?;
         let text = "select summary from outpost_threads where id = $1 and born";
         let row = client.query_opt(text, &[&thread.to_string()]).await.map_err(QueryError::from)?;
@@ -37,9 +37,9 @@ fn select(query: &ListQuery) -> (String, Values) {
         format!("${}", values.len())
     };
     match query.shelf {
-        Shelf::Active => clauses.push("not archived".to_owned()),
-        Shelf::Archived => clauses.push("archived".to_owned()),
-        Shelf::Both => {}
+        ListScope::Active => clauses.push("not archived".to_owned()),
+        ListScope::Archived => clauses.push("archived".to_owned()),
+        ListScope::Both => {}
     }
     for (column, wanted) in [("source", &query.sources), ("cwd", &query.cwds)] {
         if !wanted.is_empty() {
@@ -47,8 +47,8 @@ fn select(query: &ListQuery) -> (String, Values) {
         }
     }
     match query.kin {
-        Some(Kin::ChildrenOf(parent)) => clauses.push(format!("parent = {}", value(Box::new(parent.to_string())))),
-        Some(Kin::DescendantsOf(root)) => clauses.push(format!(
+        Some(Ancestry::ChildrenOf(parent)) => clauses.push(format!("parent = {}", value(Box::new(parent.to_string())))),
+        Some(Ancestry::DescendantsOf(root)) => clauses.push(format!(
             "id in (with recursive kin (id) as (select id from outpost_threads where parent = {}
              union select t.id from outpost_threads t join kin on t.parent = kin.id) select id from kin)",
             value(Box::new(root.to_string()))

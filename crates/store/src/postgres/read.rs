@@ -10,15 +10,15 @@ use super::{PostgresStore, big, small, told};
 use crate::budget::Budget;
 use crate::damage::{Damage, DamageKind};
 use crate::lease::ClaimMode;
-use crate::store::{Batch, DeleteError, Head, Page, PageRequest, ReadError};
-use crate::verify::{Repair, Verdict};
+use crate::store::{Batch, DeleteError, Page, PageRequest, ReadError, ThreadHead};
+use crate::verify::{Repair, VerifyReport};
 
 /// Rows that are fetched at once.
 const ROWS: i64 = 256;
 
 /// Entries of one thread, up to the last one that is shared; none for the thread's own.
 #[derive(Debug, Clone)]
-pub struct Segment {
+pub struct RowSegment {
     pub thread: ThreadId,
     pub until: Option<Seq>,
 }
@@ -50,15 +50,17 @@ const LINEAGE: &str = "
     select id, base, base_ordinal, until from line order by depth desc";
 
 /// The segments of a thread, oldest first.
-pub async fn lineage(client: &impl GenericClient, thread: ThreadId) -> Result<Vec<Segment>, QueryError> {
+pub async fn lineage(client: &impl GenericClient, thread: ThreadId) -> Result<Vec<RowSegment>, QueryError> {
     let rows = client.query(LINEAGE, &[&thread.to_string()]).await?;
     let oldest = rows.first().ok_or(ReadError::NotFound(thread))?;
     if let (Some(base), Some(ordinal)) = (oldest.get::<_, Option<String>>(1), oldest.get::<_, Option<i64>>(2)) {
         let base = base.parse().unwrap_or(thread);
         return Err(ReadError::Lineage { thread, base, ordinal: small(ordinal) }.into());
     }
-    let segment =
-        |row: &Row| Segment { thread: row.get::<_, String>(0).parse().unwrap_or(thread), until: row.get::<_, Option<i64>>(3).map(small) };
+    let segment = |row: &Row| RowSegment {
+        thread: row.get::<_, String>(0).parse().unwrap_or(thread),
+        until: row.get::<_, Option<i64>>(3).map(small),
+    };
     Ok(rows.iter().map(segment).collect())
 }
 
@@ -70,7 +72,7 @@ fn entry(row: &Row) -> Entry {
 }
 
 impl PostgresStore {
-    pub async fn head(&self, thread: ThreadId) -> Result<Head, ReadError> {
+    pub async fn head(&self, thread: ThreadId) -> Result<ThreadHead, ReadError> {
         let client = self.client().await.map_err(ReadError::Database)?;
         let failed = |error: tokio_postgres::Error| ReadError::Database(told(&error));
         let id = thread.to_string();
@@ -79,7 +81,7 @@ impl PostgresStore {
         let text = "select seq, at, kind, data from outpost_entries where thread = $1 order by seq limit 1";
         let first = client.query_opt(text, &[&id]).await.map_err(failed)?.as_ref().map(entry);
         let last = small(row.get(0));
-        Ok(Head { thread, first, last, sum: String::new(), durable: last, bytes: small(row.get(1)), damage: Vec::new() })
+        Ok(ThreadHead { thread, first, last, sum: String::new(), durable: last, bytes: small(row.get(1)), damage: Vec::new() })
     }
 
     pub async fn page(&self, thread: ThreadId, request: PageRequest) -> Result<Page, ReadError> {
@@ -146,11 +148,11 @@ impl PostgresStore {
     }
 
     /// A database checks its own pages; what can be checked here is that no ordinal is missing.
-    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
+    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<VerifyReport, ReadError> {
         let client = self.client().await.map_err(ReadError::Database)?;
         let segments = lineage(&client, thread).await?;
         let last = self.head(thread).await?.last;
-        let mut verdict = Verdict { thread, entries: 0, last, bytes: 0, damage: Vec::new(), given_up: 0 };
+        let mut verdict = VerifyReport { thread, entries: 0, last, bytes: 0, damage: Vec::new(), given_up: 0 };
         let mut expected = 1;
         for segment in &segments {
             let text = "select count(*), coalesce(min(seq), 0), coalesce(sum(octet_length(data)), 0)::bigint
@@ -202,7 +204,7 @@ impl PostgresStore {
 pub struct PostgresHistory {
     store: PostgresStore,
     /// Newest first; the last one is read.
-    segments: Vec<Segment>,
+    segments: Vec<RowSegment>,
     after: Seq,
 }
 

@@ -57,7 +57,7 @@ fn read_roots(path: &Path) -> io::Result<RootCertStore> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> MakeTlsConnect<S> for Encryption {
-    type Stream = Stream<S>;
+    type Stream = TlsConnection<S>;
     type TlsConnect = Handshake;
     type Error = io::Error;
 
@@ -73,9 +73,9 @@ pub struct Handshake {
 }
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> TlsConnect<S> for Handshake {
-    type Stream = Stream<S>;
+    type Stream = TlsConnection<S>;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Stream<S>>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TlsConnection<S>>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
         Box::pin(async move {
@@ -83,27 +83,27 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> TlsConnect<S> for Hands
             let connector = self.encryption.connector().await?;
             let hint = "name the certificate to trust with sslrootcert=FILE, and the host as the certificate does";
             let stream = connector.connect(name, stream).await;
-            stream.map(Stream).map_err(|error| io::Error::other(format!("{error}; {hint}")))
+            stream.map(TlsConnection).map_err(|error| io::Error::other(format!("{error}; {hint}")))
         })
     }
 }
 
 /// An encrypted connection. What it says about itself is not used for logging in: the certificate was checked.
-pub struct Stream<S>(client::TlsStream<S>);
+pub struct TlsConnection<S>(client::TlsStream<S>);
 
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for TlsConnection<S> {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsConnection<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(context, buffer)
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsConnection<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
     }

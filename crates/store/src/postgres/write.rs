@@ -1,15 +1,15 @@
 //! Appending, forking, deleting.
 
 use deadpool_postgres::Object;
-use outpost_thread::{Base, Entry, Fact, ThreadId, VERSION};
+use outpost_thread::{Entry, Fact, ForkBase, ThreadId, VERSION};
 
 use super::read::lineage;
 use super::{Held, PostgresStore, big, plain, small, told};
 use crate::blob::{BlobError, Digest};
 use crate::lease::{ClaimMode, Lease};
-use crate::local::{gives_birth, lock};
+use crate::local::{lock, materializes};
 use crate::store::{AppendError, Appended, DeleteError, ForkRequest, ForkStoreError, Need, ReadError};
-use crate::summary::Summary;
+use crate::summary::ThreadSummary;
 use crate::words;
 
 /// The database does not take more words of one entry than about a megabyte.
@@ -76,7 +76,14 @@ impl PostgresStore {
         Ok(Appended { entries: stored, last, durable: last })
     }
 
-    async fn write(&self, client: &Object, lease: &Lease, before: u64, summary: &Summary, batch: &Batch) -> Result<bool, AppendError> {
+    async fn write(
+        &self,
+        client: &Object,
+        lease: &Lease,
+        before: u64,
+        summary: &ThreadSummary,
+        batch: &Batch,
+    ) -> Result<bool, AppendError> {
         let statement = client.prepare_cached(APPEND).await.map_err(failed)?;
         let text = serde_json::to_string(summary).map_err(|error| AppendError::Database(error.to_string()))?;
         let column = |text: &Option<String>| text.as_deref().map(plain);
@@ -165,7 +172,7 @@ impl PostgresStore {
         }
         let mut summary = inherited(&transaction, parent, &segments, cut.ordinal).await.map_err(broken)?;
         summary.id = thread;
-        forked.base = Base { thread: segment.thread, ordinal: cut.ordinal, sum: String::new() };
+        forked.base = ForkBase { thread: segment.thread, ordinal: cut.ordinal, sum: String::new() };
         let facts = std::iter::once(Fact::from(forked)).chain(cut.close.map(Fact::from));
         let entries: Vec<Entry> = facts.zip(cut.ordinal + 1..).map(|(fact, seq)| Entry { seq, at, fact }).collect();
         let (config, pid) = (&self.0.config, i64::from(std::process::id()));
@@ -250,12 +257,13 @@ impl PostgresStore {
 async fn inherited(
     transaction: &deadpool_postgres::Transaction<'_>,
     parent: ThreadId,
-    segments: &[super::read::Segment],
+    segments: &[super::read::RowSegment],
     ordinal: u64,
-) -> Result<Summary, tokio_postgres::Error> {
+) -> Result<ThreadSummary, tokio_postgres::Error> {
     let text = "select summary from outpost_threads where id = $1";
     let row = transaction.query_opt(text, &[&parent.to_string()]).await?;
-    let mut summary: Summary = row.and_then(|row| serde_json::from_str(row.get(0)).ok()).unwrap_or_else(|| Summary::new(parent));
+    let mut summary: ThreadSummary =
+        row.and_then(|row| serde_json::from_str(row.get(0)).ok()).unwrap_or_else(|| ThreadSummary::new(parent));
     let mut turns = 0;
     for segment in segments {
         let until = segment.until.map_or(ordinal, |until| until.min(ordinal));
@@ -291,7 +299,7 @@ impl Batch {
             batch.bytes = batch.bytes.saturating_add(big(data.get().len() as u64));
             batch.data.push(data.get().to_owned());
             batch.kinds.push(kind);
-            batch.gives_birth |= gives_birth(entry);
+            batch.gives_birth |= materializes(entry);
             let mut words = plain(&words::searchable(entry));
             if !words.trim().is_empty() {
                 words.truncate(words.floor_char_boundary(WORDS));

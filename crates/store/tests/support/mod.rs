@@ -8,7 +8,7 @@ use outpost_store::{
     CommitConfig, Durability, LINE_LIMIT, Lease, LocalConfig, LocalStore, MemoryStore, Need, PostgresConfig, PostgresStore, Redactor, Store,
 };
 use outpost_thread::{
-    Entry, Fact, InputOrigin, InputReceived, ModelAnswered, ModelAsked, Raw, Seq, StepCaptured, ThreadCreated, ThreadId, Tokens,
+    Entry, Fact, InputOrigin, InputReceived, ModelAnswered, ModelAsked, Raw, Seq, StepCaptured, ThreadCreated, ThreadId, TokenTotals,
     TurnFinished, TurnId, TurnStarted, TurnStatus,
 };
 use serde_json::json;
@@ -130,7 +130,7 @@ pub fn plain_turn(number: u64) -> Vec<Fact> {
             calls: Vec::new(),
             complete: true,
             goes_on: false,
-            usage: Some(Tokens { input: 10, output: 5, total: 15, ..Tokens::default() }),
+            usage: Some(TokenTotals { input: 10, output: 5, total: 15, ..TokenTotals::default() }),
             response: None,
         }
         .into(),

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use outpost_thread::{
     ApprovalAnswered, ApprovalAsked, Call, CallFinished, CallOutcome, CallRequest, CallStarted, CallState, Context, ContextCompacted,
-    Decision, Entry, Fact, InputOrigin, InputReceived, Kept, Marker, ModelAnswered, ModelAsked, Raw, Settings, Step, StepCaptured, Thread,
-    ThreadCreated, ThreadId, Tokens, TurnFinished, TurnStarted, TurnStatus,
+    Decision, Entry, Fact, InputOrigin, InputReceived, Kept, Marker, ModelAnswered, ModelAsked, NextAction, Raw, Settings, StepCaptured,
+    Thread, ThreadCreated, ThreadId, TokenTotals, TurnFinished, TurnStarted, TurnStatus,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -123,7 +123,7 @@ impl Run {
 
     fn perform(&mut self) -> bool {
         match self.thread.next() {
-            Step::Idle => {
+            NextAction::Idle => {
                 // The user says the next thing, if there is one that was not said yet. Saying and starting are one write.
                 let next =
                     (0..self.script.turns.len()).map(|number| format!("input-{number}")).find(|name| !self.world.said.contains(name));
@@ -131,13 +131,13 @@ impl Run {
                 self.append(input(&name, None));
                 self.world.said.insert(name);
             }
-            Step::StartTurn { inputs } => {
+            NextAction::StartTurn { inputs } => {
                 // Named after its input, so that the same input always starts the same turn.
                 let first = inputs[0].id.as_str().strip_prefix("input-").map_or_else(|| "0".to_owned(), str::to_owned);
                 let ids: Vec<&str> = inputs.iter().map(|input| input.id.as_str()).collect();
                 self.append(turn_started(&format!("turn-{first}"), &ids));
             }
-            Step::AskModel { turn, step } => {
+            NextAction::AskModel { turn, step } => {
                 self.append(StepCaptured {
                     turn: turn.clone(),
                     step,
@@ -148,16 +148,16 @@ impl Run {
                 self.append(ModelAsked { turn: turn.clone(), step, model: None, provider: None });
                 self.answer(turn.as_str(), step);
             }
-            Step::Decide { turn, calls } => calls.iter().for_each(|call| self.decide(turn.as_str(), call)),
-            Step::RunCalls { turn, calls } => calls.iter().for_each(|call| self.run(turn.as_str(), call)),
-            Step::ReattachCalls { turn, calls, .. } => {
+            NextAction::Decide { turn, calls } => calls.iter().for_each(|call| self.decide(turn.as_str(), call)),
+            NextAction::RunCalls { turn, calls } => calls.iter().for_each(|call| self.run(turn.as_str(), call)),
+            NextAction::ReattachCalls { turn, calls, .. } => {
                 for call in calls {
                     // The process outlived its program: it is found by its id and not started again.
                     self.world.effects.entry(call.id.to_string()).or_insert(1);
                     self.end(turn.as_str(), &call, CallOutcome::Completed);
                 }
             }
-            Step::AwaitAnswer { approvals, .. } => {
+            NextAction::AwaitAnswer { approvals, .. } => {
                 for approval in approvals {
                     let call = approval.call.unwrap();
                     let decision = match self.scripted_call(call.as_str()) {
@@ -167,11 +167,11 @@ impl Run {
                     self.append(ApprovalAnswered { approval: approval.id, decision, detail: None });
                 }
             }
-            Step::Compact { turn, reason } => {
+            NextAction::Compact { turn, reason } => {
                 let kept = vec![Kept::Entry(2), Kept::Item(message("user", "<summary>what was said before</summary>"))];
                 self.append(ContextCompacted { turn: Some(turn), reason, kept, tokens: 1, window: 0 });
             }
-            Step::FinishTurn { turn, status } => self.append(turn_finished(Some(turn.as_str()), status)),
+            NextAction::FinishTurn { turn, status } => self.append(turn_finished(Some(turn.as_str()), status)),
         }
         true
     }
@@ -214,7 +214,7 @@ impl Run {
             calls: Vec::new(),
             complete: true,
             goes_on: !calls.is_empty(),
-            usage: Some(Tokens { input: 10, output: 10, total: 20 * (u64::from(step) + 1), ..Tokens::default() }),
+            usage: Some(TokenTotals { input: 10, output: 10, total: 20 * (u64::from(step) + 1), ..TokenTotals::default() }),
             response: None,
         });
     }

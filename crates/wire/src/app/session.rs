@@ -16,7 +16,7 @@ app_method!(
 pub struct InitializeParams {
     pub client_info: ClientInfo,
     #[serde(default)]
-    pub capabilities: Option<Capabilities>,
+    pub capabilities: Option<ClientCapabilities>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub struct ClientInfo {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Capabilities {
+pub struct ClientCapabilities {
     /// It may use what is not settled yet.
     pub experimental_api: bool,
     /// It does not want to hear these.

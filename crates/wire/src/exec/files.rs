@@ -59,7 +59,7 @@ impl Encode for ReadFileResponse {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Metadata {
+pub struct FileMetadata {
     pub is_directory: bool,
     pub is_file: bool,
     pub is_symlink: bool,
@@ -90,12 +90,12 @@ pub struct ReadDirectoryResponse {
     pub entries: Vec<DirectoryEntry>,
 }
 
-encode_with_serde!(Metadata, CanonicalizeResponse, ReadDirectoryResponse);
+encode_with_serde!(FileMetadata, CanonicalizeResponse, ReadDirectoryResponse);
 
 method!(ReadFile = "fs/readFile", ReadFileParams => ReadFileResponse);
 method!(WriteFile = "fs/writeFile", WriteFileParams => Empty);
 method!(CreateDirectory = "fs/createDirectory", CreateDirectoryParams => Empty);
-method!(GetMetadata = "fs/getMetadata", GetMetadataParams => Metadata);
+method!(GetMetadata = "fs/getMetadata", GetMetadataParams => FileMetadata);
 method!(Canonicalize = "fs/canonicalize", CanonicalizeParams => CanonicalizeResponse);
 method!(ReadDirectory = "fs/readDirectory", ReadDirectoryParams => ReadDirectoryResponse);
 method!(Remove = "fs/remove", RemoveParams => Empty);

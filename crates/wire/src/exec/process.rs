@@ -21,7 +21,7 @@ use crate::{encode_with_serde, method, notification};
 pub struct StartParams {
     pub process_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<Metadata>,
+    pub metadata: Option<ProcessMetadata>,
     pub argv: Vec<String>,
     pub cwd: PathUri,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ pub struct TerminalSize {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ProcessMetadata"))]
-pub struct Metadata {
+pub struct ProcessMetadata {
     #[serde(default, with = "uuid_text")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub thread_id: Option<Uuid>,
@@ -416,7 +416,7 @@ pub struct ProcessSummary {
     pub process_id: String,
     pub argv: Vec<String>,
     #[serde(default)]
-    pub metadata: Option<Metadata>,
+    pub metadata: Option<ProcessMetadata>,
     pub pid: Option<u32>,
     pub tty: bool,
     pub next_seq: u64,
@@ -528,7 +528,7 @@ mod tests {
 
     #[test]
     fn a_thread_id_is_a_uuid() {
-        let error = serde_json::from_str::<Metadata>(r#"{"threadId":"t"}"#).unwrap_err();
+        let error = serde_json::from_str::<ProcessMetadata>(r#"{"threadId":"t"}"#).unwrap_err();
         assert!(error.to_string().starts_with("threadId is not a UUID"), "{error}");
         let exited: ExitedParams = serde_json::from_str(r#"{"processId":"p","seq":1,"exitCode":0}"#).unwrap();
         assert_eq!(exited.sandbox_denied, None);

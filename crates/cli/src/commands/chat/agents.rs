@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use outpost_runtime::Runtime;
 use outpost_runtime::feed::Read;
-use outpost_runtime::live::{Event, LiveThread};
+use outpost_runtime::live::{LiveThread, ThreadEvent};
 use outpost_thread::{ApprovalAsked, ApprovalId, Fact, ThreadId};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
@@ -93,7 +93,7 @@ async fn watch(agent: LiveThread, sender: mpsc::UnboundedSender<AgentNews>) {
             }
         }
         let news = match feed.next().await {
-            Read::Event(Event::Entry(entry)) => match &entry.fact {
+            Read::Event(ThreadEvent::Entry(entry)) => match &entry.fact {
                 Fact::ApprovalAsked(asked) => AgentNews::Asked(agent.clone(), asked.clone()),
                 Fact::ApprovalAnswered(answered) => AgentNews::Answered(answered.approval.clone()),
                 Fact::TurnFinished(_) => AgentNews::Over(agent.id()),

@@ -6,13 +6,13 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// A line, and when it was typed.
-pub struct Typed {
+pub struct TypedLine {
     pub line: String,
     pub at: Instant,
 }
 
 pub struct Keyboard {
-    lines: mpsc::Receiver<Typed>,
+    lines: mpsc::Receiver<TypedLine>,
     pub is_terminal: bool,
 }
 
@@ -32,21 +32,21 @@ impl Keyboard {
                     }
                     None => {
                         whole.push_str(&line);
-                        if sender.blocking_send(Typed { line: std::mem::take(&mut whole), at: Instant::now() }).is_err() {
+                        if sender.blocking_send(TypedLine { line: std::mem::take(&mut whole), at: Instant::now() }).is_err() {
                             return;
                         }
                     }
                 }
             }
             if !whole.is_empty() {
-                let _ = sender.blocking_send(Typed { line: whole, at: Instant::now() });
+                let _ = sender.blocking_send(TypedLine { line: whole, at: Instant::now() });
             }
         });
         Self { lines, is_terminal: std::io::stdin().is_terminal() }
     }
 
     /// The next line; nothing at the end of input.
-    pub async fn line(&mut self) -> Option<Typed> {
+    pub async fn line(&mut self) -> Option<TypedLine> {
         self.lines.recv().await
     }
 }

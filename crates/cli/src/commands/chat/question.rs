@@ -8,7 +8,7 @@ use outpost_thread::{ApprovalAsked, ApprovalId, Decision, Raw, ThreadId};
 use outpost_wire::shown::Form;
 use serde_json::{Map, Value, json};
 
-use crate::frame::{Row, cut, line, lines, word};
+use crate::frame::{FrameRow, cut, line, lines, word};
 
 /// More than this of what is asked about is folded: it must be looked at before it is allowed.
 const ROWS: usize = 16;
@@ -19,7 +19,7 @@ const FOLDED_CHARACTERS: usize = 300;
 /// What is shown of a text that is no part of what will be done.
 const REMARK: usize = 400;
 
-pub struct Question {
+pub struct ChatQuestion {
     /// Who asks, if it is an agent that the thread made.
     pub agent: Option<LiveThread>,
     approval: ApprovalId,
@@ -47,20 +47,20 @@ struct Consent {
     is_unfolded: bool,
 }
 
-pub struct Answer {
+pub struct ApprovalAnswer {
     pub approval: ApprovalId,
     pub decision: Decision,
     pub detail: Option<Raw>,
 }
 
 /// What a line comes to.
-pub enum Taken {
-    Answer(Answer),
+pub enum LineMeaning {
+    Answer(ApprovalAnswer),
     /// It is asked again, or there is more to ask; with a word about it.
     Again(Option<String>),
 }
 
-impl Question {
+impl ChatQuestion {
     pub fn new(asked: &ApprovalAsked) -> Self {
         let detail: Value = asked.detail.as_ref().and_then(|detail| detail.read().ok()).unwrap_or_default();
         let kind = match asked.kind.as_str() {
@@ -86,14 +86,14 @@ impl Question {
     }
 
     /// What to show.
-    pub fn rows(&self) -> Vec<Row> {
-        let asker = self.agent.as_ref().map(|agent| Row::Own(format!("Agent {} asks:", agent.id())));
+    pub fn rows(&self) -> Vec<FrameRow> {
+        let asker = self.agent.as_ref().map(|agent| FrameRow::Own(format!("Agent {} asks:", agent.id())));
         asker.into_iter().chain(self.asked()).collect()
     }
 
-    fn asked(&self) -> Vec<Row> {
-        let own = |text: &str| Row::Own(text.to_owned());
-        let theirs = |text: &str| lines(text, Form::Text).into_iter().map(Row::Theirs).collect::<Vec<_>>();
+    fn asked(&self) -> Vec<FrameRow> {
+        let own = |text: &str| FrameRow::Own(text.to_owned());
+        let theirs = |text: &str| lines(text, Form::Text).into_iter().map(FrameRow::Theirs).collect::<Vec<_>>();
         match &self.kind {
             Kind::Consent(consent) => consent.rows(),
             Kind::Input { questions, answers } => {
@@ -102,71 +102,72 @@ impl Question {
                 rows.extend(theirs(&text(&question["question"])));
                 for (number, option) in (1..).zip(options(question)) {
                     let (label, description) = (line(&text(&option["label"])), line(&text(&option["description"])));
-                    rows.push(Row::Theirs(format!("  {number}  {label}  {description}")));
+                    rows.push(FrameRow::Theirs(format!("  {number}  {label}  {description}")));
                 }
                 rows
             }
             Kind::Form { server, request, members, content } => {
                 let mut rows = Vec::new();
                 if content.is_empty() {
-                    rows.push(Row::Own(format!("MCP server {} asks:", word(server))));
+                    rows.push(FrameRow::Own(format!("MCP server {} asks:", word(server))));
                     rows.extend(theirs(&text(&request["message"])));
-                    rows.extend(request["url"].as_str().map(|url| Row::Theirs(format!("  {}", word(url)))));
+                    rows.extend(request["url"].as_str().map(|url| FrameRow::Theirs(format!("  {}", word(url)))));
                 }
                 match members.get(content.len()) {
                     Some((name, schema)) => {
                         let title = schema["description"].as_str().or(schema["title"].as_str()).unwrap_or(name);
-                        rows.push(Row::Theirs(format!("{}:", cut(&line(title), REMARK))));
+                        rows.push(FrameRow::Theirs(format!("{}:", cut(&line(title), REMARK))));
                         rows.push(own("Enter alone says no"));
                     }
                     None => rows.push(own("[y]es, Enter says no")),
                 }
                 rows
             }
-            Kind::Foreign { tool } => vec![Row::Own(format!(
+            Kind::Foreign { tool } => vec![FrameRow::Own(format!(
                 "The agent calls the tool {} of another program; that cannot be answered here. Enter says no.",
                 cut(&word(tool), REMARK)
             ))],
         }
     }
 
-    pub fn take(&mut self, typed: &str) -> Taken {
-        let answer = |approval: &ApprovalId, decision, detail| Taken::Answer(Answer { approval: approval.clone(), decision, detail });
+    pub fn take(&mut self, typed: &str) -> LineMeaning {
+        let answer =
+            |approval: &ApprovalId, decision, detail| LineMeaning::Answer(ApprovalAnswer { approval: approval.clone(), decision, detail });
         match &mut self.kind {
             Kind::Consent(consent) => match consent.take(typed) {
                 Ok(decision) => answer(&self.approval, decision, None),
-                Err(note) => Taken::Again(note),
+                Err(note) => LineMeaning::Again(note),
             },
             Kind::Input { questions, answers } => {
-                let Some(question) = questions.get(answers.len()) else { return Taken::Again(None) };
+                let Some(question) = questions.get(answers.len()) else { return LineMeaning::Again(None) };
                 let chosen = typed.parse::<usize>().ok().and_then(|number| options(question).get(number.checked_sub(1)?).cloned());
                 let given = chosen.map_or_else(|| typed.to_owned(), |option| text(&option["label"]));
                 let id = question["id"].as_str().map_or_else(|| answers.len().to_string(), str::to_owned);
                 answers.insert(id, given.into());
                 if answers.len() < questions.len() {
-                    return Taken::Again(None);
+                    return LineMeaning::Again(None);
                 }
                 answer(&self.approval, Decision::Approved, Some(Raw::from(json!({"answers": answers}))))
             }
             Kind::Form { members, content, .. } => {
                 if typed.is_empty() {
-                    return Taken::Answer(self.refusal());
+                    return LineMeaning::Answer(self.refusal());
                 }
                 if let Some((name, schema)) = members.get(content.len()) {
-                    let Some(value) = value_of(schema, typed) else { return Taken::Again(None) };
+                    let Some(value) = value_of(schema, typed) else { return LineMeaning::Again(None) };
                     content.insert(name.clone(), value);
                     if content.len() < members.len() {
-                        return Taken::Again(None);
+                        return LineMeaning::Again(None);
                     }
                 }
                 answer(&self.approval, Decision::Approved, Some(Raw::from(json!({"content": content}))))
             }
-            Kind::Foreign { .. } => Taken::Answer(self.refusal()),
+            Kind::Foreign { .. } => LineMeaning::Answer(self.refusal()),
         }
     }
 
-    pub fn refusal(&self) -> Answer {
-        Answer { approval: self.approval.clone(), decision: Decision::Denied, detail: None }
+    pub fn refusal(&self) -> ApprovalAnswer {
+        ApprovalAnswer { approval: self.approval.clone(), decision: Decision::Denied, detail: None }
     }
 }
 
@@ -229,18 +230,18 @@ impl Consent {
         (is_long && !self.is_unfolded).then_some(hidden)
     }
 
-    fn rows(&self) -> Vec<Row> {
-        let mut rows = vec![Row::Own(self.title.to_owned())];
+    fn rows(&self) -> Vec<FrameRow> {
+        let mut rows = vec![FrameRow::Own(self.title.to_owned())];
         match self.folded() {
-            None => rows.extend(self.what.iter().cloned().map(Row::Theirs)),
+            None => rows.extend(self.what.iter().cloned().map(FrameRow::Theirs)),
             Some((lines, characters)) => {
-                rows.extend(self.what.iter().take(FOLDED_ROWS).map(|line| Row::Theirs(cut(line, FOLDED_CHARACTERS))));
-                rows.push(Row::Own(format!("… {lines} more lines, {characters} more characters; v shows all of it")));
+                rows.extend(self.what.iter().take(FOLDED_ROWS).map(|line| FrameRow::Theirs(cut(line, FOLDED_CHARACTERS))));
+                rows.push(FrameRow::Own(format!("… {lines} more lines, {characters} more characters; v shows all of it")));
             }
         }
-        rows.extend(self.facts.iter().map(|(name, fact)| Row::Fact(name, fact.clone())));
+        rows.extend(self.facts.iter().map(|(name, fact)| FrameRow::Fact(name, fact.clone())));
         let view = if self.folded().is_some() { "[v]iew all of it first, " } else { "" };
-        rows.push(Row::Own(format!("Allow? {view}{}, [a]lways in this thread, [n]o, [s]top the turn", self.yes)));
+        rows.push(FrameRow::Own(format!("Allow? {view}{}, [a]lways in this thread, [n]o, [s]top the turn", self.yes)));
         rows
     }
 

@@ -9,14 +9,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt, stdin};
 use tokio::process::Command;
 
-use super::players::Scratch;
-use crate::Process;
-use crate::signals::Signals;
+use super::players::DemoDirectory;
+use crate::ProcessContext;
+use crate::signals::ForwardedSignals;
 
 /// Starts the demo in a process group of its own, so that a signal to ours does not take both at once.
-pub async fn watch(own: &Process) -> anyhow::Result<u8> {
-    let mut signals = Signals::listen()?;
-    let scratch = Scratch::new()?;
+pub async fn watch(own: &ProcessContext) -> anyhow::Result<u8> {
+    let mut signals = ForwardedSignals::listen()?;
+    let scratch = DemoDirectory::new()?;
     let program = std::env::current_exe().context("this program does not know where it is")?;
     let settings = own.settings.iter().flat_map(|setting| ["-c".to_owned(), setting.clone()]);
     let stage: [OsString; 3] = ["demo".into(), "--stage".into(), scratch.path().into()];

@@ -41,7 +41,7 @@ pub struct Company {
 }
 
 /// A run of `outpost exec --json`.
-pub struct Run {
+pub struct DemoRun {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
     log: PathBuf,
@@ -88,20 +88,20 @@ impl Company {
     }
 
     /// A new thread here and there, and its first turn.
-    pub fn begin(&self, prompt: &str) -> anyhow::Result<Run> {
+    pub fn begin(&self, prompt: &str) -> anyhow::Result<DemoRun> {
         let (here, there) = (format!("local={}", self.local.display()), format!("worker={}", self.worker.display()));
         let mode = if self.no_sandbox.is_some() { "danger-full-access" } else { "workspace-write" };
         self.exec(&["-e", &here, "-e", &there, "--provider", "offline", "--sandbox", mode, "--thread-source", "demo", prompt])
     }
 
     /// The thread again; without a prompt, what it was at.
-    pub fn resume(&self, thread: &str, prompt: Option<&str>) -> anyhow::Result<Run> {
+    pub fn resume(&self, thread: &str, prompt: Option<&str>) -> anyhow::Result<DemoRun> {
         let mut arguments = vec!["resume", thread];
         arguments.extend(prompt);
         self.exec(&arguments)
     }
 
-    fn exec(&self, arguments: &[&str]) -> anyhow::Result<Run> {
+    fn exec(&self, arguments: &[&str]) -> anyhow::Result<DemoRun> {
         let attached = format!("worker={}", self.cable.url());
         let log_file = self.scratch.join("exec.log");
         let mut child = self
@@ -113,7 +113,7 @@ impl Company {
             .spawn()
             .context("this program cannot be started again")?;
         let out = child.stdout.take().context("the program cannot be heard")?;
-        Ok(Run { child, lines: BufReader::new(out).lines(), log: log_file, read: Vec::new() })
+        Ok(DemoRun { child, lines: BufReader::new(out).lines(), log: log_file, read: Vec::new() })
     }
 
     /// This program as a user starts it, with the home of the user who started the demo.
@@ -160,7 +160,7 @@ impl Company {
     }
 }
 
-impl Run {
+impl DemoRun {
     /// The id of the thread.
     pub async fn thread(&mut self, within: Duration) -> anyhow::Result<String> {
         while let Some(line) = self.next(within).await? {
@@ -210,9 +210,9 @@ fn plain(program: &Path, scratch: &Path) -> Command {
 }
 
 /// A throw-away directory. Not below `/tmp`, where every sandbox may write.
-pub struct Scratch(PathBuf);
+pub struct DemoDirectory(PathBuf);
 
-impl Scratch {
+impl DemoDirectory {
     pub fn new() -> anyhow::Result<Self> {
         let name = format!("outpost-demo-{}", &Uuid::new_v4().simple().to_string()[..8]);
         let mut places = vec![PathBuf::from("/var/tmp"), std::env::temp_dir()];

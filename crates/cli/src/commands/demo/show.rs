@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 
 use rustix::termios::tcgetwinsize;
 
-use crate::Process;
+use crate::ProcessContext;
 use crate::out;
 
 /// So wide a turn is, and everything on a terminal.
@@ -22,7 +22,7 @@ pub struct Show {
 }
 
 impl Show {
-    pub fn new(own: &Process) -> Self {
+    pub fn new(own: &ProcessContext) -> Self {
         let is_set = |name: &str| own.variables.get(name).is_some_and(|value| !value.is_empty());
         let dumb = own.variables.get("TERM").is_none_or(|term| term == "dumb");
         let width = tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);

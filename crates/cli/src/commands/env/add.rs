@@ -4,17 +4,17 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use outpost_environment::Definition;
-use outpost_environment::config::edit::{self, Member, NewEntry};
+use outpost_environment::config::edit::{self, EditedMember, NewEntry};
 use outpost_wire::EnvironmentId;
 
 use super::ssh::{self, attended};
 use super::{change, check, say};
-use crate::Process;
+use crate::ProcessContext;
 use crate::env_args::AddArguments;
 use crate::environments::Known;
 use crate::home::Home;
 
-pub async fn run(arguments: AddArguments, own: &Process) -> anyhow::Result<u8> {
+pub async fn run(arguments: AddArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let known = Known::load(&own.variables)?;
     known.snapshot()?;
     if !known.from_file {
@@ -69,7 +69,7 @@ fn entry(arguments: &AddArguments) -> anyhow::Result<NewEntry> {
     let mut members = Vec::new();
     let mut text = |key: &'static str, value: Option<&String>| {
         if let Some(value) = value {
-            members.push((key, Member::Text(value.clone())));
+            members.push((key, EditedMember::Text(value.clone())));
         }
     };
     text("ssh", way.ssh.as_ref());
@@ -96,8 +96,8 @@ fn entry(arguments: &AddArguments) -> anyhow::Result<NewEntry> {
         if command.trim().is_empty() {
             bail!("the command of --via is empty");
         }
-        members.push(("program", Member::Text("/bin/sh".into())));
-        members.push(("args", Member::Texts(vec!["-c".into(), command.clone()])));
+        members.push(("program", EditedMember::Text("/bin/sh".into())));
+        members.push(("args", EditedMember::Texts(vec!["-c".into(), command.clone()])));
     }
     let lists = [
         ("args", &arguments.ssh_args),
@@ -108,16 +108,16 @@ fn entry(arguments: &AddArguments) -> anyhow::Result<NewEntry> {
         ("devices", &policy.devices),
     ];
     for (key, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
-        members.push((key, Member::Texts(list.clone())));
+        members.push((key, EditedMember::Texts(list.clone())));
     }
     if let Some(seconds) = arguments.setup_timeout {
-        members.push(("setup_timeout_sec", Member::Number(seconds)));
+        members.push(("setup_timeout_sec", EditedMember::Number(seconds)));
     }
     if let Some(file) = &arguments.token_file {
-        members.push(("token_file", Member::Text(written(file)?)));
+        members.push(("token_file", EditedMember::Text(written(file)?)));
     }
     if let Some(connect) = arguments.connect {
-        members.push(("connect", Member::Text(connect.name().into())));
+        members.push(("connect", EditedMember::Text(connect.name().into())));
     }
     Ok(NewEntry { id, members })
 }

@@ -13,7 +13,7 @@ use outpost_wire::intent::{Attachment, EnvironmentId};
 use serde_json::{Value, json};
 
 use super::{print, say, table};
-use crate::Process;
+use crate::ProcessContext;
 use crate::commands::{FAILED, UNREACHABLE};
 use crate::env_args::CheckArguments;
 use crate::environments::{self, Known};
@@ -22,7 +22,7 @@ use crate::reach::{self, Caller};
 
 const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(10) };
 
-pub async fn run(arguments: CheckArguments, own: &Process) -> anyhow::Result<u8> {
+pub async fn run(arguments: CheckArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let (names, asleep, nameless) = match arguments.names.as_slice() {
         [] => {
             let known = Known::load(&own.variables)?;
@@ -36,13 +36,18 @@ pub async fn run(arguments: CheckArguments, own: &Process) -> anyhow::Result<u8>
     };
     // One that is down holds up no other.
     let mut found = join_all(names.iter().map(|name| check(name, own))).await;
-    found.extend(nameless.into_iter().map(|wrong| Found { name: wrong.label(), answer: Err(wrong.reason), state: "failed", code: FAILED }));
+    found.extend(nameless.into_iter().map(|wrong| CheckedEnvironment {
+        name: wrong.label(),
+        answer: Err(wrong.reason),
+        state: "failed",
+        code: FAILED,
+    }));
     if arguments.json {
-        let all: Vec<Value> = found.iter().map(Found::json).collect();
+        let all: Vec<Value> = found.iter().map(CheckedEnvironment::json).collect();
         print(&json!({"environments": all}).to_string())?;
     } else {
-        table(&std::iter::once(Found::heading()).chain(found.iter().map(Found::row)).collect::<Vec<_>>())?;
-        found.iter().filter_map(Found::complaint).try_for_each(|complaint| out::print_shown(&complaint))?;
+        table(&std::iter::once(CheckedEnvironment::heading()).chain(found.iter().map(CheckedEnvironment::row)).collect::<Vec<_>>())?;
+        found.iter().filter_map(CheckedEnvironment::complaint).try_for_each(|complaint| out::print_shown(&complaint))?;
         for id in asleep {
             say(&format!("`{id}` is connected only when asked for; `outpost env check {id}` asks"));
         }
@@ -51,7 +56,7 @@ pub async fn run(arguments: CheckArguments, own: &Process) -> anyhow::Result<u8>
 }
 
 /// How one environment stands.
-pub struct Found {
+pub struct CheckedEnvironment {
     name: String,
     answer: Result<Answer, String>,
     /// One word for how it stands.
@@ -67,7 +72,7 @@ struct Answer {
     latency: Duration,
 }
 
-pub async fn check(name: &str, own: &Process) -> Found {
+pub async fn check(name: &str, own: &ProcessContext) -> CheckedEnvironment {
     let (answer, state, code) = match ask(name, own).await {
         Ok(answer) => (Ok(answer), "ready", 0),
         Err(error) => {
@@ -77,10 +82,10 @@ pub async fn check(name: &str, own: &Process) -> Found {
             (Err(format!("{error:#}")), state, if there.is_none() { FAILED } else { UNREACHABLE })
         }
     };
-    Found { name: name.to_owned(), answer, state, code }
+    CheckedEnvironment { name: name.to_owned(), answer, state, code }
 }
 
-async fn ask(name: &str, own: &Process) -> anyhow::Result<Answer> {
+async fn ask(name: &str, own: &ProcessContext) -> anyhow::Result<Answer> {
     let reached = reach::named(name, CALLER, own)?;
     let start = Instant::now();
     let info = reached.connect().await?;
@@ -123,7 +128,7 @@ async fn try_sandbox(environment: &Environment, info: &EnvironmentInfo) -> anyho
     Ok(())
 }
 
-impl Found {
+impl CheckedEnvironment {
     fn heading() -> Vec<String> {
         ["NAME", "STATE", "EXECUTOR", "VERSION", "SHELL", "DIRECTORY", "CONNECT", "LATENCY"].map(String::from).to_vec()
     }

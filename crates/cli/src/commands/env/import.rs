@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use outpost_wire::EnvironmentId;
 
 use super::{add, say, table};
-use crate::Process;
+use crate::ProcessContext;
 use crate::commands::FAILED;
 use crate::env_args::{AddArguments, ImportArguments, WayArguments};
 use crate::environments::Known;
@@ -18,7 +18,7 @@ use crate::out::aside;
 /// Files that include each other are followed so far.
 const DEPTH: usize = 16;
 
-pub async fn run(arguments: ImportArguments, own: &Process) -> anyhow::Result<u8> {
+pub async fn run(arguments: ImportArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let home = std::env::var_os("HOME").map(PathBuf::from).context("HOME is not set, so there is no ~/.ssh/config")?;
     let config = arguments.ssh_config.clone().unwrap_or_else(|| home.join(".ssh/config"));
     let text = std::fs::read_to_string(&config).with_context(|| format!("cannot read {}", config.display()))?;

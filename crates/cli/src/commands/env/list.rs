@@ -4,11 +4,11 @@ use outpost_environment::{ConnectPolicy, Definition};
 use serde_json::{Value, json};
 
 use super::{print, say, table};
-use crate::Process;
+use crate::ProcessContext;
 use crate::env_args::ListArguments;
 use crate::environments::Known;
 
-pub fn run(arguments: &ListArguments, own: &Process) -> anyhow::Result<u8> {
+pub fn run(arguments: &ListArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let known = Known::load(&own.variables)?;
     let snapshot = known.snapshot()?;
     let default = snapshot.default_id();

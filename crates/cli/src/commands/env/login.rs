@@ -9,7 +9,7 @@ use outpost_environment::route::master_name;
 use outpost_wire::EnvironmentId;
 
 use super::{check, say};
-use crate::Process;
+use crate::ProcessContext;
 use crate::env_args::LoginArguments;
 use crate::environments::Known;
 use crate::home::local_directories;
@@ -17,7 +17,7 @@ use crate::home::local_directories;
 /// The longest path that ssh can make a socket of; it makes it under a longer name first.
 const MAX_PATH: usize = 107 - 17;
 
-pub async fn run(arguments: &LoginArguments, own: &Process) -> anyhow::Result<u8> {
+pub async fn run(arguments: &LoginArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let id = EnvironmentId::parse(&arguments.name)?;
     let known = Known::load(&own.variables)?;
     let definition = known.definition(&id)?;

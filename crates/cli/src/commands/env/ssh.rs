@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use outpost_environment::Progress;
-use outpost_environment::bootstrap::{Binary, Far, Transport, digest, file_name};
+use outpost_environment::TransferProgress;
+use outpost_environment::bootstrap::{Binary, Far, ScriptTransport, digest, file_name};
 use outpost_environment::route::{Manner, Route, master_name};
 
 use super::say;
@@ -15,9 +15,9 @@ use crate::progress::{ProgressBar, size};
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A place on whose way the user can be asked for a password.
-pub fn attended(route: Route) -> Transport {
+pub fn attended(route: Route) -> ScriptTransport {
     let manner = Manner { master: master(&route), attended: true, ..Manner::default() };
-    Transport { route, manner }
+    ScriptTransport { route, manner }
 }
 
 /// The socket of a shared ssh connection, if there is one.
@@ -27,14 +27,14 @@ fn master(route: &Route) -> Option<PathBuf> {
 }
 
 /// Sees to it that there is a program of ours in a place, and says what was done for that.
-pub async fn bring(transport: &Transport, binary: Option<&Path>) -> anyhow::Result<()> {
+pub async fn bring(transport: &ScriptTransport, binary: Option<&Path>) -> anyhow::Result<()> {
     let name = transport.name();
     let far = transport.probe().await?;
     say(&format!("{name} is {} {}, {}, {}", far.os, far.arch, far.libc, shown(&far.shell)));
     match needed(&far, binary).await? {
         Needed::Nothing(why) => say(&format!("{why}; nothing is copied")),
         Needed::Program(binary) => {
-            let progress = Arc::new(Progress::of(binary.bytes.len() as u64));
+            let progress = Arc::new(TransferProgress::of(binary.bytes.len() as u64));
             let bar = ProgressBar::start(progress.clone(), name);
             let installed = transport.install(&binary, VERSION, |bytes| progress.add(bytes as u64)).await;
             drop(bar);
@@ -46,7 +46,7 @@ pub async fn bring(transport: &Transport, binary: Option<&Path>) -> anyhow::Resu
 }
 
 /// The same in the background, where only errors are shown.
-pub async fn carry(transport: Transport) -> Result<(), String> {
+pub async fn carry(transport: ScriptTransport) -> Result<(), String> {
     let carried = async {
         let far = transport.probe().await?;
         if let Needed::Program(binary) = needed(&far, None).await? {

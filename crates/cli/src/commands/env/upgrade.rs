@@ -6,14 +6,14 @@ use outpost_wire::EnvironmentId;
 
 use super::ssh::{attended, bring};
 use super::{check, say};
-use crate::Process;
+use crate::ProcessContext;
 use crate::commands::FAILED;
 use crate::env_args::UpgradeArguments;
 use crate::environments::Known;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub async fn run(arguments: &UpgradeArguments, own: &Process) -> anyhow::Result<u8> {
+pub async fn run(arguments: &UpgradeArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let known = Known::load(&own.variables)?;
     let ids: Vec<EnvironmentId> = match arguments.all {
         true => known.snapshot()?.entries.iter().map(|entry| entry.id.clone()).collect(),
@@ -48,7 +48,7 @@ pub async fn run(arguments: &UpgradeArguments, own: &Process) -> anyhow::Result<
     Ok(worst)
 }
 
-async fn one(id: &EnvironmentId, route: Route, arguments: &UpgradeArguments, own: &Process) -> anyhow::Result<u8> {
+async fn one(id: &EnvironmentId, route: Route, arguments: &UpgradeArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let transport = attended(route);
     bring(&transport, arguments.binary.as_deref()).await?;
     if arguments.now {

@@ -3,24 +3,24 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use outpost_environment::{Change, News};
+use outpost_environment::{RegistryChange, RegistryNews};
 use outpost_wire::EnvironmentId;
 use serde_json::{Value, json};
 
 use super::print;
-use crate::Process;
+use crate::ProcessContext;
 use crate::confinement::configured_limits;
 use crate::env_args::WatchArguments;
 use crate::environments::{self, Known};
 use crate::out::{ReaderGone, is_unread, on_line, print_shown};
 use crate::reach::{self, Caller};
-use crate::signals::Signals;
+use crate::signals::ForwardedSignals;
 
 const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(600) };
 /// How often standard output is checked for a reader: there may be no event for days.
 const LOOK: Duration = Duration::from_secs(1);
 
-pub async fn run(arguments: WatchArguments, own: &Process) -> anyhow::Result<u8> {
+pub async fn run(arguments: WatchArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let changes = environments::watch();
     let known = Known::load(&own.variables)?;
     known.snapshot()?;
@@ -30,7 +30,7 @@ pub async fn run(arguments: WatchArguments, own: &Process) -> anyhow::Result<u8>
     }
     let (local, executor) = reach::local(configured_limits(&own.settings)?, own)?;
     let registry = known.registry(CALLER.options(own), local)?;
-    let mut signals = Signals::listen().context("signals cannot be taken")?;
+    let mut signals = ForwardedSignals::listen().context("signals cannot be taken")?;
     let mut watcher = registry.watch();
     let _file = known.follow(changes, &registry);
     for handle in ids.iter().filter_map(|id| registry.get(id)) {
@@ -52,25 +52,25 @@ pub async fn run(arguments: WatchArguments, own: &Process) -> anyhow::Result<u8>
     ended
 }
 
-fn tell(change: &Change, wanted: &[EnvironmentId], as_json: bool) -> anyhow::Result<()> {
+fn tell(change: &RegistryChange, wanted: &[EnvironmentId], as_json: bool) -> anyhow::Result<()> {
     let is_wanted = |id: &EnvironmentId| wanted.is_empty() || wanted.contains(id);
     let (id, text, mut value) = match &change.news {
-        News::Environment { id, generation, standing, event } => {
+        RegistryNews::Environment { id, generation, standing, event } => {
             let (state, reason) = (standing.word(), standing.reason());
             let value = json!({"event": format!("{event:?}").to_lowercase(), "generation": generation, "state": state, "reason": reason});
             (Some(id), reason.map_or_else(|| state.to_owned(), |reason| format!("{state}: {reason}")), value)
         }
-        News::OtherExecutor { id, generation, was, now } => {
+        RegistryNews::OtherExecutor { id, generation, was, now } => {
             let text = format!("another executor answers: {} was {}", name(&now.executor_id), name(&was.executor_id));
             let value = json!({"event": "otherExecutor", "generation": generation, "was": was.executor_id, "now": now.executor_id});
             (Some(id), text, value)
         }
-        News::Lost { id, generation, processes, reason } => {
+        RegistryNews::Lost { id, generation, processes, reason } => {
             let value = json!({"event": "lost", "generation": generation, "processes": processes, "reason": reason});
             (Some(id), format!("lost {}: {reason}", processes.join(", ")), value)
         }
-        News::Configured => (None, "the configuration was taken over".into(), json!({"event": "configured"})),
-        News::Misconfigured { reason } => {
+        RegistryNews::Configured => (None, "the configuration was taken over".into(), json!({"event": "configured"})),
+        RegistryNews::Misconfigured { reason } => {
             (None, format!("the configuration is not used: {reason}"), json!({"event": "misconfigured", "reason": reason}))
         }
     };

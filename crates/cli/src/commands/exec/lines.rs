@@ -5,24 +5,24 @@
 
 use std::collections::HashMap;
 
-use outpost_runtime::live::Event;
+use outpost_runtime::live::ThreadEvent;
 use outpost_runtime::mcp::McpEvent;
-use outpost_runtime::model::Progress;
+use outpost_runtime::model::ModelProgress;
 use outpost_runtime::tools::output::HeadTail;
-use outpost_thread::{CallFinished, CallId, CallOutcome, CallStarted, Fact, Raw, Thread, Tokens, TurnFinished, said};
+use outpost_thread::{CallFinished, CallId, CallOutcome, CallStarted, Fact, Raw, Thread, TokenTotals, TurnFinished, said};
 use serde_json::Value;
 
-use super::shapes::{Change, Item, Line, Message, SCHEMA_VERSION, Status, Todo};
-use crate::screen::why;
+use super::shapes::{FileChangeShape, ItemShape, LineShape, MessageShape, SCHEMA_VERSION, StatusShape, Todo};
+use crate::render::why;
 
 /// So many tokens of a command's output are told, its beginning and its end.
 const OUTPUT: usize = 1 << 18;
 
 #[derive(Default)]
-pub struct Lines {
+pub struct JsonLines {
     items: usize,
     /// Of the whole thread.
-    usage: Tokens,
+    usage: TokenTotals,
     calls: HashMap<CallId, Call>,
     /// The plan of the running turn: its item, and its steps as they were told last.
     plan: Option<(String, Vec<Todo>)>,
@@ -40,62 +40,62 @@ struct Call {
 
 enum Kind {
     Command { command: String, output: HeadTail },
-    Files { changes: Vec<Change> },
+    Files { changes: Vec<FileChangeShape> },
     Mcp { detail: Value },
 }
 
-impl Lines {
+impl JsonLines {
     /// The first lines: which thread it is, and what is under way in it.
-    pub fn begin(&mut self, thread: &Thread) -> Vec<Line> {
+    pub fn begin(&mut self, thread: &Thread) -> Vec<LineShape> {
         self.usage = thread.usage.total;
-        let mut lines = vec![Line::ThreadStarted { thread_id: thread.id, schema_version: SCHEMA_VERSION }];
+        let mut lines = vec![LineShape::ThreadStarted { thread_id: thread.id, schema_version: SCHEMA_VERSION }];
         if let Some(turn) = &thread.turn {
-            lines.push(Line::TurnStarted {});
+            lines.push(LineShape::TurnStarted {});
             lines.extend(turn.calls.iter().filter_map(|call| self.call_started(call.started.as_ref()?)));
         }
         lines
     }
 
-    pub fn event(&mut self, event: &Event) -> Vec<Line> {
+    pub fn event(&mut self, event: &ThreadEvent) -> Vec<LineShape> {
         match event {
-            Event::Entry(entry) => self.fact(&entry.fact),
-            Event::Output { call, bytes } => {
+            ThreadEvent::Entry(entry) => self.fact(&entry.fact),
+            ThreadEvent::Output { call, bytes } => {
                 if let Some(Call { kind: Kind::Command { output, .. }, .. }) = self.calls.get_mut(call) {
                     output.push(bytes);
                 }
                 vec![]
             }
-            Event::ProcessEnded { call, exit_code } => self.process_ended(call, *exit_code).into_iter().collect(),
-            Event::Progress { progress: Progress::Retrying { attempt, of, reason }, .. } => {
+            ThreadEvent::ProcessEnded { call, exit_code } => self.process_ended(call, *exit_code).into_iter().collect(),
+            ThreadEvent::Progress { progress: ModelProgress::Retrying { attempt, of, reason }, .. } => {
                 vec![self.warning(format!("{reason}; asking again ({attempt} of {of})"))]
             }
-            Event::Mcp(McpEvent::Startup { server, error: Some(error), .. }) => {
+            ThreadEvent::Mcp(McpEvent::Startup { server, error: Some(error), .. }) => {
                 vec![self.warning(format!("MCP server `{server}`: {error}"))]
             }
-            Event::Mcp(McpEvent::Warning { message }) | Event::Warning { message } => vec![self.warning(message.clone())],
-            Event::Progress { .. } | Event::Mcp(_) | Event::Status(_) => vec![],
+            ThreadEvent::Mcp(McpEvent::Warning { message }) | ThreadEvent::Warning { message } => vec![self.warning(message.clone())],
+            ThreadEvent::Progress { .. } | ThreadEvent::Mcp(_) | ThreadEvent::Status(_) => vec![],
         }
     }
 
     /// Something that did not end the turn.
-    pub fn warning(&mut self, message: String) -> Line {
+    pub fn warning(&mut self, message: String) -> LineShape {
         let id = self.next_item();
-        Line::ItemCompleted { item: Item::Error { id, message } }
+        LineShape::ItemCompleted { item: ItemShape::Error { id, message } }
     }
 
-    fn fact(&mut self, fact: &Fact) -> Vec<Line> {
+    fn fact(&mut self, fact: &Fact) -> Vec<LineShape> {
         match fact {
-            Fact::TurnStarted(_) => vec![Line::TurnStarted {}],
+            Fact::TurnStarted(_) => vec![LineShape::TurnStarted {}],
             Fact::ModelAnswered(answered) => {
                 self.usage = self.usage.plus(answered.usage.unwrap_or_default());
-                answered.items.iter().filter_map(|item| self.answered(item)).map(|item| Line::ItemCompleted { item }).collect()
+                answered.items.iter().filter_map(|item| self.answered(item)).map(|item| LineShape::ItemCompleted { item }).collect()
             }
             Fact::CallStarted(started) => self.call_started(started).into_iter().collect(),
             Fact::CallFinished(finished) => {
                 let line = self.call_finished(finished);
                 let detail = read(finished.detail.as_ref());
                 let notices = detail["notices"].as_array().into_iter().flatten().filter_map(|notice| notice.as_str());
-                let warnings: Vec<Line> = notices.map(|notice| self.warning(notice.to_owned())).collect();
+                let warnings: Vec<LineShape> = notices.map(|notice| self.warning(notice.to_owned())).collect();
                 line.into_iter().chain(warnings).collect()
             }
             Fact::ApprovalAsked(asked) => {
@@ -111,25 +111,25 @@ impl Lines {
     }
 
     /// What the model said or thought.
-    fn answered(&mut self, item: &Raw) -> Option<Item> {
+    fn answered(&mut self, item: &Raw) -> Option<ItemShape> {
         let value = read(Some(item));
         match value["type"].as_str()? {
             "message" => {
                 let text = said(item).filter(|text| !text.is_empty())?;
-                Some(Item::AgentMessage { id: self.next_item(), text })
+                Some(ItemShape::AgentMessage { id: self.next_item(), text })
             }
             "reasoning" => {
                 let texts = |name: &str| value[name].as_array().into_iter().flatten().filter_map(|part| part["text"].as_str());
                 let text =
                     [texts("summary").collect::<Vec<_>>(), texts("content").collect()].into_iter().find(|texts| !texts.is_empty())?;
-                Some(Item::Reasoning { id: self.next_item(), text: text.join("\n") })
+                Some(ItemShape::Reasoning { id: self.next_item(), text: text.join("\n") })
             }
-            "web_search_call" => Some(Item::WebSearch { id: self.next_item(), query: text(&value["action"]["query"]) }),
+            "web_search_call" => Some(ItemShape::WebSearch { id: self.next_item(), query: text(&value["action"]["query"]) }),
             _ => None,
         }
     }
 
-    fn call_started(&mut self, started: &CallStarted) -> Option<Line> {
+    fn call_started(&mut self, started: &CallStarted) -> Option<LineShape> {
         let detail = read(started.detail.as_ref());
         let kind = match detail["type"].as_str()? {
             "commandExecution" => Kind::Command { command: text(&detail["command"]), output: HeadTail::default() },
@@ -139,12 +139,12 @@ impl Lines {
             _ => return None,
         };
         let call = Call { order: self.items, id: self.next_item(), kind, goes_on: false };
-        let item = call.item(Status::InProgress, None, &Value::Null);
+        let item = call.item(StatusShape::InProgress, None, &Value::Null);
         self.calls.insert(started.call.clone(), call);
-        Some(Line::ItemStarted { item })
+        Some(LineShape::ItemStarted { item })
     }
 
-    fn call_finished(&mut self, finished: &CallFinished) -> Option<Line> {
+    fn call_finished(&mut self, finished: &CallFinished) -> Option<LineShape> {
         let detail = read(finished.detail.as_ref());
         let Some(mut call) = self.calls.remove(&finished.call) else {
             // It ended before it began, because it could not be done. A refusal was told with its question.
@@ -163,41 +163,41 @@ impl Lines {
             output.push(text.as_bytes());
         }
         let is_done = finished.outcome == CallOutcome::Completed && exit_code.unwrap_or(0) == 0;
-        let item = call.item(if is_done { Status::Completed } else { Status::Failed }, exit_code, &detail);
-        Some(Line::ItemCompleted { item })
+        let item = call.item(if is_done { StatusShape::Completed } else { StatusShape::Failed }, exit_code, &detail);
+        Some(LineShape::ItemCompleted { item })
     }
 
     /// A command that outlived its call has ended.
-    fn process_ended(&mut self, call: &CallId, exit_code: Option<i32>) -> Option<Line> {
+    fn process_ended(&mut self, call: &CallId, exit_code: Option<i32>) -> Option<LineShape> {
         if !self.calls.get(call)?.goes_on {
             return None;
         }
         let call = self.calls.remove(call)?;
-        let status = if exit_code == Some(0) { Status::Completed } else { Status::Failed };
-        Some(Line::ItemCompleted { item: call.item(status, exit_code.map(i64::from), &Value::Null) })
+        let status = if exit_code == Some(0) { StatusShape::Completed } else { StatusShape::Failed };
+        Some(LineShape::ItemCompleted { item: call.item(status, exit_code.map(i64::from), &Value::Null) })
     }
 
-    fn planned(&mut self, detail: &Value) -> Line {
+    fn planned(&mut self, detail: &Value) -> LineShape {
         let todo = |step: &Value| Todo { text: text(&step["step"]), completed: step["status"] == "completed" };
         let items: Vec<Todo> = detail["plan"].as_array().into_iter().flatten().map(todo).collect();
         let known = self.plan.take().map(|(id, _)| id);
         let (is_new, id) = (known.is_none(), known.unwrap_or_else(|| self.next_item()));
         self.plan = Some((id.clone(), items.clone()));
-        let item = Item::TodoList { id, items };
-        if is_new { Line::ItemStarted { item } } else { Line::ItemUpdated { item } }
+        let item = ItemShape::TodoList { id, items };
+        if is_new { LineShape::ItemStarted { item } } else { LineShape::ItemUpdated { item } }
     }
 
-    fn turn_finished(&mut self, finished: &TurnFinished) -> Vec<Line> {
+    fn turn_finished(&mut self, finished: &TurnFinished) -> Vec<LineShape> {
         let mut lines = Vec::new();
         // What still runs ends with this program.
         let mut left: Vec<Call> = self.calls.drain().map(|(_, call)| call).collect();
         left.sort_by_key(|call| call.order);
-        lines.extend(left.iter().map(|call| Line::ItemCompleted { item: call.item(Status::Failed, None, &Value::Null) }));
+        lines.extend(left.iter().map(|call| LineShape::ItemCompleted { item: call.item(StatusShape::Failed, None, &Value::Null) }));
         if let Some((id, items)) = self.plan.take() {
-            lines.push(Line::ItemCompleted { item: Item::TodoList { id, items } });
+            lines.push(LineShape::ItemCompleted { item: ItemShape::TodoList { id, items } });
         }
         match why(finished) {
-            None => lines.push(Line::TurnCompleted { usage: self.usage.into() }),
+            None => lines.push(LineShape::TurnCompleted { usage: self.usage.into() }),
             Some(why) => lines.extend(failed(&why)),
         }
         lines
@@ -211,26 +211,26 @@ impl Lines {
 
 impl Call {
     /// As it is at this moment; `end` is what is known at its end.
-    fn item(&self, status: Status, exit_code: Option<i64>, end: &Value) -> Item {
+    fn item(&self, status: StatusShape, exit_code: Option<i64>, end: &Value) -> ItemShape {
         let id = self.id.clone();
         match &self.kind {
             Kind::Command { command, output } => {
                 let aggregated_output = output.show(OUTPUT).text;
-                Item::CommandExecution { id, command: command.clone(), aggregated_output, exit_code, status }
+                ItemShape::CommandExecution { id, command: command.clone(), aggregated_output, exit_code, status }
             }
             Kind::Files { changes: planned } => {
                 let changes = if end["changes"].is_array() { changes(end) } else { planned.clone() };
-                Item::FileChange { id, changes, status }
+                ItemShape::FileChange { id, changes, status }
             }
             Kind::Mcp { detail } => {
                 let message = end["error"].as_str().or_else(|| end["error"]["message"].as_str());
-                Item::McpToolCall {
+                ItemShape::McpToolCall {
                     id,
                     server: detail["server"].clone(),
                     tool: detail["tool"].clone(),
                     arguments: detail["arguments"].clone(),
                     result: end["result"].clone(),
-                    error: message.map(|message| Message { message: message.to_owned() }),
+                    error: message.map(|message| MessageShape { message: message.to_owned() }),
                     status,
                 }
             }
@@ -239,13 +239,13 @@ impl Call {
 }
 
 /// A turn that did not end well, or a thread that had to stop.
-pub fn failed(message: &str) -> Vec<Line> {
+pub fn failed(message: &str) -> Vec<LineShape> {
     let message = message.to_owned();
-    vec![Line::Error { message: message.clone() }, Line::TurnFailed { error: Message { message } }]
+    vec![LineShape::Error { message: message.clone() }, LineShape::TurnFailed { error: MessageShape { message } }]
 }
 
-fn changes(detail: &Value) -> Vec<Change> {
-    let change = |change: &Value| Change { path: text(&change["path"]), kind: text(&change["kind"]["type"]) };
+fn changes(detail: &Value) -> Vec<FileChangeShape> {
+    let change = |change: &Value| FileChangeShape { path: text(&change["path"]), kind: text(&change["kind"]["type"]) };
     detail["changes"].as_array().into_iter().flatten().map(change).collect()
 }
 

@@ -1,6 +1,6 @@
 //! The lines of `outpost exec --json`, as clients of `codex exec --json` know them.
 
-use outpost_thread::{ThreadId, Tokens};
+use outpost_thread::{ThreadId, TokenTotals};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -10,21 +10,21 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// One line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type")]
-pub enum Line {
+pub enum LineShape {
     #[serde(rename = "thread.started")]
     ThreadStarted { thread_id: ThreadId, schema_version: u32 },
     #[serde(rename = "turn.started")]
     TurnStarted {},
     #[serde(rename = "item.started")]
-    ItemStarted { item: Item },
+    ItemStarted { item: ItemShape },
     #[serde(rename = "item.updated")]
-    ItemUpdated { item: Item },
+    ItemUpdated { item: ItemShape },
     #[serde(rename = "item.completed")]
-    ItemCompleted { item: Item },
+    ItemCompleted { item: ItemShape },
     #[serde(rename = "turn.completed")]
-    TurnCompleted { usage: Usage },
+    TurnCompleted { usage: UsageShape },
     #[serde(rename = "turn.failed")]
-    TurnFailed { error: Message },
+    TurnFailed { error: MessageShape },
     /// Stands before a turn that failed.
     #[serde(rename = "error")]
     Error { message: String },
@@ -32,7 +32,7 @@ pub enum Line {
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Item {
+pub enum ItemShape {
     AgentMessage {
         id: String,
         text: String,
@@ -46,12 +46,12 @@ pub enum Item {
         command: String,
         aggregated_output: String,
         exit_code: Option<i64>,
-        status: Status,
+        status: StatusShape,
     },
     FileChange {
         id: String,
-        changes: Vec<Change>,
-        status: Status,
+        changes: Vec<FileChangeShape>,
+        status: StatusShape,
     },
     McpToolCall {
         id: String,
@@ -59,8 +59,8 @@ pub enum Item {
         tool: Value,
         arguments: Value,
         result: Value,
-        error: Option<Message>,
-        status: Status,
+        error: Option<MessageShape>,
+        status: StatusShape,
     },
     WebSearch {
         id: String,
@@ -79,14 +79,14 @@ pub enum Item {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Status {
+pub enum StatusShape {
     InProgress,
     Completed,
     Failed,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct FileChangeShape {
     pub path: String,
     /// `add`, `delete` or `update`.
     pub kind: String,
@@ -99,13 +99,13 @@ pub struct Todo {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Message {
+pub struct MessageShape {
     pub message: String,
 }
 
 /// Of the whole thread, not only of this turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Usage {
+pub struct UsageShape {
     input_tokens: u64,
     cached_input_tokens: u64,
     cache_write_input_tokens: u64,
@@ -113,8 +113,8 @@ pub struct Usage {
     reasoning_output_tokens: u64,
 }
 
-impl From<Tokens> for Usage {
-    fn from(tokens: Tokens) -> Self {
+impl From<TokenTotals> for UsageShape {
+    fn from(tokens: TokenTotals) -> Self {
         Self {
             input_tokens: tokens.input,
             cached_input_tokens: tokens.cached_input,

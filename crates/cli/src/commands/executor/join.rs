@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use futures_util::{StreamExt, stream};
-use outpost_environment::{Backoff, Connector, Target, Token, Waits};
+use outpost_environment::{Backoff, Connector, ExecutorAddress, Token, Waits};
 use outpost_executor::{Executor, Lifetime};
 use outpost_rpc::{Link, LinkError};
 use outpost_server::site::JOIN;
 use outpost_wire::EnvironmentId;
 use tokio::time::Instant;
 
-use crate::Process;
+use crate::ProcessContext;
 use crate::executor_args::ExecutorArguments;
 use crate::out::say;
 
@@ -28,28 +28,28 @@ const STEADY: Duration = Duration::from_secs(5);
 const WAITS: Waits = Waits { first: Duration::from_millis(200), longest: Duration::from_secs(10) };
 
 /// A server, and how to get in there.
-pub struct Server {
+pub struct JoinTarget {
     url: String,
     id: EnvironmentId,
     token: Token,
 }
 
 /// The servers that the command line names.
-pub fn servers(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<Vec<Server>> {
+pub fn servers(arguments: &ExecutorArguments, own: &ProcessContext) -> anyhow::Result<Vec<JoinTarget>> {
     let Some(id) = &arguments.id else { return Ok(Vec::new()) };
     let id = EnvironmentId::parse_own(id).context("--id")?;
     let mut servers = Vec::new();
     for (index, target) in arguments.join.iter().enumerate() {
-        let Target::WebSocket(url) = target else { bail!("--join {target}: an executor dials in to ws:// or wss://") };
+        let ExecutorAddress::WebSocket(url) = target else { bail!("--join {target}: an executor dials in to ws:// or wss://") };
         let token = token(&arguments.token_file, index, arguments.join.len(), own)?;
         target.check_token(&token)?;
         let base = url.split('?').next().unwrap_or_default().trim_end_matches('/').trim_end_matches(JOIN);
-        servers.push(Server { url: format!("{base}{JOIN}"), id: id.clone(), token });
+        servers.push(JoinTarget { url: format!("{base}{JOIN}"), id: id.clone(), token });
     }
     Ok(servers)
 }
 
-fn token(files: &[PathBuf], index: usize, servers: usize, own: &Process) -> anyhow::Result<Token> {
+fn token(files: &[PathBuf], index: usize, servers: usize, own: &ProcessContext) -> anyhow::Result<Token> {
     ensure!(
         files.len() <= 1 || files.len() == servers,
         "there are {} token files for {servers} servers; give one for all, or one for each in the same order",
@@ -95,8 +95,8 @@ impl Links {
 }
 
 /// Dials in, with retries, and serves each link that is used.
-pub async fn stay(executor: Executor, install: String, server: Server) -> Infallible {
-    let Server { url, id, token } = server;
+pub async fn stay(executor: Executor, install: String, server: JoinTarget) -> Infallible {
+    let JoinTarget { url, id, token } = server;
     let (links, dialled) = (Arc::new(Links::default()), Arc::new(Mutex::new(0)));
     let mut backoff = Backoff::new(WAITS, u64::from(std::process::id()));
     let mut herald = Herald { url: url.clone(), id: id.clone(), was_in: false, trouble: None };
@@ -106,7 +106,7 @@ pub async fn stay(executor: Executor, install: String, server: Server) -> Infall
         Connector::dialling(url, token, move || {
             let (number, live) = links.next();
             *dialled.lock().unwrap_or_else(PoisonError::into_inner) = number;
-            Target::WebSocket(format!("{about}&link={number}&live={live}"))
+            ExecutorAddress::WebSocket(format!("{about}&link={number}&live={live}"))
         })
     };
     // Told by links that a server took and dropped at once.

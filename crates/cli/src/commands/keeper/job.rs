@@ -6,7 +6,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use outpost_executor::place::Place;
+use outpost_executor::place::HostPlace;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
@@ -25,7 +25,7 @@ enum Job {
 }
 
 /// Waits until the job of a place is over; for ever if it is in none.
-pub async fn over(place: &Place) {
+pub async fn over(place: &HostPlace) {
     let Some(id) = place.slurm_job() else { return std::future::pending().await };
     let mut had_steps = false;
     loop {

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{Desk, confirm, print, print_json};
 use crate::commands::FAILED;
 use crate::store::now;
-use crate::thread_args::{ForkArguments, Names, RemoveArguments};
+use crate::thread_args::{ForkArguments, NameArguments, RemoveArguments};
 
 impl Desk {
     pub async fn fork(&self, arguments: ForkArguments) -> anyhow::Result<ExitCode> {
@@ -36,7 +36,7 @@ impl Desk {
         Ok(ExitCode::SUCCESS)
     }
 
-    pub async fn archive(&self, names: Names, archived: bool) -> anyhow::Result<ExitCode> {
+    pub async fn archive(&self, names: NameArguments, archived: bool) -> anyhow::Result<ExitCode> {
         let mut changed = Vec::new();
         for id in self.find_all(&names.threads).await? {
             let lease = self.store.claim(id, ClaimMode::IfFree).await?;
@@ -72,7 +72,7 @@ impl Desk {
         self.tell(&removed, "removed")
     }
 
-    pub async fn takeover(&self, names: Names) -> anyhow::Result<ExitCode> {
+    pub async fn takeover(&self, names: NameArguments) -> anyhow::Result<ExitCode> {
         let mut taken = Vec::new();
         for id in self.find_all(&names.threads).await? {
             // The user is told who has it before it is taken.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use outpost_store::{Coverage, Direction, Kin, ListPage, ListQuery, Order, Shelf, Store, Summary};
+use outpost_store::{Ancestry, Coverage, Direction, ListOrder, ListPage, ListQuery, ListScope, Store, ThreadSummary};
 use rustix::termios::tcgetwinsize;
 use serde_json::json;
 
@@ -15,20 +15,20 @@ use crate::thread_args::{By, ListArguments};
 impl Desk {
     pub async fn list(&self, arguments: ListArguments) -> anyhow::Result<ExitCode> {
         let kin = match (&arguments.children_of, &arguments.below) {
-            (Some(parent), _) => Some(Kin::ChildrenOf(self.find(parent).await?)),
-            (None, Some(root)) => Some(Kin::DescendantsOf(self.find(root).await?)),
+            (Some(parent), _) => Some(Ancestry::ChildrenOf(self.find(parent).await?)),
+            (None, Some(root)) => Some(Ancestry::DescendantsOf(self.find(root).await?)),
             (None, None) => None,
         };
         let query = ListQuery {
             shelf: match (arguments.all, arguments.archived) {
-                (true, _) => Shelf::Both,
-                (false, true) => Shelf::Archived,
-                (false, false) => Shelf::Active,
+                (true, _) => ListScope::Both,
+                (false, true) => ListScope::Archived,
+                (false, false) => ListScope::Active,
             },
             order: match arguments.by {
-                By::Updated => Order::Updated,
-                By::Created => Order::Created,
-                By::Recency => Order::Recency,
+                By::Updated => ListOrder::Updated,
+                By::Created => ListOrder::Created,
+                By::Recency => ListOrder::Recency,
             },
             direction: if arguments.reverse { Direction::OldestFirst } else { Direction::NewestFirst },
             sources: arguments.source.into_iter().map(source).collect(),
@@ -44,7 +44,7 @@ impl Desk {
         }
         let is_search = query.search.is_some();
         let is_narrow =
-            is_search || query.shelf == Shelf::Archived || !query.sources.is_empty() || !query.cwds.is_empty() || query.kin.is_some();
+            is_search || query.shelf == ListScope::Archived || !query.sources.is_empty() || !query.cwds.is_empty() || query.kin.is_some();
         let page = self.store.list(query).await?;
         if self.json {
             print_json(&json!({
@@ -90,7 +90,7 @@ fn table(page: &ListPage) -> String {
 }
 
 /// A thread's name or its first words, on one line.
-pub fn title(thread: &Summary) -> String {
+pub fn title(thread: &ThreadSummary) -> String {
     let text = thread.name.as_deref().or(thread.preview.as_deref()).unwrap_or("(no message)");
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let short: String = line.chars().take(72).collect();

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use outpost_store::{Damage, Page, PageRequest, ReadError, Summary};
+use outpost_store::{Damage, Page, PageRequest, ReadError, ThreadSummary};
 use outpost_thread::{Entry, ThreadId};
 use serde_json::{Value, json};
 
 use super::list::title;
-use super::transcript::{Piece, pieces};
+use super::transcript::{TranscriptPiece, pieces};
 use super::{Desk, print_json, times};
 use crate::out::{self, on_line, on_line_exactly, on_lines, own_mark, print_shown};
 use crate::thread_args::ShowArguments;
@@ -35,7 +35,7 @@ impl Desk {
     }
 }
 
-fn as_json(summary: &Summary, page: &Page) -> Value {
+fn as_json(summary: &ThreadSummary, page: &Page) -> Value {
     let entry = |entry: &Entry| {
         let data = entry.fact.data().ok().and_then(|data| data.read::<Value>().ok());
         json!({"seq": entry.seq, "at": entry.at, "kind": entry.fact.kind(), "data": data})
@@ -48,7 +48,7 @@ fn as_json(summary: &Summary, page: &Page) -> Value {
     })
 }
 
-fn as_text(summary: &Summary, id: ThreadId, page: &Page, full: bool) -> String {
+fn as_text(summary: &ThreadSummary, id: ThreadId, page: &Page, full: bool) -> String {
     let mut text = String::new();
     // Writing into a text cannot fail, here and below.
     let own = own_mark();
@@ -76,17 +76,17 @@ fn as_text(summary: &Summary, id: ThreadId, page: &Page, full: bool) -> String {
     }
     for piece in pieces(&page.clone().with_gaps()) {
         let _ = match piece {
-            Piece::Turn { id, at } => writeln!(text, "\n{own}── turn {}, {}", on_line_exactly(&id), times::utc(at)),
-            Piece::User(said) => writeln!(text, "> {}", on_lines(&said).replace('\n', "\n> ")),
-            Piece::Agent(said) => writeln!(text, "{}", on_lines(&said)),
-            Piece::Command { environment, command } => {
+            TranscriptPiece::Turn { id, at } => writeln!(text, "\n{own}── turn {}, {}", on_line_exactly(&id), times::utc(at)),
+            TranscriptPiece::User(said) => writeln!(text, "> {}", on_lines(&said).replace('\n', "\n> ")),
+            TranscriptPiece::Agent(said) => writeln!(text, "{}", on_lines(&said)),
+            TranscriptPiece::Command { environment, command } => {
                 writeln!(text, "{own}[{}] $ {}", on_line_exactly(&environment), out::on_lines_exactly(&command))
             }
-            Piece::Call { tool, parameters } => {
+            TranscriptPiece::Call { tool, parameters } => {
                 writeln!(text, "{own}{} {}", on_line_exactly(&tool), out::on_lines_exactly(parameters.trim()))
             }
-            Piece::Output { text: output, outcome } => writeln!(text, "{}", indented(&on_lines(&output), &outcome, full)),
-            Piece::Note(note) | Piece::Missing(note) => writeln!(text, "{own}({})", on_lines(&note)),
+            TranscriptPiece::Output { text: output, outcome } => writeln!(text, "{}", indented(&on_lines(&output), &outcome, full)),
+            TranscriptPiece::Note(note) | TranscriptPiece::Missing(note) => writeln!(text, "{own}({})", on_lines(&note)),
         };
     }
     text

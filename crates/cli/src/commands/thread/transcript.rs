@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// One thing to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Piece {
+pub enum TranscriptPiece {
     Turn {
         id: String,
         at: u64,
@@ -36,10 +36,10 @@ pub enum Piece {
 }
 
 /// What there is to show of entries, in their order.
-pub fn pieces(entries: &[Entry]) -> Vec<Piece> {
+pub fn pieces(entries: &[Entry]) -> Vec<TranscriptPiece> {
     let mut pieces = Vec::new();
     // Inputs stand before the turn that takes them up; people read it the other way round.
-    let mut waiting: Vec<Piece> = Vec::new();
+    let mut waiting: Vec<TranscriptPiece> = Vec::new();
     let commands = commands(entries);
     for entry in entries {
         match &entry.fact {
@@ -48,34 +48,34 @@ pub fn pieces(entries: &[Entry]) -> Vec<Piece> {
                 let said =
                     items.iter().filter(|item| input.items.is_empty() || input.origin != InputOrigin::History || is_user_message(item));
                 let text = said.map(words_of).collect::<Vec<_>>().join("\n");
-                waiting.push(Piece::User(text.trim().to_owned()));
+                waiting.push(TranscriptPiece::User(text.trim().to_owned()));
                 if input.turn.is_some() || input.origin == InputOrigin::History {
                     pieces.append(&mut waiting);
                 }
             }
             Fact::TurnStarted(turn) => {
-                pieces.push(Piece::Turn { id: turn.turn.to_string(), at: entry.at });
+                pieces.push(TranscriptPiece::Turn { id: turn.turn.to_string(), at: entry.at });
                 pieces.append(&mut waiting);
             }
             Fact::ModelAnswered(answer) => pieces.extend(answer.items.iter().filter_map(|item| answered(item, &commands))),
             Fact::CallFinished(end) => pieces.push(output(end)),
             Fact::ContextCompacted(compacted) => {
                 let kept = compacted.kept.iter().filter(|kept| matches!(kept, Kept::Item(_))).count();
-                pieces.push(Piece::Note(format!("the context was compacted to {kept} items")));
+                pieces.push(TranscriptPiece::Note(format!("the context was compacted to {kept} items")));
             }
             Fact::TurnFinished(end) => match end.status {
                 TurnStatus::Completed => {}
-                TurnStatus::Failed => pieces.push(Piece::Note("the turn failed".to_owned())),
-                TurnStatus::Interrupted => pieces.push(Piece::Note("the turn was interrupted".to_owned())),
+                TurnStatus::Failed => pieces.push(TranscriptPiece::Note("the turn failed".to_owned())),
+                TurnStatus::Interrupted => pieces.push(TranscriptPiece::Note("the turn was interrupted".to_owned())),
             },
             Fact::ThreadForked(fork) => {
-                pieces.push(Piece::Note(format!("forked from {} after entry {}", fork.parent, fork.base.ordinal)));
+                pieces.push(TranscriptPiece::Note(format!("forked from {} after entry {}", fork.parent, fork.base.ordinal)));
             }
             Fact::DamageNoted(noted) => {
-                pieces.extend(noted.here(entry.seq).map(|range| Piece::Missing(format!("missing here: {range}"))));
+                pieces.extend(noted.here(entry.seq).map(|range| TranscriptPiece::Missing(format!("missing here: {range}"))));
                 if noted.continued {
                     let ranges: Vec<String> = noted.damage.iter().map(ToString::to_string).collect();
-                    pieces.push(Piece::Note(format!("the thread was continued without what is missing: {}", ranges.join("; "))));
+                    pieces.push(TranscriptPiece::Note(format!("the thread was continued without what is missing: {}", ranges.join("; "))));
                 }
             }
             _ => {}
@@ -86,19 +86,19 @@ pub fn pieces(entries: &[Entry]) -> Vec<Piece> {
 }
 
 /// The commands of calls that were started, by their ids.
-fn commands(entries: &[Entry]) -> BTreeMap<String, Piece> {
+fn commands(entries: &[Entry]) -> BTreeMap<String, TranscriptPiece> {
     let started = entries.iter().filter_map(|entry| if let Fact::CallStarted(started) = &entry.fact { Some(started) } else { None });
     let command = |started: &CallStarted| {
         let detail: Value = started.detail.as_ref()?.read().ok()?;
         let command = detail["command"].as_str().filter(|_| detail["type"] == "commandExecution")?.to_owned();
         let environment = started.environment.as_ref()?.to_string();
-        Some((started.call.to_string(), Piece::Command { environment, command }))
+        Some((started.call.to_string(), TranscriptPiece::Command { environment, command }))
     };
     started.filter_map(|started| command(started)).collect()
 }
 
 /// What came of a call. Of a command, what the model is told besides its output is left out.
-fn output(end: &CallFinished) -> Piece {
+fn output(end: &CallFinished) -> TranscriptPiece {
     let text = end.items.iter().map(words_of).collect::<Vec<_>>().join("\n");
     let detail: Value = end.detail.as_ref().and_then(|detail| detail.read().ok()).unwrap_or_default();
     let is_command = detail.get("aggregatedOutput").is_some();
@@ -108,17 +108,17 @@ fn output(end: &CallFinished) -> Piece {
         (CallOutcome::Completed, None) if is_command => "it goes on".to_owned(),
         (outcome, _) => told(outcome).to_owned(),
     };
-    Piece::Output { text: shown.trim_end().to_owned(), outcome }
+    TranscriptPiece::Output { text: shown.trim_end().to_owned(), outcome }
 }
 
-fn answered(item: &Raw, commands: &BTreeMap<String, Piece>) -> Option<Piece> {
+fn answered(item: &Raw, commands: &BTreeMap<String, TranscriptPiece>) -> Option<TranscriptPiece> {
     let value: Value = item.read().ok()?;
     let member = |name: &str| value.get(name).and_then(Value::as_str);
     match member("type")? {
-        "message" => Some(Piece::Agent(words_of(item).trim().to_owned())),
+        "message" => Some(TranscriptPiece::Agent(words_of(item).trim().to_owned())),
         "reasoning" => {
             let text = words_of(item);
-            (!text.trim().is_empty()).then(|| Piece::Note(format!("thought: {}", text.trim())))
+            (!text.trim().is_empty()).then(|| TranscriptPiece::Note(format!("thought: {}", text.trim())))
         }
         kind if kind.ends_with("_call") => {
             if let Some(command) = member("call_id").and_then(|id| commands.get(id)) {
@@ -126,7 +126,7 @@ fn answered(item: &Raw, commands: &BTreeMap<String, Piece>) -> Option<Piece> {
             }
             let tool = member("name").unwrap_or(kind).to_owned();
             let parameters = member("arguments").or_else(|| member("input")).map_or_else(|| words_of(item), str::to_owned);
-            Some(Piece::Call { tool, parameters })
+            Some(TranscriptPiece::Call { tool, parameters })
         }
         _ => None,
     }

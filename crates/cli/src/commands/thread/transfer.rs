@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use futures_util::{StreamExt, stream};
-use outpost_environment::Progress;
-use outpost_store::{ImportError, Imported, Outcome, ReadError, Rollouts, export, import_export, is_export};
+use outpost_environment::TransferProgress;
+use outpost_store::{ImportError, ImportOutcome, Imported, ReadError, Rollouts, export, import_export, is_export};
 use outpost_thread::ThreadId;
 use serde_json::{Value, json};
 
 use super::list::title;
-use super::transcript::{Piece, pieces};
+use super::transcript::{TranscriptPiece, pieces};
 use super::{Desk, print, print_json, times};
 use crate::commands::FAILED;
-use crate::out::{Outlet, seen_enough};
+use crate::out::{UntrustedOutput, seen_enough};
 use crate::progress::ProgressBar;
 use crate::thread_args::{ExportArguments, ImportArguments};
 
@@ -44,7 +44,7 @@ impl Desk {
                 path.display()
             );
             let size = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
-            let progress = Arc::new(Progress::of(rollouts.found.iter().map(|rollout| size(&rollout.path)).sum()));
+            let progress = Arc::new(TransferProgress::of(rollouts.found.iter().map(|rollout| size(&rollout.path)).sum()));
             let bar = ProgressBar::start(progress.clone(), format!("{} threads", rollouts.found.len()));
             let imports = rollouts.found.iter().map(async |rollout| (rollout, rollouts.import(rollout, &self.store).await));
             let mut imports = stream::iter(imports).buffered(AT_ONCE);
@@ -80,10 +80,10 @@ impl Desk {
 
     fn report_one(&self, path: &Path, imported: Imported) -> anyhow::Result<Value> {
         let outcome = match imported.outcome {
-            Outcome::Created => "imported".to_owned(),
-            Outcome::Continued { added } => format!("{added} entries were added"),
-            Outcome::Unchanged => "was here already".to_owned(),
-            Outcome::Diverged => "was here already and has gone its own way; not changed".to_owned(),
+            ImportOutcome::Created => "imported".to_owned(),
+            ImportOutcome::Continued { added } => format!("{added} entries were added"),
+            ImportOutcome::Unchanged => "was here already".to_owned(),
+            ImportOutcome::Diverged => "was here already and has gone its own way; not changed".to_owned(),
         };
         let unreadable: Vec<String> =
             imported.unreadable.iter().map(|bad| format!("{}:{}: {}", bad.path.display(), bad.number, bad.reason)).collect();
@@ -112,7 +112,7 @@ impl Desk {
         let id = self.find(&arguments.thread).await?;
         let Some(path) = &arguments.output else {
             let is_terminal = std::io::stdout().is_terminal();
-            let mut out = Outlet::new(std::io::stdout().lock(), is_terminal);
+            let mut out = UntrustedOutput::new(std::io::stdout().lock(), is_terminal);
             let written = self.write(id, arguments.markdown, &mut out).await;
             written.and_then(|()| Ok(out.end()?)).map_err(seen_enough)?;
             return Ok(ExitCode::SUCCESS);
@@ -155,16 +155,16 @@ impl Desk {
     }
 }
 
-fn paragraph(piece: &Piece) -> String {
+fn paragraph(piece: &TranscriptPiece) -> String {
     match piece {
-        Piece::Turn { id, at } => format!("\n## Turn {id}\n\n{}\n", times::utc(*at)),
-        Piece::User(said) => format!("\n**User**\n\n> {}\n", said.replace('\n', "\n> ")),
-        Piece::Agent(said) => format!("\n**Agent**\n\n{said}\n"),
-        Piece::Call { tool, parameters } => format!("\n**{tool}**\n\n{}\n", fenced(parameters)),
-        Piece::Command { environment, command } => format!("\n**{environment}**\n\n{}\n", fenced(&format!("$ {command}"))),
-        Piece::Output { text, outcome } if outcome.is_empty() => format!("\n{}\n", fenced(text)),
-        Piece::Output { text, outcome } => format!("\n{}\n\n*{outcome}*\n", fenced(text)),
-        Piece::Note(note) | Piece::Missing(note) => format!("\n*{note}*\n"),
+        TranscriptPiece::Turn { id, at } => format!("\n## Turn {id}\n\n{}\n", times::utc(*at)),
+        TranscriptPiece::User(said) => format!("\n**User**\n\n> {}\n", said.replace('\n', "\n> ")),
+        TranscriptPiece::Agent(said) => format!("\n**Agent**\n\n{said}\n"),
+        TranscriptPiece::Call { tool, parameters } => format!("\n**{tool}**\n\n{}\n", fenced(parameters)),
+        TranscriptPiece::Command { environment, command } => format!("\n**{environment}**\n\n{}\n", fenced(&format!("$ {command}"))),
+        TranscriptPiece::Output { text, outcome } if outcome.is_empty() => format!("\n{}\n", fenced(text)),
+        TranscriptPiece::Output { text, outcome } => format!("\n{}\n\n*{outcome}*\n", fenced(text)),
+        TranscriptPiece::Note(note) | TranscriptPiece::Missing(note) => format!("\n*{note}*\n"),
     }
 }
 

@@ -10,16 +10,16 @@ use serde_json::json;
 
 use super::times::counted;
 use super::{Desk, print, print_json};
-use crate::Process;
-use crate::assembly::{Assembly, Wish};
+use crate::ProcessContext;
+use crate::assembly::{Assembly, RuntimeOptions};
 use crate::config::Config;
 use crate::home::Home;
 
-pub async fn why(name: &str, store: Option<String>, as_json: bool, own: &Process) -> anyhow::Result<ExitCode> {
+pub async fn why(name: &str, store: Option<String>, as_json: bool, own: &ProcessContext) -> anyhow::Result<ExitCode> {
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
     let mut config = Config::load(Some(&home.config()), &own.settings)?;
     config.store = store.or(config.store);
-    let wish = Wish { config, provider: None, model: None, questions: false, keeps_sessions: false, follows_environments: false };
+    let wish = RuntimeOptions { config, provider: None, model: None, questions: false, keeps_sessions: false, follows_environments: false };
     let assembly = Assembly::new(&home, wish, own).await?;
     let desk = Desk { store: assembly.runtime.store().clone(), json: as_json };
     let found = async {

@@ -18,7 +18,7 @@ use tokio_tungstenite::tungstenite::http::{HeaderValue, header};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig, frame::coding::CloseCode};
 use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 
-use crate::link::{Close, FrameDrain, FrameSource, Gate, Link, LinkError, Liveness, MAX_MESSAGE, queue};
+use crate::link::{Close, FrameDrain, FrameSource, HandshakeGate, Link, LinkError, Liveness, MAX_MESSAGE, queue};
 
 /// So much is written in one go.
 const BATCH: usize = 32 << 10;
@@ -139,7 +139,7 @@ where
     let (tx, drain) = queue();
     let writer_heard = heard.clone();
     drain.spawn_writer(|drain| write(sink, drain, writer_heard, keep_alive));
-    let gate = Gate::default();
+    let gate = HandshakeGate::default();
     gate.open();
     Link { tx, rx: read(events, heard, keep_alive), name, gate, liveness: Liveness::EVIDENT }
 }

@@ -52,7 +52,7 @@ struct Head {
 }
 
 /// Turns bytes into what a client sent.
-pub struct Decoder {
+pub struct FrameDecoder {
     /// Bytes that came and were not looked at; nothing is held while there are none.
     buffer: BytesMut,
     head: Option<Head>,
@@ -60,7 +60,7 @@ pub struct Decoder {
     fragments: Option<BytesMut>,
 }
 
-impl Decoder {
+impl FrameDecoder {
     /// `early` are bytes that came together with the upgrade.
     pub fn new(early: Bytes) -> Self {
         Self { buffer: BytesMut::from(early), head: None, fragments: None }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     fn decode(bytes: &[u8]) -> Result<Vec<Incoming>, CodecError> {
-        let mut decoder = Decoder::new(Bytes::copy_from_slice(bytes));
+        let mut decoder = FrameDecoder::new(Bytes::copy_from_slice(bytes));
         let mut all = Vec::new();
         while let Some(incoming) = decoder.next(1000)? {
             all.push(incoming);
@@ -319,7 +319,7 @@ mod tests {
             splits in prop::collection::vec(1usize..40, 1..200),
         ) {
             let bytes: Vec<u8> = payloads.iter().flat_map(|payload| frame(FINAL | TEXT, payload)).collect();
-            let mut decoder = Decoder::new(Bytes::new());
+            let mut decoder = FrameDecoder::new(Bytes::new());
             let mut messages = Vec::new();
             let (mut rest, mut sizes) = (bytes.as_slice(), splits.into_iter().cycle());
             while !rest.is_empty() {

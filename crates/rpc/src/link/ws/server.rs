@@ -13,8 +13,10 @@ use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::codec::{self, Decoder, FrameHead, Incoming};
-use crate::link::{Close, DirectWrite, FrameDrain, FrameSource, Gate, Inserter, Item, Link, LinkError, Liveness, MAX_MESSAGE, queue_with};
+use super::codec::{self, FrameDecoder, FrameHead, Incoming};
+use crate::link::{
+    Close, DirectWrite, FrameDrain, FrameSource, HandshakeGate, Inserter, Link, LinkError, Liveness, MAX_MESSAGE, OutboundItem, queue_with,
+};
 
 /// A client that is too busy to read is not a client that is gone, so it is pinged but not required to answer.
 const PING_EVERY: Duration = Duration::from_secs(30);
@@ -88,11 +90,17 @@ impl Socket {
 pub fn accept(socket: Socket, early: Bytes, name: String) -> Link {
     let socket = Arc::new(socket);
     let (tx, drain) = queue_with(Box::new(Writer(socket.clone())));
-    let (gate, liveness) = (Gate::default(), Liveness::new());
+    let (gate, liveness) = (HandshakeGate::default(), Liveness::new());
     let writing = socket.clone();
     drain.spawn_writer(|drain| write(drain, writing));
-    let reader =
-        Reader { socket, decoder: Decoder::new(early), read: 0, gate: gate.clone(), inserter: tx.inserter(), liveness: liveness.clone() };
+    let reader = Reader {
+        socket,
+        decoder: FrameDecoder::new(early),
+        read: 0,
+        gate: gate.clone(),
+        inserter: tx.inserter(),
+        liveness: liveness.clone(),
+    };
     Link { tx, rx: reader.into_source(), name, gate, liveness }
 }
 
@@ -103,12 +111,12 @@ struct Writer(Arc<Socket>);
 const GATHERED: usize = 16;
 
 impl DirectWrite for Writer {
-    fn try_write(&self, items: &VecDeque<Item>, done: usize) -> io::Result<usize> {
+    fn try_write(&self, items: &VecDeque<OutboundItem>, done: usize) -> io::Result<usize> {
         let heads: [FrameHead; GATHERED] = std::array::from_fn(|index| items.get(index).map_or(FrameHead::NONE, head));
         let mut parts = [IoSlice::new(&[]); 2 * GATHERED];
         for (index, (head, item)) in heads.iter().zip(items).enumerate() {
             let body = match item {
-                Item::Frame(bytes) | Item::Raw(bytes) => bytes,
+                OutboundItem::Frame(bytes) | OutboundItem::Raw(bytes) => bytes,
             };
             parts[2 * index] = IoSlice::new(head.as_slice());
             parts[2 * index + 1] = IoSlice::new(body);
@@ -118,18 +126,18 @@ impl DirectWrite for Writer {
         self.0.try_write(rest)
     }
 
-    fn size(&self, item: &Item) -> usize {
+    fn size(&self, item: &OutboundItem) -> usize {
         match item {
-            Item::Frame(bytes) => head(item).as_slice().len() + bytes.len(),
-            Item::Raw(bytes) => bytes.len(),
+            OutboundItem::Frame(bytes) => head(item).as_slice().len() + bytes.len(),
+            OutboundItem::Raw(bytes) => bytes.len(),
         }
     }
 }
 
-fn head(item: &Item) -> FrameHead {
+fn head(item: &OutboundItem) -> FrameHead {
     match item {
-        Item::Frame(bytes) => FrameHead::text(bytes.len()),
-        Item::Raw(_) => FrameHead::NONE,
+        OutboundItem::Frame(bytes) => FrameHead::text(bytes.len()),
+        OutboundItem::Raw(_) => FrameHead::NONE,
     }
 }
 
@@ -161,9 +169,9 @@ async fn write(mut drain: FrameDrain, socket: Arc<Socket>) {
 
 struct Reader {
     socket: Arc<Socket>,
-    decoder: Decoder,
+    decoder: FrameDecoder,
     read: usize,
-    gate: Gate,
+    gate: HandshakeGate,
     inserter: Inserter,
     liveness: Liveness,
 }

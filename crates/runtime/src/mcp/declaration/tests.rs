@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 
 fn read(value: Value) -> Result<ServerDeclaration, DeclarationError> {
-    declaration("s", &value, &Origin::Config, &McpLimits::default())
+    declaration("s", &value, &DeclarationOrigin::Config, &McpLimits::default())
 }
 
 fn place() -> (EnvironmentId, PathUri) {
@@ -12,12 +12,12 @@ fn place() -> (EnvironmentId, PathUri) {
 
 fn plugin(value: Value) -> Result<ServerDeclaration, DeclarationError> {
     let (environment, directory) = place();
-    declaration("s", &value, &Origin::Plugin { root: "r".into(), environment, directory }, &McpLimits::default())
+    declaration("s", &value, &DeclarationOrigin::Plugin { root: "r".into(), environment, directory }, &McpLimits::default())
 }
 
 fn project(value: Value) -> Result<ServerDeclaration, DeclarationError> {
     let (environment, directory) = place();
-    declaration("s", &value, &Origin::Project { environment, directory }, &McpLimits::default())
+    declaration("s", &value, &DeclarationOrigin::Project { environment, directory }, &McpLimits::default())
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn a_program_with_everything() {
     assert_eq!(server.environment.as_str(), "box");
     assert_eq!((server.startup_timeout, server.tool_timeout), (Duration::from_millis(2500), Duration::from_secs(60)));
     assert!(server.required && !server.enabled);
-    let Transport::Stdio(stdio) = server.transport else { panic!() };
+    let McpTransport::Stdio(stdio) = server.transport else { panic!() };
     assert_eq!(stdio.env_vars, ["TOKEN", "B"]);
     assert_eq!(stdio.cwd, Cwd::Fixed(PathUri::from_syntax("/srv").unwrap()));
 }
@@ -41,7 +41,7 @@ fn little_is_needed() {
     let server = read(json!({"command": "x"})).unwrap();
     assert!(server.environment.is_local() && server.enabled && !server.required);
     assert_eq!(server.startup_timeout, Duration::from_secs(30));
-    let Transport::Stdio(stdio) = server.transport else { panic!() };
+    let McpTransport::Stdio(stdio) = server.transport else { panic!() };
     assert_eq!(stdio.cwd, Cwd::Thread(None));
     assert!(read(json!({"url": "http://127.0.0.1:80/mcp", "bearer_token_env_var": "T", "type": "http"})).is_ok());
 }
@@ -73,14 +73,14 @@ fn what_is_wrong_is_said() {
         let error = read(value.clone()).unwrap_err().to_string();
         assert!(error.contains(expected), "{value}: {error}");
     }
-    assert!(declaration("a b", &json!({"command": "x"}), &Origin::Config, &McpLimits::default()).is_err());
+    assert!(declaration("a b", &json!({"command": "x"}), &DeclarationOrigin::Config, &McpLimits::default()).is_err());
 }
 
 #[test]
 fn a_plugin_stays_where_it_lies() {
     let cwd = |value: Value| match plugin(value).unwrap().transport {
-        Transport::Stdio(stdio) => stdio.cwd,
-        Transport::Http(_) => panic!(),
+        McpTransport::Stdio(stdio) => stdio.cwd,
+        McpTransport::Http(_) => panic!(),
     };
     assert_eq!(cwd(json!({"command": "x"})), Cwd::Fixed(PathUri::from_syntax("/srv/plugin").unwrap()));
     assert_eq!(cwd(json!({"command": "x", "cwd": "sub"})), Cwd::Fixed(PathUri::from_syntax("/srv/plugin/sub").unwrap()));
@@ -89,7 +89,7 @@ fn a_plugin_stays_where_it_lies() {
     }
     let server = plugin(json!({"command": "${CLAUDE_PLUGIN_ROOT}/run", "env_vars": ["T"]})).unwrap();
     assert_eq!(server.environment.as_str(), "box");
-    assert!(matches!(server.transport, Transport::Stdio(stdio) if stdio.command == "/srv/plugin/run"));
+    assert!(matches!(server.transport, McpTransport::Stdio(stdio) if stdio.command == "/srv/plugin/run"));
     for wrong in [
         json!({"command": "x", "environment_id": "local"}),
         json!({"command": "x", "required": true}),
@@ -112,8 +112,8 @@ fn a_project_gives_nothing_of_the_machine_away() {
 #[test]
 fn one_that_is_wrong_spoils_no_other() {
     let object = json!({"mcpServers": {"good": {"command": "x"}, "bad": {"command": 3}}});
-    let all = declarations(object.as_object().unwrap(), &Origin::Config, &McpLimits::default());
+    let all = declarations(object.as_object().unwrap(), &DeclarationOrigin::Config, &McpLimits::default());
     assert!(all["good"].is_ok() && all["bad"].is_err());
     let bare = json!({"good": {"command": "x"}});
-    assert_eq!(declarations(bare.as_object().unwrap(), &Origin::Config, &McpLimits::default()).len(), 1);
+    assert_eq!(declarations(bare.as_object().unwrap(), &DeclarationOrigin::Config, &McpLimits::default()).len(), 1);
 }

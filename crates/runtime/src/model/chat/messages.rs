@@ -143,11 +143,11 @@ fn image(part: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{History, Item};
+    use crate::model::{HistoryItem, ModelHistory};
 
     fn messages_of(items: &[Value]) -> Value {
-        let items = items.iter().cloned().map(Item::from).collect();
-        of(&Prompt::plain("m", "be brief", History::new(items))).into()
+        let items = items.iter().cloned().map(HistoryItem::from).collect();
+        of(&Prompt::plain("m", "be brief", ModelHistory::new(items))).into()
     }
 
     #[test]

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::model::{Answer, Item, OnProgress, Progress, ReasoningPart, Usage};
+use crate::model::{HistoryItem, ModelProgress, ModelResponse, ModelUsage, OnProgress, ReasoningPart};
 
 /// A message that is being put together.
-pub struct Message<'a> {
+pub struct PartialMessage<'a> {
     ids: &'a (dyn Fn() -> String + Send + Sync),
     progress: OnProgress<'a>,
     text: Part,
     reasoning: Part,
     /// By their place in the message; pieces of several calls may come mixed.
     calls: BTreeMap<u64, Call>,
-    usage: Usage,
+    usage: ModelUsage,
     finished: bool,
 }
 
@@ -32,10 +32,10 @@ struct Call {
     arguments: String,
 }
 
-impl<'a> Message<'a> {
+impl<'a> PartialMessage<'a> {
     pub fn new(ids: &'a (dyn Fn() -> String + Send + Sync), progress: OnProgress<'a>) -> Self {
         let (text, reasoning) = (Part::default(), Part::default());
-        Self { ids, progress, text, reasoning, calls: BTreeMap::new(), usage: Usage::default(), finished: false }
+        Self { ids, progress, text, reasoning, calls: BTreeMap::new(), usage: ModelUsage::default(), finished: false }
     }
 
     pub fn take(&mut self, chunk: &Value) {
@@ -62,18 +62,18 @@ impl<'a> Message<'a> {
         let is_new = self.text.id.is_none();
         let id = self.text.grow(delta, self.ids);
         if is_new {
-            (self.progress)(Progress::ItemStarted { item: message(&id, "") });
+            (self.progress)(ModelProgress::ItemStarted { item: message(&id, "") });
         }
-        (self.progress)(Progress::TextDelta { item_id: id, delta: delta.to_owned() });
+        (self.progress)(ModelProgress::TextDelta { item_id: id, delta: delta.to_owned() });
     }
 
     fn think(&mut self, delta: &str) {
         let is_new = self.reasoning.id.is_none();
         let id = self.reasoning.grow(delta, self.ids);
         if is_new {
-            (self.progress)(Progress::ItemStarted { item: reasoning(&id, "") });
+            (self.progress)(ModelProgress::ItemStarted { item: reasoning(&id, "") });
         }
-        (self.progress)(Progress::ReasoningDelta { item_id: id, part: ReasoningPart::Content(0), delta: delta.to_owned() });
+        (self.progress)(ModelProgress::ReasoningDelta { item_id: id, part: ReasoningPart::Content(0), delta: delta.to_owned() });
     }
 
     fn take_call(&mut self, piece: &Value) {
@@ -96,7 +96,7 @@ impl<'a> Message<'a> {
         self.finished
     }
 
-    pub fn finish(self) -> Result<Answer, serde_json::Error> {
+    pub fn finish(self) -> Result<ModelResponse, serde_json::Error> {
         let mut items = Vec::new();
         if let Some(id) = self.reasoning.id {
             items.push(reasoning(&id, &self.reasoning.text));
@@ -109,9 +109,9 @@ impl<'a> Message<'a> {
             let arguments = if call.arguments.is_empty() { "{}".into() } else { call.arguments };
             items.push(json!({"type": "function_call", "call_id": id, "name": call.name, "arguments": arguments}));
         }
-        let answer = Answer { items: items.iter().cloned().map(Item::from).collect(), usage: self.usage };
+        let answer = ModelResponse { items: items.iter().cloned().map(HistoryItem::from).collect(), usage: self.usage };
         for item in items {
-            (self.progress)(Progress::ItemFinished { item });
+            (self.progress)(ModelProgress::ItemFinished { item });
         }
         Ok(answer)
     }
@@ -132,10 +132,10 @@ fn reasoning(id: &str, text: &str) -> Value {
     json!({"type": "reasoning", "id": id, "summary": [], "content": [{"type": "reasoning_text", "text": text}]})
 }
 
-fn usage(usage: &Value) -> Usage {
+fn usage(usage: &Value) -> ModelUsage {
     let number = |value: &Value| value.as_u64().unwrap_or(0);
     let (input, output) = (number(&usage["prompt_tokens"]), number(&usage["completion_tokens"]));
-    Usage {
+    ModelUsage {
         input_tokens: input,
         cached_input_tokens: number(&usage["prompt_tokens_details"]["cached_tokens"]),
         output_tokens: output,
@@ -148,9 +148,9 @@ fn usage(usage: &Value) -> Usage {
 mod tests {
     use super::*;
 
-    fn run(chunks: &[Value]) -> (Answer, bool) {
+    fn run(chunks: &[Value]) -> (ModelResponse, bool) {
         let ids = || "fresh".to_owned();
-        let mut message = Message::new(&ids, &|_| {});
+        let mut message = PartialMessage::new(&ids, &|_| {});
         for chunk in chunks {
             message.take(chunk);
         }
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(items[1]["content"][0]["text"], "Let me");
         assert_eq!(items[2], json!({"type": "function_call", "call_id": "a", "name": "exec_command", "arguments": "{\"cmd\":\"ls\"}"}));
         assert_eq!(items[3]["call_id"], "b");
-        assert_eq!(answer.usage, Usage { input_tokens: 7, output_tokens: 3, total_tokens: 10, ..Usage::default() });
+        assert_eq!(answer.usage, ModelUsage { input_tokens: 7, output_tokens: 3, total_tokens: 10, ..ModelUsage::default() });
     }
 
     #[test]

@@ -13,7 +13,7 @@ use seccompiler::{
 
 use super::{During, Refused};
 use crate::level::Level;
-use crate::policy::Network;
+use crate::policy::NetworkRule;
 use crate::sys;
 
 /// System calls that `libc` does not name for every C library and architecture.
@@ -149,7 +149,7 @@ const SHARED: &[libc::c_long] = &[
 /// them: they lead to other programs of the machine, which hold to no policy.
 const REMOTE_FAMILIES: [u64; 3] = [libc::AF_INET as u64, libc::AF_INET6 as u64, libc::AF_NETLINK as u64];
 
-pub fn install(network: Network, level: Level, tracing: Tracing) -> Result<(), Refused> {
+pub fn install(network: NetworkRule, level: Level, tracing: Tracing) -> Result<(), Refused> {
     for program in [missing()?, forbidden(network, level, tracing)?] {
         apply_filter(&program).during("seccomp")?;
     }
@@ -172,7 +172,7 @@ fn missing() -> Result<BpfProgram, Refused> {
     Ok(program)
 }
 
-fn forbidden(network: Network, level: Level, tracing: Tracing) -> Result<BpfProgram, Refused> {
+fn forbidden(network: NetworkRule, level: Level, tracing: Tracing) -> Result<BpfProgram, Refused> {
     let shared = SHARED.iter().filter(|_| level == Level::Landlock);
     let looking = TRACING.iter().filter(|_| tracing == Tracing::Nobody);
     let mut rules: Rules = FORBIDDEN.iter().chain(shared).chain(looking).map(|call| (*call, Vec::new())).collect();
@@ -190,7 +190,7 @@ fn forbidden(network: Network, level: Level, tracing: Tracing) -> Result<BpfProg
     }
     if level == Level::Landlock {
         without_namespaces(&mut rules, network)?;
-    } else if network == Network::Restricted {
+    } else if network == NetworkRule::Restricted {
         let others: Vec<_> = LOCAL_FAMILIES.iter().map(|family| differs(0, *family)).collect();
         for call in [libc::SYS_socket, libc::SYS_socketpair] {
             rules.insert(call, vec![rule(&others)?]);
@@ -210,8 +210,8 @@ fn measuring(tracing: Tracing) -> Result<Vec<SeccompRule>, Refused> {
     }
 }
 
-fn without_namespaces(rules: &mut Rules, network: Network) -> Result<(), Refused> {
-    let families: &[u64] = if network == Network::Enabled { &REMOTE_FAMILIES } else { &[] };
+fn without_namespaces(rules: &mut Rules, network: NetworkRule) -> Result<(), Refused> {
+    let families: &[u64] = if network == NetworkRule::Enabled { &REMOTE_FAMILIES } else { &[] };
     let others: Vec<_> = families.iter().map(|family| differs(0, *family)).collect();
     rules.insert(libc::SYS_socket, if others.is_empty() { Vec::new() } else { vec![rule(&others)?] });
     rules.insert(libc::SYS_socketpair, vec![rule(&[differs(0, libc::AF_UNIX as u64)])?]);
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn the_filters_can_be_made() {
         assert!(missing().is_ok());
-        for network in [Network::Restricted, Network::Enabled] {
+        for network in [NetworkRule::Restricted, NetworkRule::Enabled] {
             for level in crate::level::LEVELS {
                 for tracing in [Tracing::Own, Tracing::Nobody] {
                     assert!(forbidden(network, level, tracing).is_ok());

@@ -19,16 +19,16 @@ use super::matches::{self, BOUNDS};
 use super::view::{access_at, is_in_layer, is_in_temporary};
 use super::watch::{Heard, Watch};
 use crate::channel::Channel;
-use crate::message::{Checked, Loss, Outcome, Reader, Writer};
+use crate::message::{Checked, Loss, MessageReader, MessageWriter, OrderOutcome};
 use crate::plan::Confinement;
-use crate::policy::{Access, Glob};
-use crate::sys::{self, Signals};
+use crate::policy::{Glob, PathAccess};
+use crate::sys::{self, SignalReader};
 
 /// How often is tried to cover what is replaced at the same time.
 const TRIES: usize = 8;
 
 /// Our ends of the sockets of a guard.
-pub struct Ends {
+pub struct GuardSockets {
     /// Asked by the executor, and answered.
     pub requests: Channel,
     /// Told to the executor. Nobody waits for it to be read.
@@ -37,7 +37,7 @@ pub struct Ends {
 
 pub struct Guard {
     first: Pid,
-    signals: Signals,
+    signals: SignalReader,
     /// Nothing once the executor is gone; the first process hears of that, too.
     requests: Option<Channel>,
     reports: Channel,
@@ -45,7 +45,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub fn new(first: Pid, signals: Signals, ends: Ends, keeper: Keeper) -> Self {
+    pub fn new(first: Pid, signals: SignalReader, ends: GuardSockets, keeper: Keeper) -> Self {
         Self { first, signals, requests: Some(ends.requests), reports: ends.reports, keeper }
     }
 
@@ -97,7 +97,7 @@ impl Guard {
     }
 
     fn begin(&mut self, built: &Channel) {
-        let received = built.receive().ok().flatten().and_then(|message| Reader(&message.bytes).list(Mask::decode).ok());
+        let received = built.receive().ok().flatten().and_then(|message| MessageReader(&message.bytes).list(Mask::decode).ok());
         // Without it the first process does not go on.
         let Some(found) = received else { return };
         self.keeper.masks = found;
@@ -236,14 +236,17 @@ impl Keeper {
     fn hide_match(&mut self, path: PathBuf) {
         let parent = path.parent().unwrap_or(&path);
         let places = &self.confinement.places;
-        if self.masks.iter().any(|mask| mask.path == path) || access_at(places, parent) == Access::Deny || is_in_temporary(places, &path) {
+        if self.masks.iter().any(|mask| mask.path == path)
+            || access_at(places, parent) == PathAccess::Deny
+            || is_in_temporary(places, &path)
+        {
             return;
         }
         // What the machine has there is not seen.
         if is_in_layer(places, &path) {
             return;
         }
-        let in_writable = access_at(places, parent) == Access::Write;
+        let in_writable = access_at(places, parent) == PathAccess::Write;
         // It may have been moved here together with what hides it.
         let now = masks::mount_at(&path).ok().flatten();
         if let Some(known) = self.masks.iter_mut().find(|mask| mask.by_pattern && now.is_some() && mask.mount == now) {
@@ -251,7 +254,7 @@ impl Keeper {
             return;
         }
         let mut mask = Mask { path, kind: Kind::Hide, mount: None, in_writable, by_pattern: true };
-        if self.put(&mut mask) == Outcome::Restored {
+        if self.put(&mut mask) == OrderOutcome::Restored {
             self.masks.push(mask);
         }
     }
@@ -271,7 +274,7 @@ impl Keeper {
             let had_been = mask.mount.is_some();
             let outcome = self.put(&mut mask);
             // What was not there has not been lost.
-            if had_been || outcome == Outcome::Open {
+            if had_been || outcome == OrderOutcome::Open {
                 losses.push(Loss { path: mask.path.clone(), held: mask.kind.held(), outcome });
             }
             self.masks[index] = mask;
@@ -281,15 +284,15 @@ impl Keeper {
     }
 
     /// Covers what is at the path of a mask now.
-    fn put(&mut self, mask: &mut Mask) -> Outcome {
+    fn put(&mut self, mask: &mut Mask) -> OrderOutcome {
         if mask.kind == Kind::Root {
             self.stale = Some(format!("{} was replaced", mask.path.display()));
             // It can only be read here from now on. With a mount of its own it is seen when it is replaced once more.
             let covered = self.nothing.as_ref().and_then(|nothing| masks::cover(&masks::find(&mask.path).ok()?, Kind::Hold, nothing).ok());
             mask.mount = covered.or_else(|| masks::mount_at(&mask.path).ok().flatten());
-            return Outcome::Open;
+            return OrderOutcome::Open;
         }
-        let Some(nothing) = &self.nothing else { return Outcome::Open };
+        let Some(nothing) = &self.nothing else { return OrderOutcome::Open };
         for _ in 0..TRIES {
             // The directories around it may be others by now, in which there is no watch yet. Before it is looked at, so that nothing is
             // missed in between.
@@ -298,7 +301,7 @@ impl Keeper {
             }
             // What a link leads to can only be said by the next policy.
             let kind = match mask.kind {
-                Kind::Link(Access::Deny) => Kind::Hide,
+                Kind::Link(PathAccess::Deny) => Kind::Hide,
                 kind => kind,
             };
             match masks::find(&mask.path) {
@@ -310,25 +313,25 @@ impl Keeper {
                     let Ok(mount) = masks::cover(&place, kind, nothing) else { continue };
                     mask.mount = Some(mount);
                     if masks::mount_at(&mask.path) == Ok(mask.mount) {
-                        return Outcome::Restored;
+                        return OrderOutcome::Restored;
                     }
                 }
                 Err(Errno::NOENT | Errno::NOTDIR) => {
                     mask.mount = None;
-                    return Outcome::Missing;
+                    return OrderOutcome::Missing;
                 }
                 Err(Errno::LOOP) => {
                     self.stale = Some(format!("{} lies behind a link now", mask.path.display()));
                     cover_link_above(&mask.path, nothing);
                     mask.mount = masks::mount_at(&mask.path).ok().flatten();
-                    return Outcome::Restored;
+                    return OrderOutcome::Restored;
                 }
                 Err(_) => break,
             }
         }
         self.stale = Some(format!("{} cannot be held any more", mask.path.display()));
         mask.mount = masks::mount_at(&mask.path).ok().flatten();
-        Outcome::Open
+        OrderOutcome::Open
     }
 }
 
@@ -352,7 +355,7 @@ fn cover_link_above(path: &Path, nothing: &OwnedFd) {
 
 /// What has to be said by the first process before it goes on.
 pub fn hand_over(built: &Channel, masks: &[Mask]) -> io::Result<()> {
-    let mut out = Writer::default();
+    let mut out = MessageWriter::default();
     out.list(masks, |out, mask| mask.encode(out));
     built.send(&out.0, &[])
 }

@@ -19,10 +19,10 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, moun
 use rustix::process::chdir;
 
 use super::masks::{QUIET, RDONLY, clone, limit};
-use super::view::{Sources, attach, pin, tmpfs};
+use super::view::{ViewSources, attach, pin, tmpfs};
 use super::{During, Refused};
-use crate::plan::{Confinement, HomeLayer, Identity, Place, Shape};
-use crate::policy::Access;
+use crate::plan::{Confinement, HomeLayer, PathShape, PlannedPath, SandboxUser};
+use crate::policy::PathAccess;
 use crate::sys;
 
 const LOWER: &str = "lower";
@@ -46,7 +46,7 @@ pub struct HomeMounts {
 }
 
 /// Goes over into the mounts that hold the layer of this cell, if it has one, or makes them. Returns a handle for the next cell.
-pub fn enter(confinement: &Confinement, sources: &Sources, shared: Option<OwnedFd>) -> Result<Option<OwnedFd>, Refused> {
+pub fn enter(confinement: &Confinement, sources: &ViewSources, shared: Option<OwnedFd>) -> Result<Option<OwnedFd>, Refused> {
     let Some(layer) = &confinement.home else { return Ok(None) };
     let mounts = match shared {
         Some(mounts) => {
@@ -62,7 +62,7 @@ pub fn enter(confinement: &Confinement, sources: &Sources, shared: Option<OwnedF
     Ok(Some(mounts))
 }
 
-fn put_together(layer: &HomeLayer, identity: Identity, sources: &Sources) -> Result<(), Refused> {
+fn put_together(layer: &HomeLayer, identity: SandboxUser, sources: &ViewSources) -> Result<(), Refused> {
     let during = "the layer over the home cannot be mounted";
     // What is mounted here is not for the machine; what the machine mounts later is for the cells that come later.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).during(during)?;
@@ -77,7 +77,7 @@ fn put_together(layer: &HomeLayer, identity: Identity, sources: &Sources) -> Res
         fs::create_dir(name).during(during)?;
     }
     attach(&lower, Path::new(LOWER))?;
-    let skeleton = Skeleton { owner: if let Identity::Mapped { id } = identity { Some(id) } else { None } };
+    let skeleton = Skeleton { owner: if let SandboxUser::Mapped { id } = identity { Some(id) } else { None } };
     match store {
         Some(store) => drop(attach(&store, Path::new(STORE))?),
         None => {
@@ -170,7 +170,7 @@ impl Skeleton {
 pub fn clones(confinement: &Confinement) -> Result<Option<HomeMounts>, Refused> {
     let Some(layer) = &confinement.home else { return Ok(None) };
     let (merged, lower) = (layer.frame.join(MERGED), layer.frame.join(LOWER));
-    for place in confinement.places.iter().filter(|place| place.access != Access::Deny && place.shape == Shape::Tree) {
+    for place in confinement.places.iter().filter(|place| place.access != PathAccess::Deny && place.shape == PathShape::Tree) {
         if let Ok(path) = place.path.strip_prefix(&layer.home) {
             make_point(&merged, &lower, path);
         }
@@ -180,7 +180,7 @@ pub fn clones(confinement: &Confinement) -> Result<Option<HomeMounts>, Refused> 
     let mut inner = Vec::new();
     let own = mount_number(&lower);
     let is_elsewhere = |path: &Path| path.is_dir() && mount_number(path) != own;
-    for place in confinement.places.iter().filter(|place| place.shape == Shape::Home) {
+    for place in confinement.places.iter().filter(|place| place.shape == PathShape::Home) {
         let Ok(path) = place.path.strip_prefix(&layer.home) else { continue };
         // What is another file system there is not in the overlay, and is shown as it is.
         if is_elsewhere(&lower.join(path)) {
@@ -193,7 +193,8 @@ pub fn clones(confinement: &Confinement) -> Result<Option<HomeMounts>, Refused> 
     }
     let special = layer.directories.iter().chain(&layer.hidden).chain(layer.copies.iter().map(|copy| &copy.path));
     let tops: Vec<_> = special.filter_map(|path| path.iter().next()).collect();
-    let is_denied = |path: &Path| confinement.places.iter().any(|place: &Place| place.path == path && place.access == Access::Deny);
+    let is_denied =
+        |path: &Path| confinement.places.iter().any(|place: &PlannedPath| place.path == path && place.access == PathAccess::Deny);
     let entries = fs::read_dir(&lower).during(layer.home.display())?.flatten();
     let as_they_are = entries.filter(|entry| {
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());

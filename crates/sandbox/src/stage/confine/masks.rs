@@ -15,8 +15,8 @@ use rustix::mount::{
     move_mount, open_tree,
 };
 
-use crate::message::{Check, Held, Reader, Writer};
-use crate::policy::Access;
+use crate::message::{Check, HoldMechanism, MessageReader, MessageWriter};
+use crate::policy::PathAccess;
 use crate::sys;
 
 pub const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
@@ -32,7 +32,7 @@ pub enum Kind {
     /// A directory on the way to something that is held, which has to keep its name.
     Way,
     /// A link on the way to something with this access, which has to lead where it leads.
-    Link(Access),
+    Link(PathAccess),
     /// A place of the view itself. It cannot be put back from here.
     Root,
     /// A directory of ours is seen there. What comes in its place may only be read, until the next sandbox.
@@ -40,13 +40,13 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub fn held(self) -> Held {
+    pub fn held(self) -> HoldMechanism {
         match self {
-            Self::Hide => Held::Denied,
-            Self::Hold | Self::Layer => Held::ReadOnly,
-            Self::Way => Held::Directory,
-            Self::Link(_) => Held::Link,
-            Self::Root => Held::Root,
+            Self::Hide => HoldMechanism::Denied,
+            Self::Hold | Self::Layer => HoldMechanism::ReadOnly,
+            Self::Way => HoldMechanism::Directory,
+            Self::Link(_) => HoldMechanism::Link,
+            Self::Root => HoldMechanism::Root,
         }
     }
 }
@@ -68,13 +68,13 @@ impl Mask {
         Check { path: self.path.clone(), mount: self.mount, is_strict: self.in_writable }
     }
 
-    pub fn encode(&self, out: &mut Writer) {
+    pub fn encode(&self, out: &mut MessageWriter) {
         out.text(self.path.as_os_str());
         out.byte(match self.kind {
             Kind::Hide => 0,
             Kind::Hold => 1,
             Kind::Way => 2,
-            Kind::Link(Access::Deny) => 3,
+            Kind::Link(PathAccess::Deny) => 3,
             Kind::Link(_) => 4,
             Kind::Root => 5,
             Kind::Layer => 6,
@@ -84,14 +84,14 @@ impl Mask {
         out.byte(self.by_pattern.into());
     }
 
-    pub fn decode(input: &mut Reader<'_>) -> io::Result<Self> {
+    pub fn decode(input: &mut MessageReader<'_>) -> io::Result<Self> {
         let path = input.path()?;
         let kind = match input.byte()? {
             0 => Kind::Hide,
             1 => Kind::Hold,
             2 => Kind::Way,
-            3 => Kind::Link(Access::Deny),
-            4 => Kind::Link(Access::Read),
+            3 => Kind::Link(PathAccess::Deny),
+            4 => Kind::Link(PathAccess::Read),
             5 => Kind::Root,
             _ => Kind::Layer,
         };
@@ -182,12 +182,13 @@ mod tests {
 
     #[test]
     fn a_mask_survives_the_way() {
-        for kind in [Kind::Hide, Kind::Hold, Kind::Way, Kind::Link(Access::Deny), Kind::Link(Access::Read), Kind::Root, Kind::Layer] {
+        for kind in [Kind::Hide, Kind::Hold, Kind::Way, Kind::Link(PathAccess::Deny), Kind::Link(PathAccess::Read), Kind::Root, Kind::Layer]
+        {
             for mount in [None, Some(7)] {
                 let mask = Mask { path: "/w/\n".into(), kind, mount, in_writable: mount.is_some(), by_pattern: kind == Kind::Hide };
-                let mut out = Writer::default();
+                let mut out = MessageWriter::default();
                 mask.encode(&mut out);
-                assert_eq!(Mask::decode(&mut Reader(&out.0)).unwrap(), mask);
+                assert_eq!(Mask::decode(&mut MessageReader(&out.0)).unwrap(), mask);
             }
         }
     }

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::plan::Place;
+use crate::plan::PlannedPath;
 use crate::policy::Glob;
 
 /// How deep, and for how many, is looked.
@@ -30,7 +30,7 @@ pub struct Match<'a> {
 impl Match<'_> {
     /// Whether it stays denied wherever the directories on the way to it may be moved to inside the innermost place: it is
     /// found again there.
-    pub fn is_found_anywhere(&self, places: &[Place]) -> bool {
+    pub fn is_found_anywhere(&self, places: &[PlannedPath]) -> bool {
         let around = self.path.ancestors().skip(1).find_map(|ancestor| places.iter().find(|place| place.path == ancestor));
         let has_own_rule = places.iter().any(|place| place.path == self.path);
         self.glob.follows() && !self.is_closed && !has_own_rule && around.is_some_and(|place| place.path.starts_with(self.glob.base()))
@@ -111,8 +111,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::plan::{Rights, Shape};
-    use crate::policy::Access;
+    use crate::plan::{PathShape, Rights};
+    use crate::policy::PathAccess;
 
     fn globs(root: &Path, pattern: &str) -> Vec<Glob> {
         vec![Glob::below(root, pattern).unwrap()]
@@ -134,12 +134,12 @@ mod tests {
         for name in ["a/1.env", "a/2.env", "a/b/c/3.env", "other"] {
             fs::write(root.join(name), "").unwrap();
         }
-        let place = Place {
+        let place = PlannedPath {
             path: root.clone(),
-            access: Access::Write,
+            access: PathAccess::Write,
             rights: Rights::Owners,
             fixed: true,
-            shape: Shape::Tree,
+            shape: PathShape::Tree,
             by_pattern: false,
             source: None,
         };

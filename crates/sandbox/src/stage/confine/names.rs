@@ -12,7 +12,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::masks::{QUIET, RDONLY, clone, limit};
 use super::view::{pin, tmpfs};
 use super::{During, Refused};
-use crate::plan::Identity;
+use crate::plan::SandboxUser;
 
 const NAMES: [&str; 2] = ["sandbox", "outpost-sandbox"];
 const TABLES: [&str; 2] = ["/etc/passwd", "/etc/group"];
@@ -20,17 +20,17 @@ const TABLES: [&str; 2] = ["/etc/passwd", "/etc/group"];
 const MOST: u64 = 4 << 20;
 
 /// The number that the user has inside and no table knows.
-fn number(identity: Identity) -> Option<u32> {
+fn number(identity: SandboxUser) -> Option<u32> {
     match identity {
-        Identity::Mapped { id } | Identity::Owner { uid: 0, id, .. } => Some(id),
-        Identity::Own | Identity::Named { .. } | Identity::Owner { .. } => None,
+        SandboxUser::Mapped { id } | SandboxUser::Owner { uid: 0, id, .. } => Some(id),
+        SandboxUser::Own | SandboxUser::Named { .. } | SandboxUser::Owner { .. } => None,
     }
 }
 
 /// Copies of the tables with a line for the sandbox's user, each with the path that it belongs at. They are made at `place`,
 /// which is covered for that time. A machine without such tables gets none. `own` is the home that the executor's user works with, if the
 /// sandbox shows one.
-pub fn tables(identity: Identity, own: Option<&Path>, place: &Path) -> Result<Vec<(PathBuf, OwnedFd)>, Refused> {
+pub fn tables(identity: SandboxUser, own: Option<&Path>, place: &Path) -> Result<Vec<(PathBuf, OwnedFd)>, Refused> {
     let Some(id) = number(identity) else { return Ok(Vec::new()) };
     let is_plain = |path: &&str| fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() < MOST);
     let read = |path| Some((path, fs::read(path).ok()?));

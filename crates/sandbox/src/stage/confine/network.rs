@@ -9,7 +9,7 @@ use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior}
 
 use super::{During, Refused, become_user};
 use crate::level::Level;
-use crate::plan::{Confinement, Identity};
+use crate::plan::{Confinement, SandboxUser};
 use crate::policy;
 use crate::shares::Shares;
 use crate::sys;
@@ -24,9 +24,9 @@ pub fn separate(confinement: &Confinement, mut shared: Shares) -> Result<Shares,
     if confinement.level == Level::Full {
         rest |= libc::CLONE_NEWPID;
     }
-    let is_closed = confinement.network == policy::Network::Restricted;
+    let is_closed = confinement.network == policy::NetworkRule::Restricted;
     let flags = if is_closed { rest | libc::CLONE_NEWNET } else { rest };
-    if matches!(confinement.identity, Identity::Mapped { .. } | Identity::Named { .. }) {
+    if matches!(confinement.identity, SandboxUser::Mapped { .. } | SandboxUser::Named { .. }) {
         let made = match &shared.network {
             Some(network) if is_closed && shared.users.is_none() => {
                 sys::join(network.as_fd(), libc::CLONE_NEWNET).and_then(|()| sys::unshare(rest))
@@ -41,7 +41,7 @@ pub fn separate(confinement: &Confinement, mut shared: Shares) -> Result<Shares,
                 return Ok(Shares { network: Some(own("net")?), ..shared });
             }
             // With enough rights they are made as root, which drops them later; without, that user makes them.
-            (Err(_), Identity::Named { uid, gid }) => become_user(uid, gid)?,
+            (Err(_), SandboxUser::Named { uid, gid }) => become_user(uid, gid)?,
             (Err(error), _) => {
                 return Err(
                     format!("namespaces of its own cannot be made (root without CAP_SYS_ADMIN; name a --sandbox-user): {error}").into()
@@ -51,8 +51,8 @@ pub fn separate(confinement: &Confinement, mut shared: Shares) -> Result<Shares,
     }
     // Root by another number, or somebody else without the rights of root.
     let inside = match confinement.identity {
-        Identity::Owner { uid: 0, id, .. } => Some(id),
-        Identity::Owner { uid, gid, .. } => {
+        SandboxUser::Owner { uid: 0, id, .. } => Some(id),
+        SandboxUser::Owner { uid, gid, .. } => {
             become_user(uid, gid)?;
             None
         }

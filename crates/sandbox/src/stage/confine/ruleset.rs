@@ -12,8 +12,8 @@ use rustix::fs::{Mode, OFlags, open};
 
 use super::{During, Refused};
 use crate::level::Level;
-use crate::plan::{Confinement, Place, Shape};
-use crate::policy::{Access, Network};
+use crate::plan::{Confinement, PathShape, PlannedPath};
+use crate::policy::{NetworkRule, PathAccess};
 
 /// Places outside of any policy that programs have to write to. All of them belong to the sandbox alone.
 const PRIVATE: [&str; 2] = ["/dev", "/proc"];
@@ -41,9 +41,9 @@ pub fn restrict(confinement: &Confinement) -> Result<bool, Refused> {
         .during("Landlock")?;
     rules = allow(rules, Path::new("/"), AccessFs::from_read(VERSION))?;
     // A directory that the layer over the home does not have is not written either.
-    let is_there = |place: &&Place| place.shape != Shape::Home || place.path.is_dir();
+    let is_there = |place: &&PlannedPath| place.shape != PathShape::Home || place.path.is_dir();
     let writing =
-        confinement.places.iter().filter(|place| place.access == Access::Write).filter(is_there).map(|place| place.path.as_path());
+        confinement.places.iter().filter(|place| place.access == PathAccess::Write).filter(is_there).map(|place| place.path.as_path());
     let is_own_table = confinement.level == Level::Full && !confinement.identity.is_root_by_name();
     let own = if is_own_table { &PRIVATE[..] } else { &PRIVATE[..1] };
     for path in writing.chain(own.iter().map(Path::new)) {
@@ -66,14 +66,14 @@ pub fn restrict_alone(confinement: &Confinement) -> Result<(), Refused> {
         .during("Landlock")?;
     let rules = match confinement.network {
         // Nothing may be connected to; seccomp lets nobody make the sockets for it either.
-        Network::Restricted => rules.handle_access(AccessNet::from_all(VERSION)).during("Landlock")?,
-        Network::Enabled => rules,
+        NetworkRule::Restricted => rules.handle_access(AccessNet::from_all(VERSION)).during("Landlock")?,
+        NetworkRule::Enabled => rules,
     };
     let mut rules = rules.create().during("Landlock")?;
-    let named = confinement.places.iter().filter(|place| place.access == Access::Deny).map(|place| place.path.as_path());
+    let named = confinement.places.iter().filter(|place| place.access == PathAccess::Deny).map(|place| place.path.as_path());
     let denied: Vec<&Path> = named.chain([Path::new("/dev")]).collect();
-    for place in confinement.places.iter().filter(|place| place.access != Access::Deny && !place.path.starts_with("/dev")) {
-        if place.access == Access::Write {
+    for place in confinement.places.iter().filter(|place| place.access != PathAccess::Deny && !place.path.starts_with("/dev")) {
+        if place.access == PathAccess::Write {
             if let Some(inside) = denied.iter().find(|path| path.starts_with(&place.path)) {
                 return Err(
                     format!("{} is denied inside {}, which Landlock alone cannot hold", inside.display(), place.path.display()).into()

@@ -21,8 +21,8 @@ use super::home::{self, HomeMounts};
 use super::masks::{self, Kind, Mask, QUIET, RDONLY, clone, limit};
 use super::{During, Refused, idmap, names};
 use crate::level::Level;
-use crate::plan::{Confinement, Identity, Place, Rights, Shape};
-use crate::policy::Access;
+use crate::plan::{Confinement, PathShape, PlannedPath, Rights, SandboxUser};
+use crate::policy::PathAccess;
 
 /// Devices that anybody may use.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -39,14 +39,14 @@ const TEMPORARY: &str = "/tmp";
 const RUN: &str = "/run";
 
 /// What has to be made before there are namespaces: for every owner of a writable place, the map to the sandbox's user.
-pub struct Sources {
+pub struct ViewSources {
     maps: Vec<((u32, u32), File)>,
 }
 
-impl Sources {
+impl ViewSources {
     pub fn open(confinement: &Confinement) -> Result<Self, Refused> {
         let mut maps: Vec<((u32, u32), File)> = Vec::new();
-        let Identity::Mapped { id } = confinement.identity else { return Ok(Self { maps }) };
+        let SandboxUser::Mapped { id } = confinement.identity else { return Ok(Self { maps }) };
         let own = confinement.places.iter().filter(|place| place.rights != Rights::Others && place.path != Path::new(TEMPORARY));
         let own = own.map(|place| (place.origin(), place.rights == Rights::OwnersIfPossible || place.source.is_some()));
         let layer = confinement.home.iter().flat_map(|layer| layer.store.iter().chain([&layer.home])).map(|path| (path.as_path(), true));
@@ -65,8 +65,8 @@ impl Sources {
     }
 
     /// A copy in which the sandbox's user has the rights of the owner.
-    pub fn own(&self, identity: Identity, pinned: &OwnedFd, path: &Path, attributes: u64) -> Result<OwnedFd, Refused> {
-        let Identity::Mapped { .. } = identity else {
+    pub fn own(&self, identity: SandboxUser, pinned: &OwnedFd, path: &Path, attributes: u64) -> Result<OwnedFd, Refused> {
+        let SandboxUser::Mapped { .. } = identity else {
             let copy = clone(pinned, true).during(path.display())?;
             limit(&copy, true, QUIET | attributes).during(path.display())?;
             return Ok(copy);
@@ -121,7 +121,7 @@ fn at(prefix: &str, path: &Path) -> PathBuf {
 
 struct View<'a> {
     confinement: &'a Confinement,
-    sources: Sources,
+    sources: ViewSources,
     /// Where the new tree is while it is built; empty if it is built in place.
     prefix: &'static str,
     /// What was made by us and becomes read-only when everything is in place.
@@ -135,10 +135,10 @@ struct View<'a> {
 }
 
 /// Returns what has to stay where it was put.
-pub fn build(confinement: &Confinement, sources: Sources) -> Result<Vec<Mask>, Refused> {
+pub fn build(confinement: &Confinement, sources: ViewSources) -> Result<Vec<Mask>, Refused> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).during("the mounts cannot be made private")?;
     let access = access_at(&confinement.places, Path::new("/"));
-    let prefix = if access >= Access::Read { "" } else { TEMPORARY };
+    let prefix = if access >= PathAccess::Read { "" } else { TEMPORARY };
     let mut view = View { confinement, sources, prefix, scaffolds: Vec::new(), fixed: HashSet::new(), masks: Vec::new(), nothing: None };
     // From the tree as it is, before anything covers it.
     let places = view.clones()?;
@@ -156,27 +156,27 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<Vec<Mask>, R
         // A named user may not reach our files; then it goes with the cell.
         Some(path) => match pin(path) {
             Ok(pinned) => Some(clone(&pinned, false).during(path.display())?),
-            Err(_) if matches!(confinement.identity, Identity::Named { .. } | Identity::Owner { uid: 1.., .. }) => None,
+            Err(_) if matches!(confinement.identity, SandboxUser::Named { .. } | SandboxUser::Owner { uid: 1.., .. }) => None,
             Err(refused) => return Err(refused),
         },
         None => None,
     };
     match access {
-        Access::Deny => {
+        PathAccess::Deny => {
             let links = view.links()?;
             view.scaffold(Path::new("/"))?;
             for (name, target) in links {
                 std::os::unix::fs::symlink(target, Path::new(view.prefix).join(name)).during("links of the new tree")?;
             }
         }
-        Access::Read => limit(&pin(Path::new("/"))?, true, RDONLY | QUIET).during("the tree cannot be made read-only")?,
-        Access::Write => limit(&pin(Path::new("/"))?, true, QUIET).during("the tree cannot be held")?,
+        PathAccess::Read => limit(&pin(Path::new("/"))?, true, RDONLY | QUIET).during("the tree cannot be made read-only")?,
+        PathAccess::Write => limit(&pin(Path::new("/"))?, true, QUIET).during("the tree cannot be held")?,
     }
     view.proc(machine)?;
     // The machine's own are of no use by now: devices were taken out of the whole tree.
     view.devices(devices)?;
     let mut tables = Vec::new();
-    if access != Access::Write {
+    if access != PathAccess::Write {
         let own = confinement.home.as_ref().map(|layer| layer.home.as_path());
         tables = names::tables(confinement.identity, own, &view.point(Path::new(TEMPORARY), true)?)?;
         view.private_places(temporary)?;
@@ -191,8 +191,8 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<Vec<Mask>, R
 }
 
 /// What the innermost place that holds the path allows.
-pub fn access_at(places: &[Place], path: &Path) -> Access {
-    places.iter().rev().find(|place| path.starts_with(&place.path)).map_or(Access::Deny, |place| place.access)
+pub fn access_at(places: &[PlannedPath], path: &Path) -> PathAccess {
+    places.iter().rev().find(|place| path.starts_with(&place.path)).map_or(PathAccess::Deny, |place| place.access)
 }
 
 /// Returns the number of the mount.
@@ -221,11 +221,12 @@ impl View<'_> {
     }
 
     /// Copies of everything that has to be put into place by itself.
-    fn clones(&mut self) -> Result<Vec<(Place, OwnedFd)>, Refused> {
+    fn clones(&mut self) -> Result<Vec<(PlannedPath, OwnedFd)>, Refused> {
         let mut clones = Vec::new();
         let own = |pinned: &OwnedFd, path: &Path, attributes| self.sources.own(self.confinement.identity, pinned, path, attributes);
         for place in &self.confinement.places {
-            if place.access == Access::Deny || place.shape != Shape::Tree || is_made_here(&place.path) || self.is_home(&place.path) {
+            if place.access == PathAccess::Deny || place.shape != PathShape::Tree || is_made_here(&place.path) || self.is_home(&place.path)
+            {
                 continue;
             }
             let pinned = match pin(place.origin()) {
@@ -233,11 +234,11 @@ impl View<'_> {
                 // A user who may not reach our files sees what is there, and may only read it.
                 Err(_) if place.source.is_some() => continue,
                 // Protected before it exists: that is looked at when its surroundings are in place.
-                Err(_) if place.access == Access::Read && !place.path.exists() => continue,
+                Err(_) if place.access == PathAccess::Read && !place.path.exists() => continue,
                 Err(refused) => return Err(refused),
             };
             let copy = match place.access {
-                Access::Write => own(&pinned, place.origin(), 0)?,
+                PathAccess::Write => own(&pinned, place.origin(), 0)?,
                 _ if place.rights == Rights::Owners => own(&pinned, place.origin(), RDONLY)?,
                 _ if place.rights == Rights::OwnersIfPossible => match own(&pinned, &place.path, RDONLY) {
                     Ok(copy) => copy,
@@ -272,7 +273,7 @@ impl View<'_> {
         let mut links = Vec::new();
         for entry in fs::read_dir("/").during("/")?.flatten() {
             let (Ok(target), Ok(place)) = (fs::read_link(entry.path()), entry.path().canonicalize()) else { continue };
-            if access_at(&self.confinement.places, &place) >= Access::Read {
+            if access_at(&self.confinement.places, &place) >= PathAccess::Read {
                 links.push((PathBuf::from(entry.file_name()), target));
             }
         }
@@ -339,7 +340,7 @@ impl View<'_> {
     /// The sandbox's user is in the user table, where that may be read.
     fn names(&self, tables: Vec<(PathBuf, OwnedFd)>) -> Result<(), Refused> {
         for (path, table) in tables {
-            if access_at(&self.confinement.places, &path) == Access::Read && self.at(&path).exists() {
+            if access_at(&self.confinement.places, &path) == PathAccess::Read && self.at(&path).exists() {
                 attach(&table, &self.at(&path))?;
             }
         }
@@ -348,7 +349,7 @@ impl View<'_> {
 
     /// `/tmp` and `/run` are not those of the machine.
     fn private_places(&mut self, temporary: Option<OwnedFd>) -> Result<(), Refused> {
-        let is_writable = access_at(&self.confinement.places, Path::new(TEMPORARY)) == Access::Write;
+        let is_writable = access_at(&self.confinement.places, Path::new(TEMPORARY)) == PathAccess::Write;
         let target = self.point(Path::new(TEMPORARY), true)?;
         match temporary {
             Some(directory) if is_writable => {
@@ -367,14 +368,14 @@ impl View<'_> {
 
     /// A directory on the way that the sandbox's user may not pass is covered by one that it may, holding only the way.
     fn clear_obstacles(&mut self) -> Result<(), Refused> {
-        if matches!(self.confinement.identity, Identity::Own | Identity::Owner { uid: 0, .. }) || !self.prefix.is_empty() {
+        if matches!(self.confinement.identity, SandboxUser::Own | SandboxUser::Owner { uid: 0, .. }) || !self.prefix.is_empty() {
             return Ok(());
         }
         for place in self.confinement.places.iter().filter(|place| place.rights == Rights::Owners) {
             let mut way: Vec<_> = place.path.ancestors().skip(1).collect();
             way.reverse();
             for directory in way {
-                if self.is_covered(directory) || access_at(&self.confinement.places, directory) == Access::Write {
+                if self.is_covered(directory) || access_at(&self.confinement.places, directory) == PathAccess::Write {
                     break;
                 }
                 let Ok(metadata) = directory.metadata() else { break };
@@ -387,27 +388,27 @@ impl View<'_> {
         Ok(())
     }
 
-    fn places(&mut self, mut clones: Vec<(Place, OwnedFd)>) -> Result<(), Refused> {
+    fn places(&mut self, mut clones: Vec<(PlannedPath, OwnedFd)>) -> Result<(), Refused> {
         let confinement = self.confinement;
-        let own = |place: &&Place| !is_made_here(&place.path) && place.shape != Shape::Home && !self.is_home(&place.path);
-        let places: Vec<&Place> = confinement.places.iter().filter(own).collect();
+        let own = |place: &&PlannedPath| !is_made_here(&place.path) && place.shape != PathShape::Home && !self.is_home(&place.path);
+        let places: Vec<&PlannedPath> = confinement.places.iter().filter(own).collect();
         for place in places {
-            let around = place.path.parent().map_or(Access::Deny, |parent| access_at(&confinement.places, parent));
+            let around = place.path.parent().map_or(PathAccess::Deny, |parent| access_at(&confinement.places, parent));
             let copy = clones.iter().position(|(known, _)| known == place).map(|index| clones.swap_remove(index).1);
             let in_temporary = is_in_temporary(&confinement.places, &place.path);
             let in_home = is_in_home(&confinement.places, &place.path);
-            let in_writable = around == Access::Write && !in_temporary && !in_home;
+            let in_writable = around == PathAccess::Write && !in_temporary && !in_home;
             if place.fixed && !in_home {
                 self.fix_way(&place.path)?;
             }
             let mask = |kind: Kind| Mask { path: place.path.clone(), kind, mount: None, in_writable, by_pattern: place.by_pattern };
             match (place.access, around, copy) {
-                (access, _, _) if place.shape == Shape::Link && in_writable => {
+                (access, _, _) if place.shape == PathShape::Link && in_writable => {
                     self.masks.push(mask(Kind::Link(access)));
                     self.cover_last()?;
                 }
                 // Sandboxed code cannot change it.
-                _ if place.shape == Shape::Link => {}
+                _ if place.shape == PathShape::Link => {}
                 (_, _, Some(copy)) if place.source.is_some() => {
                     self.masks.push(mask(Kind::Layer));
                     self.put_last(&copy)?;
@@ -417,30 +418,30 @@ impl View<'_> {
                     self.masks.push(mask(Kind::Hold));
                     self.cover_last()?;
                 }
-                (Access::Write, _, Some(copy)) => {
+                (PathAccess::Write, _, Some(copy)) => {
                     self.masks.push(mask(Kind::Root));
                     self.put_last(&copy)?;
                 }
-                (Access::Read, Access::Read | Access::Deny, Some(copy)) if place.rights != Rights::Others => {
+                (PathAccess::Read, PathAccess::Read | PathAccess::Deny, Some(copy)) if place.rights != Rights::Others => {
                     self.masks.push(mask(Kind::Root));
                     self.put_last(&copy)?;
                 }
-                (Access::Read, Access::Write, _) if !in_temporary && !in_home => {
+                (PathAccess::Read, PathAccess::Write, _) if !in_temporary && !in_home => {
                     self.masks.push(mask(Kind::Hold));
                     self.cover_last()?;
                 }
                 // Inside what is the sandbox's own, or was hidden: only what is there has to be shown.
-                (Access::Read, _, Some(copy)) if around != Access::Read || self.is_covered(&place.path) => {
+                (PathAccess::Read, _, Some(copy)) if around != PathAccess::Read || self.is_covered(&place.path) => {
                     self.masks.push(mask(Kind::Root));
                     self.put_last(&copy)?;
                 }
-                (Access::Deny, Access::Read | Access::Write, _) if self.is_on_the_way(&place.path) => {
+                (PathAccess::Deny, PathAccess::Read | PathAccess::Write, _) if self.is_on_the_way(&place.path) => {
                     self.scaffold(&place.path)?;
                     let mount = masks::mount_at(&self.at(&place.path)).map_err(io::Error::from).during(place.path.display())?;
                     self.masks.push(Mask { mount, ..mask(Kind::Root) });
                 }
-                (Access::Deny, Access::Read | Access::Write, _) => {
-                    let can_appear = around == Access::Write && !place.path.starts_with(TEMPORARY) && !in_home;
+                (PathAccess::Deny, PathAccess::Read | PathAccess::Write, _) => {
+                    let can_appear = around == PathAccess::Write && !place.path.starts_with(TEMPORARY) && !in_home;
                     let is_there = self.at(&place.path).symlink_metadata().is_ok();
                     if is_there {
                         self.masks.push(mask(Kind::Hide));
@@ -487,7 +488,7 @@ impl View<'_> {
 
     /// Whether a directory that is to be hidden holds something that is to be shown.
     fn is_on_the_way(&self, path: &Path) -> bool {
-        let shown = |place: &Place| place.access != Access::Deny && place.path != path && place.path.starts_with(path);
+        let shown = |place: &PlannedPath| place.access != PathAccess::Deny && place.path != path && place.path.starts_with(path);
         self.at(path).is_dir() && self.confinement.places.iter().any(shown)
     }
 
@@ -498,8 +499,8 @@ impl View<'_> {
         let Some(around) = path.parent().and_then(|parent| places.iter().rev().find(|place| parent.starts_with(&place.path))) else {
             return Ok(());
         };
-        let is_private = around.path == Path::new(TEMPORARY) && access_at(places, Path::new("/")) != Access::Write;
-        if around.access != Access::Write || is_private {
+        let is_private = around.path == Path::new(TEMPORARY) && access_at(places, Path::new("/")) != PathAccess::Write;
+        if around.access != PathAccess::Write || is_private {
             return Ok(());
         }
         let mut way: Vec<_> = path.ancestors().skip(1).take_while(|directory| *directory != around.path).collect();
@@ -557,18 +558,18 @@ pub fn is_made_here(path: &Path) -> bool {
 }
 
 /// Whether the innermost place around a path is written into the layer over the home.
-pub fn is_in_home(places: &[Place], path: &Path) -> bool {
+pub fn is_in_home(places: &[PlannedPath], path: &Path) -> bool {
     let Some(parent) = path.parent() else { return false };
-    places.iter().rev().find(|place| parent.starts_with(&place.path)).is_some_and(|place| place.shape == Shape::Home)
+    places.iter().rev().find(|place| parent.starts_with(&place.path)).is_some_and(|place| place.shape == PathShape::Home)
 }
 
 /// Whether a path lies below a place where a directory of ours is seen.
-pub fn is_in_layer(places: &[Place], path: &Path) -> bool {
+pub fn is_in_layer(places: &[PlannedPath], path: &Path) -> bool {
     places.iter().any(|place| place.source.is_some() && path != place.path && path.starts_with(&place.path))
 }
 
 /// Whether the innermost place around a path is the sandbox's own `/tmp`.
-pub fn is_in_temporary(places: &[Place], path: &Path) -> bool {
+pub fn is_in_temporary(places: &[PlannedPath], path: &Path) -> bool {
     let Some(parent) = path.parent() else { return false };
     let around = places.iter().rev().find(|place| parent.starts_with(&place.path));
     around.is_none_or(|place| place.path == Path::new(TEMPORARY) || Path::new(TEMPORARY).starts_with(&place.path))

@@ -19,7 +19,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::view::{access_at, is_made_here};
 use crate::plan::Confinement;
-use crate::policy::Access;
+use crate::policy::PathAccess;
 
 /// So many directories are watched for patterns: inside of what sandboxed code may write, and elsewhere.
 const MAX_WRITABLE: usize = 65_536;
@@ -142,7 +142,7 @@ impl Watch {
 
     /// Watches a directory in which a pattern could come to deny something. Called before its names are read.
     pub fn for_pattern(&mut self, directory: &Path, confinement: &Confinement) {
-        let is_writable = access_at(&confinement.places, directory) == Access::Write;
+        let is_writable = access_at(&confinement.places, directory) == PathAccess::Write;
         if is_made_here(directory) && directory != Path::new("/") {
             return;
         }

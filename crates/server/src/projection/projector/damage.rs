@@ -5,7 +5,7 @@ use outpost_wire::app::event;
 use outpost_wire::app::turn::{ItemsView, Turn, TurnError, TurnStatus as Shown};
 
 use super::{Open, Projector};
-use crate::projection::{Told, items};
+use crate::projection::{ClientMessage, items};
 
 /// What a client that opens a damaged thread is told.
 pub fn warning<'a>(thread: ThreadId, damage: impl IntoIterator<Item = &'a DamagedRange>) -> String {
@@ -19,7 +19,7 @@ pub fn warning<'a>(thread: ThreadId, damage: impl IntoIterator<Item = &'a Damage
 
 impl Projector {
     /// An item stands in the place of what is missing. Between turns it gets a turn of its own.
-    pub(super) fn damage_noted(&mut self, fact: &DamageNoted, entry: &Entry, out: &mut Vec<Told>) {
+    pub(super) fn damage_noted(&mut self, fact: &DamageNoted, entry: &Entry, out: &mut Vec<ClientMessage>) {
         for range in fact.here(entry.seq) {
             self.is_torn = true;
             let item = items::missing(range);
@@ -45,7 +45,7 @@ impl Projector {
     }
 
     /// Behind damage: the beginning of the turn that an entry belongs to may be lost, and so may the end of the one before.
-    pub(super) fn mend(&mut self, entry: &Entry, out: &mut Vec<Told>) {
+    pub(super) fn mend(&mut self, entry: &Entry, out: &mut Vec<ClientMessage>) {
         let (turn, begins) = match &entry.fact {
             Fact::TurnStarted(fact) => (&fact.turn, true),
             Fact::StepCaptured(fact) => (&fact.turn, false),
@@ -72,7 +72,7 @@ impl Projector {
     }
 
     /// That a turn begins, or how it ended.
-    fn turn_notice(&self, id: &TurnId, at: u64, end: Option<(Shown, Option<String>)>) -> Told {
+    fn turn_notice(&self, id: &TurnId, at: u64, end: Option<(Shown, Option<String>)>) -> ClientMessage {
         let is_over = end.is_some();
         let (status, message) = end.unwrap_or((Shown::InProgress, None));
         let error = message.map(|message| TurnError {

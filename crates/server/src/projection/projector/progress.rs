@@ -1,16 +1,16 @@
 //! What is told while it happens, before anything of it is stored: words and thoughts of the model, output of commands.
 
-use outpost_runtime::model::{Progress, ReasoningPart};
+use outpost_runtime::model::{ModelProgress, ReasoningPart};
 use outpost_thread::{CallId, TurnId};
 use outpost_wire::app::event;
 use outpost_wire::app::item::Item;
 use outpost_wire::app::turn::TurnError;
 
 use super::{Projector, item_name};
-use crate::projection::{Told, items};
+use crate::projection::{ClientMessage, items};
 
 impl Projector {
-    pub(super) fn progress(&mut self, turn: &TurnId, step: u32, progress: &Progress) -> Vec<Told> {
+    pub(super) fn progress(&mut self, turn: &TurnId, step: u32, progress: &ModelProgress) -> Vec<ClientMessage> {
         // A reader that has caught up from the store may still be handed what led there.
         let is_stale = self.turn.as_ref().is_none_or(|open| open.id != *turn)
             || self.answered.as_ref().is_some_and(|(known, answered)| known == turn && *answered >= step);
@@ -21,17 +21,17 @@ impl Projector {
         let (thread_id, turn_id) = (self.name.clone(), turn.to_string());
         let name = |own: &str| item_name(own, turn, step);
         match progress {
-            Progress::ItemStarted { item } => {
+            ModelProgress::ItemStarted { item } => {
                 if let Some(item) = items::begun(item, name) {
                     self.say(turn, item, &mut out);
                 }
             }
-            Progress::TextDelta { item_id, delta } if !item_id.is_empty() => {
+            ModelProgress::TextDelta { item_id, delta } if !item_id.is_empty() => {
                 let item_id = name(item_id);
                 self.say(turn, items::message(item_id.clone(), String::new(), None), &mut out);
                 out.push(event::AgentMessageDelta { thread_id, turn_id, item_id, delta: delta.clone() }.into());
             }
-            Progress::ReasoningDelta { item_id, part, delta } if !item_id.is_empty() => {
+            ModelProgress::ReasoningDelta { item_id, part, delta } if !item_id.is_empty() => {
                 let (item_id, delta) = (name(item_id), delta.clone());
                 self.say(turn, Item::Reasoning { id: item_id.clone(), summary: vec![], content: vec![] }, &mut out);
                 match *part {
@@ -47,7 +47,7 @@ impl Projector {
                     }
                 }
             }
-            Progress::Retrying { reason, .. } => {
+            ModelProgress::Retrying { reason, .. } => {
                 self.saying.clear();
                 self.thinking.clear();
                 let error = TurnError {
@@ -64,14 +64,14 @@ impl Projector {
     }
 
     /// Tells that the model begins to say something, once. A client that subscribed a moment ago is told then.
-    fn say(&mut self, turn: &TurnId, item: Item, out: &mut Vec<Told>) {
+    fn say(&mut self, turn: &TurnId, item: Item, out: &mut Vec<ClientMessage>) {
         if self.saying.insert(item.id().to_owned()) {
             let at = self.turn.as_ref().map_or(0, |open| open.asked_at);
             out.push(self.item_started(turn, item, at));
         }
     }
 
-    pub(super) fn output(&mut self, call: &CallId, bytes: &[u8]) -> Vec<Told> {
+    pub(super) fn output(&mut self, call: &CallId, bytes: &[u8]) -> Vec<ClientMessage> {
         let Some(doing) = self.calls.get_mut(call) else { return Vec::new() };
         let delta = text(&mut doing.tail, bytes);
         if delta.is_empty() {

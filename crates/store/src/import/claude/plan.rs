@@ -41,7 +41,7 @@ pub struct Plan {
 
 impl Plan {
     /// Finds the way from the last line to the first, and what belongs to it.
-    pub fn of(mut lines: file::Lines, is_agent: bool) -> Self {
+    pub fn of(mut lines: file::RolloutLines, is_agent: bool) -> Self {
         let mut nodes: HashMap<LineId, Node> = HashMap::new();
         let (mut order, mut asides, mut is_aside) = (Vec::new(), Vec::new(), HashSet::new());
         let mut plan = Self::default();

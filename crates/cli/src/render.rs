@@ -10,18 +10,18 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
 
-use outpost_runtime::live::Event;
+use outpost_runtime::live::ThreadEvent;
 use outpost_runtime::mcp::McpEvent;
-use outpost_runtime::model::Progress;
+use outpost_runtime::model::ModelProgress;
 use outpost_thread::{CallFinished, CallId, CallOutcome, CallStarted, Fact, InterruptReason, Raw, ThreadId, TurnFinished, TurnStatus};
 use outpost_wire::shown::{Form, Showing, Untrusted, guard};
 use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 
 use crate::agent_args::Colour;
-use crate::frame::{Row, cut, draw, line, lines, plain, word};
+use crate::frame::{FrameRow, cut, draw, line, lines, plain, word};
 use crate::streamed::Streamed;
-use crate::variables::Variables;
+use crate::variables::VisibleVariables;
 
 /// So many lines of a command's output are shown.
 const LINES: usize = 12;
@@ -59,7 +59,7 @@ enum Open {
 }
 
 impl Screen {
-    pub fn new(colour: Option<Colour>, own: &Variables) -> Self {
+    pub fn new(colour: Option<Colour>, own: &VisibleVariables) -> Self {
         let is_set = |name: &str| own.get(name).is_some_and(|value| !value.is_empty());
         let dumb = own.get("TERM").is_none_or(|term| term == "dumb");
         let is_seen = io::stderr().is_terminal();
@@ -88,15 +88,17 @@ impl Screen {
         self.say(Style::Quiet, &format!("thread {id}"));
     }
 
-    pub fn show(&mut self, event: &Event) {
+    pub fn show(&mut self, event: &ThreadEvent) {
         match event {
-            Event::Entry(entry) => self.fact(&entry.fact),
-            Event::Progress { progress: Progress::Retrying { attempt, of, reason }, .. } => {
+            ThreadEvent::Entry(entry) => self.fact(&entry.fact),
+            ThreadEvent::Progress { progress: ModelProgress::Retrying { attempt, of, reason }, .. } => {
                 self.say(Style::Note, &format!("{}; asking again ({attempt} of {of})", remark(reason)));
             }
-            Event::Mcp(McpEvent::Startup { state, error: Some(error), .. }) if state == "failed" => self.say(Style::Note, &remark(error)),
-            Event::Mcp(McpEvent::Warning { message }) | Event::Warning { message } => self.say(Style::Note, &remark(message)),
-            Event::Output { call, bytes } => self.output(call, bytes),
+            ThreadEvent::Mcp(McpEvent::Startup { state, error: Some(error), .. }) if state == "failed" => {
+                self.say(Style::Note, &remark(error))
+            }
+            ThreadEvent::Mcp(McpEvent::Warning { message }) | ThreadEvent::Warning { message } => self.say(Style::Note, &remark(message)),
+            ThreadEvent::Output { call, bytes } => self.output(call, bytes),
             _ => {}
         }
     }
@@ -329,7 +331,7 @@ impl Screen {
 
     /// Our own words. What of them is not ours was shown before.
     pub fn say(&mut self, style: Style, text: &str) {
-        self.row(style, &Row::Own(text.to_owned()));
+        self.row(style, &FrameRow::Own(text.to_owned()));
     }
 
     /// A shown line of others.
@@ -341,7 +343,7 @@ impl Screen {
     }
 
     /// Draws a row: on a terminal so that it is visible whose it is.
-    pub fn row(&mut self, style: Style, row: &Row) {
+    pub fn row(&mut self, style: Style, row: &FrameRow) {
         self.above = None;
         self.wipe();
         self.end_line();
@@ -357,7 +359,7 @@ impl Screen {
         let lines = lines(&announced.command, Form::Script);
         let (first, more) = lines.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
         self.say(style, &format!("{}$ {}", announced.place, cut(first, REMARK)));
-        more.iter().take(LINES).for_each(|line| self.row(style, &Row::Theirs(cut(line, REMARK))));
+        more.iter().take(LINES).for_each(|line| self.row(style, &FrameRow::Theirs(cut(line, REMARK))));
         if more.len() > LINES {
             self.say(Style::Quiet, &format!("… {} more lines of this command", more.len() - LINES));
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// An environment as the model is told about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Place {
+pub struct AnnouncedEnvironment {
     pub id: String,
     pub cwd: String,
     /// `ready`, `starting`, `failed`, `missing`, …
@@ -32,7 +32,7 @@ pub struct Place {
     pub executor: Option<String>,
 }
 
-impl Place {
+impl AnnouncedEnvironment {
     fn is_ready(&self) -> bool {
         self.state == "ready"
     }
@@ -41,9 +41,9 @@ impl Place {
 /// Everything that the model was told last. It is kept with the step, so that a resumed thread goes on where it was.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Surroundings {
+pub struct EnvironmentContext {
     /// In the order of the selection; the first one is the primary.
-    pub places: Vec<Place>,
+    pub places: Vec<AnnouncedEnvironment>,
     pub date: String,
     pub timezone: String,
     /// The executors that answered last under the ids of environments, also of those that are out of reach or not selected now.
@@ -51,7 +51,7 @@ pub struct Surroundings {
     pub executors: BTreeMap<String, String>,
 }
 
-impl Surroundings {
+impl EnvironmentContext {
     /// As it stands now, with what is remembered of before.
     #[must_use]
     pub fn after(mut self, before: Option<&Self>) -> Self {
@@ -88,18 +88,19 @@ impl Surroundings {
 
     fn list(&self, before: Option<&Self>, text: &mut String) {
         let known = before.map_or(&[][..], |before| &before.places);
-        let primary = |places: &[Place]| places.first().map(|place| place.id.clone());
+        let primary = |places: &[AnnouncedEnvironment]| places.first().map(|place| place.id.clone());
         let moved = primary(known) != primary(&self.places);
-        let gone: Vec<&Place> = known.iter().filter(|old| self.places.iter().all(|place| place.id != old.id)).collect();
-        let is_known = |place: &Place| known.iter().any(|known| known.is_told_as(place));
-        let is_replaced = |place: &Place| {
+        let gone: Vec<&AnnouncedEnvironment> = known.iter().filter(|old| self.places.iter().all(|place| place.id != old.id)).collect();
+        let is_known = |place: &AnnouncedEnvironment| known.iter().any(|known| known.is_told_as(place));
+        let is_replaced = |place: &AnnouncedEnvironment| {
             let last = before.and_then(|before| before.executors.get(&place.id));
             matches!((last, &place.executor), (Some(last), Some(now)) if last != now)
         };
-        let is_news = |index: usize, place: &Place| {
+        let is_news = |index: usize, place: &AnnouncedEnvironment| {
             !is_known(place) || is_replaced(place) || (moved && (index == 0 || primary(known).as_ref() == Some(&place.id)))
         };
-        let news: Vec<(usize, &Place)> = self.places.iter().enumerate().filter(|(index, place)| is_news(*index, place)).collect();
+        let news: Vec<(usize, &AnnouncedEnvironment)> =
+            self.places.iter().enumerate().filter(|(index, place)| is_news(*index, place)).collect();
         if news.is_empty() && gone.is_empty() {
             return;
         }
@@ -124,7 +125,7 @@ impl Surroundings {
 const REPLACED: &str = "another executor answers under this id than before: this may be another machine, with other files and without the \
                         processes that were started; look before you rely on what you know of it";
 
-impl Place {
+impl AnnouncedEnvironment {
     /// Whether the model would be told the same of both.
     fn is_told_as(&self, other: &Self) -> bool {
         Self { executor: None, ..self.clone() } == Self { executor: None, ..other.clone() }
@@ -160,8 +161,8 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn place(id: &str, state: &str) -> Place {
-        Place {
+    fn place(id: &str, state: &str) -> AnnouncedEnvironment {
+        AnnouncedEnvironment {
             id: id.into(),
             cwd: format!("/{id}"),
             state: state.into(),
@@ -175,8 +176,8 @@ mod tests {
         }
     }
 
-    fn around(places: Vec<Place>) -> Surroundings {
-        Surroundings { places, date: "2026-01-02".into(), timezone: "UTC".into(), ..Surroundings::default() }
+    fn around(places: Vec<AnnouncedEnvironment>) -> EnvironmentContext {
+        EnvironmentContext { places, date: "2026-01-02".into(), timezone: "UTC".into(), ..EnvironmentContext::default() }
     }
 
     #[test]
@@ -210,8 +211,8 @@ mod tests {
 
     #[test]
     fn another_executor_under_an_id_is_told_once() {
-        let with = |state: &str, executor: Option<&str>, before: Option<&Surroundings>| {
-            around(vec![Place { executor: executor.map(str::to_owned), ..place("box", state) }]).after(before)
+        let with = |state: &str, executor: Option<&str>, before: Option<&EnvironmentContext>| {
+            around(vec![AnnouncedEnvironment { executor: executor.map(str::to_owned), ..place("box", state) }]).after(before)
         };
         let first = with("ready", Some("a"), None);
         // Who it is matters only when it is another one: also after it was away.

@@ -44,7 +44,7 @@ const STASH_EVENTS: usize = 256;
 const STASH_BYTES: usize = 1 << 20;
 
 #[derive(Default)]
-pub struct Inbox {
+pub struct ProcessEventBuffer {
     state: Mutex<State>,
     filled: Notify,
 }
@@ -96,14 +96,14 @@ impl Pushed {
 
 /// What a push did.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct PushResult {
     /// Output bytes that now wait for the reader.
     pub bytes: usize,
     /// Something before this is missing and will not come by itself.
     pub is_behind: bool,
 }
 
-impl Inbox {
+impl ProcessEventBuffer {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,9 +122,9 @@ impl Inbox {
     }
 
     /// Takes an event that the executor pushed.
-    pub fn push(&self, seq: u64, event: Pushed) -> Taken {
+    pub fn push(&self, seq: u64, event: Pushed) -> PushResult {
         let mut state = self.lock();
-        let mut taken = Taken { bytes: 0, is_behind: false };
+        let mut taken = PushResult { bytes: 0, is_behind: false };
         // A gap has the number of its end; whatever it covers has been waited for until now.
         let is_next = seq == state.expected || (matches!(event, Pushed::Piece(OutputPiece::Gap { .. })) && seq >= state.expected);
         if is_next {
@@ -337,12 +337,12 @@ mod tests {
             notices: Vec::new(),
         }
     }
-    fn attended() -> Inbox {
-        let inbox = Inbox::default();
+    fn attended() -> ProcessEventBuffer {
+        let inbox = ProcessEventBuffer::default();
         assert_eq!(inbox.attend(), 0);
         inbox
     }
-    fn drain(inbox: &Inbox) -> Vec<ProcessEvent> {
+    fn drain(inbox: &ProcessEventBuffer) -> Vec<ProcessEvent> {
         inbox.lock().queue.drain(..).collect()
     }
 
@@ -351,7 +351,7 @@ mod tests {
         let inbox = attended();
         assert_eq!(
             inbox.push(2, Pushed::Exited { code: 3, denied: false, limit: None, notices: Vec::new() }),
-            Taken { bytes: 0, is_behind: false }
+            PushResult { bytes: 0, is_behind: false }
         );
         assert!(drain(&inbox).is_empty());
         assert_eq!(inbox.push(1, chunk(1, "one")).bytes, 3);
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn output_counts_as_unread_once_there_is_a_reader() {
-        let inbox = Inbox::default();
+        let inbox = ProcessEventBuffer::default();
         assert_eq!(inbox.push(1, chunk(1, "one")).bytes, 0);
         assert_eq!(inbox.attend(), 3);
         assert_eq!(inbox.push(2, chunk(2, "two!")).bytes, 4);
@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn the_exit_is_found_between_pieces_and_at_the_end() {
-        let inbox = Inbox::default();
+        let inbox = ProcessEventBuffer::default();
         inbox.catch_up(answer(vec![piece(1, "a"), piece(3, "late")], 4, Some(7), false));
         inbox.catch_up(answer(vec![], 5, Some(7), true));
         assert_eq!(
@@ -406,10 +406,10 @@ mod tests {
                 ProcessEvent::Closed
             ]
         );
-        let inbox = Inbox::default();
+        let inbox = ProcessEventBuffer::default();
         inbox.catch_up(ReadResponse { sandbox_denied: true, ..answer(vec![], 3, Some(1), true) });
         assert_eq!(drain(&inbox), [ProcessEvent::Exited { code: 1, denied: true, limit: None, notices: Vec::new() }, ProcessEvent::Closed]);
-        let inbox = Inbox::default();
+        let inbox = ProcessEventBuffer::default();
         inbox.catch_up(answer(vec![], 3, Some(0), true));
         assert_eq!(
             drain(&inbox),
@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn loss_is_told_with_its_size_where_that_is_known() {
-        let inbox = Inbox::default();
+        let inbox = ProcessEventBuffer::default();
         inbox.push(9, Pushed::Piece(OutputPiece::Gap { seq: 9, gap_bytes: 100 }));
         inbox.push(10, chunk(10, "x"));
         assert_eq!(drain(&inbox), [ProcessEvent::Gap { bytes: Some(100) }, output("x")]);
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn a_stash_that_is_full_asks_for_a_read() {
-        let inbox = Inbox::default();
+        let inbox = ProcessEventBuffer::default();
         let big = "x".repeat(STASH_BYTES);
         assert!(!inbox.push(2, chunk(2, &big)).is_behind);
         assert!(inbox.push(3, chunk(3, "y")).is_behind);

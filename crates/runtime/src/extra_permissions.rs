@@ -20,7 +20,7 @@ const MOST_PATHS: usize = 32;
 /// What may be done with a path. Writing includes reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Use {
+pub enum PathUse {
     Read,
     Write,
 }
@@ -28,11 +28,11 @@ pub enum Use {
 /// More than a sandbox gives: absolute paths of one environment, and the network.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Permits {
+pub struct ExtraPermissions {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub network: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub files: BTreeMap<PathUri, Use>,
+    pub files: BTreeMap<PathUri, PathUse>,
 }
 
 /// Why a model's permissions are none; sentences for the model.
@@ -76,13 +76,13 @@ struct WrittenFiles {
     write: Option<Vec<String>>,
 }
 
-impl Permits {
+impl ExtraPermissions {
     /// What a model asks for; relative paths begin at `cwd`.
     pub fn asked(permissions: &Value, cwd: &PathUri) -> Result<Self, PermitError> {
         let written: Written = Written::deserialize(permissions).map_err(|error| PermitError::Malformed(error.to_string()))?;
         let mut permits = Self { network: written.network.is_some_and(|network| network.enabled == Some(true)), ..Self::default() };
         if let Some(WrittenFiles { read, write }) = written.file_system {
-            for (paths, wanted) in [(read, Use::Read), (write, Use::Write)] {
+            for (paths, wanted) in [(read, PathUse::Read), (write, PathUse::Write)] {
                 for path in paths.into_iter().flatten() {
                     // A pattern would be taken for a name that does not exist, and a line break would be shown as another line.
                     let is_odd = |c: char| c.is_control() || matches!(c, '*' | '?');
@@ -104,7 +104,7 @@ impl Permits {
 
     /// Writing these files.
     pub fn writing(paths: impl IntoIterator<Item = PathUri>) -> Self {
-        Self { network: false, files: paths.into_iter().map(|path| (path, Use::Write)).collect() }
+        Self { network: false, files: paths.into_iter().map(|path| (path, PathUse::Write)).collect() }
     }
 
     /// What a client says; what cannot be understood, or takes something away, grants nothing. Where lists and entries are
@@ -113,7 +113,7 @@ impl Permits {
         let network = profile.network.as_ref().is_some_and(|network| network.enabled == Some(true));
         let Some(files) = &profile.file_system else { return Self { network, ..Self::default() } };
         let mut lists = Self { network, ..Self::default() };
-        for (paths, wanted) in [(&files.read, Use::Read), (&files.write, Use::Write)] {
+        for (paths, wanted) in [(&files.read, PathUse::Read), (&files.write, PathUse::Write)] {
             for path in paths.iter().flatten().filter_map(|path| PathUri::parse_either(path).ok()) {
                 lists.add(path, wanted);
             }
@@ -122,8 +122,8 @@ impl Permits {
         let mut listed = Self { network, ..Self::default() };
         for PermissionEntry { path, access } in entries {
             let wanted = match access {
-                Access::Read => Use::Read,
-                Access::Write => Use::Write,
+                Access::Read => PathUse::Read,
+                Access::Write => PathUse::Write,
                 Access::Deny => continue,
             };
             for path in places(path, attachment) {
@@ -133,7 +133,7 @@ impl Permits {
         if files.read.is_none() && files.write.is_none() { listed } else { listed.within(&lists) }
     }
 
-    fn add(&mut self, path: PathUri, wanted: Use) {
+    fn add(&mut self, path: PathUri, wanted: PathUse) {
         self.files.entry(path).and_modify(|known| *known = wanted.max(*known)).or_insert(wanted);
     }
 
@@ -182,7 +182,7 @@ impl Permits {
         self.lacking(context, held_of_machine)
     }
 
-    fn lacking(&self, context: &SandboxContext, held: fn(&[Entry], &SandboxContext, &PathUri) -> Option<Use>) -> Self {
+    fn lacking(&self, context: &SandboxContext, held: fn(&[Entry], &SandboxContext, &PathUri) -> Option<PathUse>) -> Self {
         let Permissions::Managed { file_system, network } = &context.permissions else { return Self::default() };
         let mut rest = Self { network: self.network && *network == Network::Restricted, ..Self::default() };
         if let FileSystem::Restricted { entries, .. } = file_system {
@@ -202,7 +202,7 @@ impl Permits {
         if let FileSystem::Restricted { entries, .. } = file_system {
             entries.extend(more.files.into_iter().map(|(path, wanted)| Entry {
                 path: EntryPath::Path { path },
-                access: if wanted == Use::Write { Access::Write } else { Access::Read },
+                access: if wanted == PathUse::Write { Access::Write } else { Access::Read },
                 missing_path_behavior: None,
                 grant: Some(grant),
             }));
@@ -217,17 +217,17 @@ impl Permits {
 
     /// As clients are shown it.
     pub fn profile(&self) -> PermissionProfile {
-        let paths = |wanted: Use| {
+        let paths = |wanted: PathUse| {
             let paths: Vec<String> = self.files.iter().filter(|(_, own)| **own == wanted).map(|(path, _)| path.to_syntax()).collect();
             (!paths.is_empty()).then_some(paths)
         };
-        let entry = |(path, wanted): (&PathUri, &Use)| PermissionEntry {
+        let entry = |(path, wanted): (&PathUri, &PathUse)| PermissionEntry {
             path: PermissionPath::Path { path: path.to_syntax() },
-            access: if *wanted == Use::Write { Access::Write } else { Access::Read },
+            access: if *wanted == PathUse::Write { Access::Write } else { Access::Read },
         };
         let files = || FilePermissions {
-            read: paths(Use::Read),
-            write: paths(Use::Write),
+            read: paths(PathUse::Read),
+            write: paths(PathUse::Write),
             glob_scan_max_depth: None,
             entries: Some(self.files.iter().map(entry).collect()),
         };
@@ -239,15 +239,15 @@ impl Permits {
 
     /// In words, one for each part.
     pub fn words(&self) -> Vec<String> {
-        let file = |(path, wanted): (&PathUri, &Use)| match wanted {
-            Use::Read => format!("read {}", path.to_syntax()),
-            Use::Write => format!("write {}", path.to_syntax()),
+        let file = |(path, wanted): (&PathUri, &PathUse)| match wanted {
+            PathUse::Read => format!("read {}", path.to_syntax()),
+            PathUse::Write => format!("write {}", path.to_syntax()),
         };
         self.network.then(|| "network".to_owned()).into_iter().chain(self.files.iter().map(file)).collect()
     }
 }
 
-impl fmt::Display for Permits {
+impl fmt::Display for ExtraPermissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words().join(", "))
     }
@@ -278,23 +278,23 @@ fn special(value: &SpecialRoot, roots: &[PathUri]) -> Vec<PathUri> {
 }
 
 /// What a sandbox lets be done with a path as the machine has it.
-fn held_of_machine(entries: &[Entry], context: &SandboxContext, path: &PathUri) -> Option<Use> {
+fn held_of_machine(entries: &[Entry], context: &SandboxContext, path: &PathUri) -> Option<PathUse> {
     let temporary = PathUri::root().join("tmp");
     let is_below = |path: &PathUri| path.is_within(&temporary) && *path != temporary;
     // Only a sandbox that may write everywhere has the machine's.
-    if !is_below(path) || held(entries, context, &PathUri::root()) == Some(Use::Write) {
+    if !is_below(path) || held(entries, context, &PathUri::root()) == Some(PathUse::Write) {
         return held(entries, context, path);
     }
     strongest(entries, context, path, is_below)
 }
 
 /// What a sandbox lets be done with a path.
-fn held(entries: &[Entry], context: &SandboxContext, path: &PathUri) -> Option<Use> {
+fn held(entries: &[Entry], context: &SandboxContext, path: &PathUri) -> Option<PathUse> {
     strongest(entries, context, path, |_| true)
 }
 
 /// The longest entry decides, of those that count, and among equal ones as an executor decides.
-fn strongest(entries: &[Entry], context: &SandboxContext, path: &PathUri, counts: impl Fn(&PathUri) -> bool) -> Option<Use> {
+fn strongest(entries: &[Entry], context: &SandboxContext, path: &PathUri, counts: impl Fn(&PathUri) -> bool) -> Option<PathUse> {
     let roots: Vec<PathUri> = match &context.workspace_roots {
         Some(roots) => roots.clone(),
         None => context.cwd.iter().cloned().collect(),
@@ -317,8 +317,8 @@ fn strongest(entries: &[Entry], context: &SandboxContext, path: &PathUri, counts
     }
     match best? {
         (_, Access::Deny) => None,
-        (_, Access::Read) => Some(Use::Read),
-        (_, Access::Write) => Some(Use::Write),
+        (_, Access::Read) => Some(PathUse::Read),
+        (_, Access::Write) => Some(PathUse::Write),
     }
 }
 
@@ -348,12 +348,12 @@ mod tests {
         Attachment::new(EnvironmentId::local(), uri("/w"))
     }
 
-    fn ask(permissions: Value) -> Result<Permits, PermitError> {
-        Permits::asked(&permissions, &uri("/w"))
+    fn ask(permissions: Value) -> Result<ExtraPermissions, PermitError> {
+        ExtraPermissions::asked(&permissions, &uri("/w"))
     }
 
-    fn writing(paths: &[&str]) -> Permits {
-        Permits::writing(paths.iter().map(|path| uri(path)))
+    fn writing(paths: &[&str]) -> ExtraPermissions {
+        ExtraPermissions::writing(paths.iter().map(|path| uri(path)))
     }
 
     fn workspace() -> SandboxContext {
@@ -396,10 +396,10 @@ mod tests {
         let asked = ask(json!({"network": {"enabled": true}, "file_system": {"read": ["/r"], "write": ["/x", "/y"]}})).unwrap();
         let grant = |profile: Value| {
             let profile: PermissionProfile = serde_json::from_value(profile).unwrap();
-            asked.within(&Permits::granted(&profile, &attachment())).to_string()
+            asked.within(&ExtraPermissions::granted(&profile, &attachment())).to_string()
         };
         // The whole of it comes back as it went out.
-        assert_eq!(asked.within(&Permits::granted(&asked.profile(), &attachment())), asked);
+        assert_eq!(asked.within(&ExtraPermissions::granted(&asked.profile(), &attachment())), asked);
         assert_eq!(grant(json!({})), "");
         assert_eq!(grant(json!({"fileSystem": {"write": ["/"]}, "network": {"enabled": true}})), "network, read /r, write /x, write /y");
         assert_eq!(grant(json!({"fileSystem": {"write": ["/x/sub", "/z"]}})), "write /x/sub");
@@ -467,7 +467,7 @@ mod tests {
         assert_eq!((&new[..old.len()], network), (&old[..], Network::Restricted));
         let added: Vec<String> = new[old.len()..].iter().map(|entry| serde_json::to_string(entry).unwrap()).collect();
         assert_eq!(added, [r#"{"path":{"type":"path","path":"file:///data"},"access":"write","grant":"optional"}"#]);
-        Permits { network: true, ..Permits::default() }.widen(&mut widened, Grant::Optional);
+        ExtraPermissions { network: true, ..ExtraPermissions::default() }.widen(&mut widened, Grant::Optional);
         assert_eq!(entries(&widened).1, Network::Enabled);
     }
 
@@ -476,21 +476,21 @@ mod tests {
         let asked = ask(json!({"network": {"enabled": true}, "file_system": {"read": ["/r"], "write": ["/x y"]}})).unwrap();
         let text = serde_json::to_string(&asked).unwrap();
         assert_eq!(text, r#"{"network":true,"files":{"file:///r":"read","file:///x%20y":"write"}}"#);
-        assert_eq!(serde_json::from_str::<Permits>(&text).unwrap(), asked);
+        assert_eq!(serde_json::from_str::<ExtraPermissions>(&text).unwrap(), asked);
     }
 
-    fn permits() -> impl Strategy<Value = Permits> {
+    fn permits() -> impl Strategy<Value = ExtraPermissions> {
         let path = prop::collection::vec(prop::sample::select(vec!["a", "b", "ab", ".git"]), 0..4);
-        let file = (path, prop::sample::select(vec![Use::Read, Use::Write]));
+        let file = (path, prop::sample::select(vec![PathUse::Read, PathUse::Write]));
         (any::<bool>(), prop::collection::vec(file, 0..6)).prop_map(|(network, files)| {
-            let mut permits = Permits { network, ..Permits::default() };
+            let mut permits = ExtraPermissions { network, ..ExtraPermissions::default() };
             files.into_iter().for_each(|(path, wanted)| permits.add(uri(&format!("/{}", path.join("/"))), wanted));
             permits
         })
     }
 
     /// Whether a use of a path is in it.
-    fn gives(permits: &Permits, path: &PathUri, wanted: Use) -> bool {
+    fn gives(permits: &ExtraPermissions, path: &PathUri, wanted: PathUse) -> bool {
         permits.files.iter().any(|(own, has)| path.is_within(own) && *has >= wanted)
     }
 
@@ -501,7 +501,7 @@ mod tests {
             let granted = asked.within(&answer);
             prop_assert!(!granted.network || (asked.network && answer.network));
             for path in granted.files.keys().chain(asked.files.keys()).chain(answer.files.keys()).chain(probe.files.keys()) {
-                for wanted in [Use::Read, Use::Write] {
+                for wanted in [PathUse::Read, PathUse::Write] {
                     let both = gives(&asked, path, wanted) && gives(&answer, path, wanted);
                     prop_assert_eq!(gives(&granted, path, wanted), both, "{} of {} and {}", path, &asked, &answer);
                 }
@@ -515,7 +515,7 @@ mod tests {
             let mut after = before.clone();
             grant.widen(&mut after, Grant::Required);
             prop_assert!(grant.beyond(&after).is_empty());
-            let had = |context: &SandboxContext, one: &Permits| one.parts().filter(|part| part.beyond(context).is_empty()).count();
+            let had = |context: &SandboxContext, one: &ExtraPermissions| one.parts().filter(|part| part.beyond(context).is_empty()).count();
             prop_assert!(had(&after, &probe) >= had(&before, &probe));
             for part in probe.parts().filter(|part| part.beyond(&after).is_empty()) {
                 let is_new = !part.beyond(&before).is_empty();

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 
-use super::confine::{Ends, Quiet, Settled};
+use super::confine::{GuardSockets, Quiet, Settled};
 use super::kin::{self, Left};
 use super::{Worker, confine, reaper};
-use crate::cgroup::{Kernel, TRIAL_MEMORY, Tree};
-use crate::channel::{Channel, Message};
-use crate::message::{Cause, News, Order};
-use crate::plan::{Plan, Rlimit};
+use crate::cgroup::{CgroupTree, Kernel, TRIAL_MEMORY};
+use crate::channel::{Channel, ChannelMessage};
+use crate::message::{CellFailure, StageEvent, StageOrder};
+use crate::plan::{CellPlan, Rlimit};
 use crate::shares::Shares;
-use crate::sys::{self, Fork, Signals};
+use crate::sys::{self, Fork, SignalReader};
 
 /// How long the processes that we forked may take to clean up once we are to go.
 const LAST_WAIT: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ pub enum Role {
 struct Hub {
     role: Role,
     control: Channel,
-    signals: Signals,
+    signals: SignalReader,
     /// Whom we forked. Every other child is what one of them left behind.
     known: HashMap<Pid, u64>,
     worker: Worker,
@@ -44,16 +44,16 @@ struct Hub {
 /// Serves until the other end of the socket is gone, and then until nobody is left.
 pub fn run(control: Channel, role: Role, worker: Worker, quiet: Quiet) -> io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
-    let mut hub = Hub { role, control, signals: Signals::listen()?, known: HashMap::new(), worker, quiet };
+    let mut hub = Hub { role, control, signals: SignalReader::listen()?, known: HashMap::new(), worker, quiet };
     while hub.wait(None)? == Next::More {}
     hub.wind_down()
 }
 
 /// Makes this process the cell that it is meant to be.
-fn settle(description: &[u8], shared: Vec<OwnedFd>, ends: Option<Ends>) -> Result<Settled, (Cause, String)> {
-    let policy = |reason: String| (Cause::Policy, reason);
-    let plan = Plan::decode(description).map_err(|error| policy(error.to_string()))?;
-    enter(&plan.cgroups).map_err(|reason| (Cause::Groups, reason))?;
+fn settle(description: &[u8], shared: Vec<OwnedFd>, ends: Option<GuardSockets>) -> Result<Settled, (CellFailure, String)> {
+    let policy = |reason: String| (CellFailure::Policy, reason);
+    let plan = CellPlan::decode(description).map_err(|error| policy(error.to_string()))?;
+    enter(&plan.cgroups).map_err(|reason| (CellFailure::Groups, reason))?;
     // Processes are counted per user: a sandbox has its own user, or its own count, only once it is confined.
     let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == sys::rlimit::NPROC);
     set_limits(&early).map_err(policy)?;
@@ -80,7 +80,7 @@ fn enter(doors: &[PathBuf]) -> Result<(), String> {
 /// Finds out whether control groups hold whoever is in them. Ends with its socket.
 fn try_groups(socket: &Channel, doors: &[PathBuf]) -> io::Result<()> {
     if let Err(reason) = enter(doors) {
-        return socket.send(&News::Refused { cause: Cause::Groups, reason }.encode(), &[]);
+        return socket.send(&StageEvent::Refused { cause: CellFailure::Groups, reason }.encode(), &[]);
     }
     // Counted where it was first touched.
     let used = std::hint::black_box(vec![1_u8; TRIAL_MEMORY]);
@@ -92,7 +92,7 @@ fn try_groups(socket: &Channel, doors: &[PathBuf]) -> io::Result<()> {
         }
         Err(_) => true,
     };
-    socket.send(&News::Tried { held }.encode(), &[])?;
+    socket.send(&StageEvent::Tried { held }.encode(), &[])?;
     let end = socket.receive();
     drop(used);
     end.map(drop)
@@ -101,11 +101,11 @@ fn try_groups(socket: &Channel, doors: &[PathBuf]) -> io::Result<()> {
 /// Whoever waits for somebody to be forked is told why nobody was; a limit may have been reached.
 fn fork_failed(socket: &Channel, error: &io::Error) {
     let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
-    let _ = socket.send(&News::Failed { job: 0, errno }.encode(), &[]);
+    let _ = socket.send(&StageEvent::Failed { job: 0, errno }.encode(), &[]);
 }
 
 fn not_forked(error: &io::Error) -> Vec<u8> {
-    News::Refused { cause: Cause::Policy, reason: format!("it cannot be forked: {error}") }.encode()
+    StageEvent::Refused { cause: CellFailure::Policy, reason: format!("it cannot be forked: {error}") }.encode()
 }
 
 fn set_limits(limits: &[&Rlimit]) -> Result<(), String> {
@@ -154,36 +154,36 @@ impl Hub {
         left
     }
 
-    fn obey(&mut self, message: Message) -> io::Result<Next> {
-        let order = Order::decode(&message.bytes)?;
+    fn obey(&mut self, message: ChannelMessage) -> io::Result<Next> {
+        let order = StageOrder::decode(&message.bytes)?;
         let mut descriptors = message.descriptors.into_iter();
         let socket = descriptors.next().map(Channel::from_descriptor);
         match (order, socket) {
-            (Order::Fell { number }, _) => {
+            (StageOrder::Fell { number }, _) => {
                 for (pid, _) in self.known.iter().filter(|(_, known)| **known == number) {
                     let _ = kill_process(*pid, Signal::KILL);
                 }
             }
-            (Order::Reaper { number }, Some(socket)) => match sys::fork() {
+            (StageOrder::Reaper { number }, Some(socket)) => match sys::fork() {
                 Ok(Fork::Parent(pid)) => {
                     self.known.insert(pid, number);
                 }
                 Ok(Fork::Child) => self.become_reaper(&socket),
                 Err(error) => fork_failed(&socket, &error),
             },
-            (Order::Worker { number }, Some(socket)) => match sys::fork() {
+            (StageOrder::Worker { number }, Some(socket)) => match sys::fork() {
                 Ok(Fork::Parent(pid)) => {
                     self.known.insert(pid, number);
                 }
                 Ok(Fork::Child) => self.become_worker(socket),
                 Err(error) => fork_failed(&socket, &error),
             },
-            (Order::Cell(description), Some(socket)) if self.role == Role::Zygote => match sys::fork() {
+            (StageOrder::Cell(description), Some(socket)) if self.role == Role::Zygote => match sys::fork() {
                 Ok(Fork::Parent(pid)) => {
                     self.known.insert(pid, 0);
                 }
                 Ok(Fork::Child) => {
-                    let ends = descriptors.next().zip(descriptors.next()).map(|(requests, reports)| Ends {
+                    let ends = descriptors.next().zip(descriptors.next()).map(|(requests, reports)| GuardSockets {
                         requests: Channel::from_descriptor(requests),
                         reports: Channel::from_descriptor(reports),
                     });
@@ -191,7 +191,7 @@ impl Hub {
                 }
                 Err(error) => drop(socket.send(&not_forked(&error), &[])),
             },
-            (Order::Trial { doors }, Some(socket)) if self.role == Role::Zygote => match sys::fork() {
+            (StageOrder::Trial { doors }, Some(socket)) if self.role == Role::Zygote => match sys::fork() {
                 Ok(Fork::Parent(pid)) => {
                     self.known.insert(pid, 0);
                 }
@@ -202,7 +202,7 @@ impl Hub {
                 }
                 Err(error) => drop(socket.send(&not_forked(&error), &[])),
             },
-            (Order::Reaper { .. } | Order::Worker { .. } | Order::Cell(_) | Order::Trial { .. }, _) => {}
+            (StageOrder::Reaper { .. } | StageOrder::Worker { .. } | StageOrder::Cell(_) | StageOrder::Trial { .. }, _) => {}
         }
         Ok(Next::More)
     }
@@ -219,26 +219,27 @@ impl Hub {
         self.let_go();
         let _ = rustix::thread::set_name(c"outpost-worker");
         let pid = getpid().as_raw_nonzero().get().unsigned_abs();
-        if sys::hear_of_parents_end().and_then(|()| socket.send(&News::Started { job: 0, pid }.encode(), &[])).is_ok() {
+        if sys::hear_of_parents_end().and_then(|()| socket.send(&StageEvent::Started { job: 0, pid }.encode(), &[])).is_ok() {
             (self.worker)(socket, &self.quiet);
         }
         sys::exit(0)
     }
 
-    fn become_cell(&mut self, socket: Channel, description: &[u8], shared: Vec<OwnedFd>, ends: Option<Ends>) -> ! {
+    fn become_cell(&mut self, socket: Channel, description: &[u8], shared: Vec<OwnedFd>, ends: Option<GuardSockets>) -> ! {
         self.let_go();
         let _ = rustix::thread::set_name(c"outpost-cell");
         // Told by this name, because inside it may get another one.
         let pid = getpid().as_raw_nonzero().get().unsigned_abs();
-        let settled =
-            sys::hear_of_parents_end().map_err(|error| (Cause::Policy, error.to_string())).and_then(|()| settle(description, shared, ends));
+        let settled = sys::hear_of_parents_end()
+            .map_err(|error| (CellFailure::Policy, error.to_string()))
+            .and_then(|()| settle(description, shared, ends));
         let done = match settled {
             Ok(Settled { shares, quiet }) => {
-                let sent = socket.send(&News::Ready { pid, shares: shares.kinds() }.encode(), &shares.descriptors());
+                let sent = socket.send(&StageEvent::Ready { pid, shares: shares.kinds() }.encode(), &shares.descriptors());
                 drop(shares);
                 sent.and_then(|()| run(socket, Role::Cell, self.worker, quiet))
             }
-            Err((cause, reason)) => socket.send(&News::Refused { cause, reason }.encode(), &[]),
+            Err((cause, reason)) => socket.send(&StageEvent::Refused { cause, reason }.encode(), &[]),
         };
         sys::exit(done.is_err().into())
     }

@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::jobs::Seat;
+use crate::jobs::JobHandle;
 
 #[derive(Default)]
-pub struct Belongings {
-    pub watches: Names<CancellationToken>,
-    pub searches: Names<Arc<Search>>,
+pub struct ConnectionResources {
+    pub watches: ClientNames<CancellationToken>,
+    pub searches: ClientNames<Arc<Search>>,
     /// Questions aside, by the ids of their requests.
-    pub samples: Names<CancellationToken>,
-    pub commands: Names<Arc<Seat>>,
-    pub processes: Names<Arc<Seat>>,
+    pub samples: ClientNames<CancellationToken>,
+    pub commands: ClientNames<Arc<JobHandle>>,
+    pub processes: ClientNames<Arc<JobHandle>>,
 }
 
 /// A search for files that goes on as its query changes.
@@ -28,14 +28,14 @@ pub struct Search {
 }
 
 /// Things by the names that a client gave them.
-pub struct Names<T>(Arc<Mutex<Inside<T>>>);
+pub struct ClientNames<T>(Arc<Mutex<Inside<T>>>);
 
 struct Inside<T> {
     taken: HashMap<String, (u64, T)>,
     last: u64,
 }
 
-impl<T> Default for Names<T> {
+impl<T> Default for ClientNames<T> {
     fn default() -> Self {
         Self(Arc::new(Mutex::new(Inside { taken: HashMap::new(), last: 0 })))
     }
@@ -45,9 +45,9 @@ fn lock<T>(inside: &Mutex<Inside<T>>) -> MutexGuard<'_, Inside<T>> {
     inside.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<T: Clone> Names<T> {
+impl<T: Clone> ClientNames<T> {
     /// Nothing if the name is taken. It is free again when what is returned is dropped.
-    pub fn take(&self, name: &str, thing: T) -> Option<Taken<T>> {
+    pub fn take(&self, name: &str, thing: T) -> Option<ReservedName<T>> {
         let mut inside = lock(&self.0);
         if inside.taken.contains_key(name) {
             return None;
@@ -55,7 +55,7 @@ impl<T: Clone> Names<T> {
         inside.last += 1;
         let number = inside.last;
         inside.taken.insert(name.to_owned(), (number, thing));
-        Some(Taken { names: self.0.clone(), name: name.to_owned(), number })
+        Some(ReservedName { names: self.0.clone(), name: name.to_owned(), number })
     }
 
     /// How many names are taken.
@@ -74,13 +74,13 @@ impl<T: Clone> Names<T> {
 }
 
 /// A name that is taken.
-pub struct Taken<T> {
+pub struct ReservedName<T> {
     names: Arc<Mutex<Inside<T>>>,
     name: String,
     number: u64,
 }
 
-impl<T> Drop for Taken<T> {
+impl<T> Drop for ReservedName<T> {
     fn drop(&mut self) {
         let mut inside = lock(&self.names);
         // Another request may have taken the name by now.
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_name_belongs_to_one_at_a_time() {
-        let names = Names::default();
+        let names = ClientNames::default();
         let first = names.take("a", 1);
         assert!(first.is_some() && names.take("a", 2).is_none());
         assert_eq!(names.remove("a"), Some(1));

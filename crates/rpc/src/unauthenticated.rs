@@ -59,7 +59,7 @@ struct Stranger {
 }
 
 /// A stranger's place; given back when it is dropped.
-pub struct Slot {
+pub struct UnauthenticatedSlot {
     strangers: Arc<Strangers>,
     stranger: Arc<Stranger>,
 }
@@ -74,7 +74,7 @@ impl Strangers {
     }
 
     /// Admits a connection at once. If all slots are taken, evicts one of the address that holds most of them.
-    pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Slot {
+    pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> UnauthenticatedSlot {
         let mut inside = self.inside();
         if inside.len() >= self.limits.count {
             let address = address.map(network);
@@ -86,7 +86,7 @@ impl Strangers {
         let (since, gone) = (Instant::now(), CancellationToken::new());
         let stranger = Arc::new(Stranger { since, gone, address: address.map(network), has_spoken: AtomicBool::new(false) });
         inside.push_back(stranger.clone());
-        Slot { strangers: self.clone(), stranger }
+        UnauthenticatedSlot { strangers: self.clone(), stranger }
     }
 }
 
@@ -106,7 +106,7 @@ fn victim(inside: &VecDeque<Arc<Stranger>>) -> usize {
     inside.iter().position(|stranger| counts(&stranger) && is_of_crowd(&stranger)).unwrap_or(0)
 }
 
-impl Slot {
+impl UnauthenticatedSlot {
     /// A new slot for a connection that was evicted although it had sent data that was not read yet.
     pub fn again(&self) -> Self {
         let slot = self.strangers.admit(self.stranger.address);
@@ -128,7 +128,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for UnauthenticatedSlot {
     fn drop(&mut self) {
         self.strangers.inside().retain(|other| !Arc::ptr_eq(other, &self.stranger));
     }
@@ -201,7 +201,7 @@ mod tests {
         Some(IpAddr::from([10, 0, 0, last]))
     }
 
-    fn is_gone(slot: &Slot) -> bool {
+    fn is_gone(slot: &UnauthenticatedSlot) -> bool {
         slot.stranger.gone.is_cancelled()
     }
 
@@ -209,7 +209,7 @@ mod tests {
     async fn who_is_silent_and_one_of_a_crowd_gives_way() {
         let strangers = Strangers::new(StrangerLimits { count: 4, ..limits() });
         let other = strangers.admit(from(2));
-        let crowd: Vec<Slot> = (0..3).map(|_| strangers.admit(from(1))).collect();
+        let crowd: Vec<UnauthenticatedSlot> = (0..3).map(|_| strangers.admit(from(1))).collect();
         crowd[0].speaks();
         let next = strangers.admit(from(1));
         assert!(is_gone(&crowd[1]), "the first of the crowd that says nothing");

@@ -12,23 +12,23 @@ use super::claude;
 
 /// One thread's newest rollout.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Found {
+pub struct FoundRollout {
     pub path: PathBuf,
     pub archived: bool,
 }
 
 /// All rollouts in reach, and the names that users gave to threads.
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub struct RolloutCatalog {
     /// What was asked for, by thread id; of several rollouts of one thread the newest counts, which a revert leaves.
-    pub threads: BTreeMap<String, Found>,
+    pub threads: BTreeMap<String, FoundRollout>,
     /// Sessions of Claude Code.
     pub sessions: Vec<PathBuf>,
     by_rollout: HashMap<String, PathBuf>,
     names: HashMap<String, String>,
 }
 
-impl Shelf {
+impl RolloutCatalog {
     /// A file brings the rollouts beside it along, but only as possible ancestors.
     pub fn open(path: &Path) -> io::Result<Self> {
         let mut shelf = Self::default();
@@ -59,7 +59,7 @@ impl Shelf {
         shelf.sessions.clear();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let thread = Ids::of(name).map_or_else(|| name.to_owned(), |ids| ids.thread);
-        shelf.threads.insert(thread, Found { path: path.to_owned(), archived: is_archived(path) });
+        shelf.threads.insert(thread, FoundRollout { path: path.to_owned(), archived: is_archived(path) });
         Ok(shelf)
     }
 
@@ -94,7 +94,7 @@ impl Shelf {
         }
         if self.threads.get(&ids.thread).is_none_or(|old| hides(&old.path)) {
             let archived = is_archived(&path);
-            self.threads.insert(ids.thread, Found { path, archived });
+            self.threads.insert(ids.thread, FoundRollout { path, archived });
         }
     }
 
@@ -144,7 +144,7 @@ impl Ids {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ids, Shelf};
+    use super::{Ids, RolloutCatalog};
     use std::fs;
 
     const ONE: &str = "01a1e171-6ee4-7321-aae1-be3c3a67d655";
@@ -175,11 +175,11 @@ mod tests {
             fs::write(day.join(name), "").unwrap();
         }
         fs::write(home.path().join("session_index.jsonl"), format!("{{\"id\":\"{ONE}\",\"thread_name\":\"mine\"}}\n")).unwrap();
-        let shelf = Shelf::open(home.path()).unwrap();
+        let shelf = RolloutCatalog::open(home.path()).unwrap();
         assert_eq!(shelf.threads[ONE].path, day.join(&names[0]));
         assert_eq!(shelf.threads[TWO].path, day.join(&names[2]));
         assert_eq!(shelf.name(ONE), Some("mine"));
-        let file = Shelf::open(&day.join(&names[3])).unwrap();
+        let file = RolloutCatalog::open(&day.join(&names[3])).unwrap();
         assert_eq!(file.threads.keys().collect::<Vec<_>>(), [TWO]);
         assert!(file.rollout(ONE).is_some(), "the files beside it are known");
     }

@@ -11,21 +11,21 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap};
 use http::{Method, Response, StatusCode, Uri};
 
+use crate::access::ConnectionAddresses;
 use crate::auth::Auth;
-use crate::door::Ends;
 use crate::link::Link;
 
 /// A request that passed the checks common to all connections.
-pub struct Visit {
+pub struct HttpRequest {
     pub method: Method,
     pub uri: Uri,
     pub headers: HeaderMap,
     /// Only of a POST; anything larger than a form was refused.
     pub body: Bytes,
-    pub ends: Option<Ends>,
+    pub ends: Option<ConnectionAddresses>,
 }
 
-impl Visit {
+impl HttpRequest {
     pub fn path(&self) -> &str {
         self.uri.path()
     }
@@ -61,7 +61,7 @@ impl Visit {
 }
 
 /// What a visitor gets.
-pub enum Reception {
+pub enum HttpOutcome {
     Answer(Response<String>),
     /// The credentials are wrong or missing. Repeated failures from one address are answered with increasing delay.
     Stranger(Response<String>),
@@ -70,10 +70,10 @@ pub enum Reception {
 }
 
 pub type OnLink = Box<dyn FnOnce(Link) + Send>;
-pub type Receiving<'a> = Pin<Box<dyn Future<Output = Reception> + Send + 'a>>;
+pub type Receiving<'a> = Pin<Box<dyn Future<Output = HttpOutcome> + Send + 'a>>;
 
-pub trait House: Send + Sync + 'static {
-    fn receive(&self, visit: Visit) -> Receiving<'_>;
+pub trait HttpService: Send + Sync + 'static {
+    fn receive(&self, visit: HttpRequest) -> Receiving<'_>;
 }
 
 /// An answer in plain text.
@@ -84,31 +84,31 @@ pub fn plain(status: StatusCode, text: impl Into<String>) -> Response<String> {
 }
 
 /// A house with one room: websockets at `/`, all for the same taker.
-pub struct Hall {
+pub struct WebsocketOnly {
     pub auth: Auth,
     /// Liveness paths.
     pub ready: &'static [&'static str],
     pub on_link: Arc<dyn Fn(Link) + Send + Sync>,
 }
 
-impl House for Hall {
-    fn receive(&self, visit: Visit) -> Receiving<'_> {
+impl HttpService for WebsocketOnly {
+    fn receive(&self, visit: HttpRequest) -> Receiving<'_> {
         Box::pin(std::future::ready(match visit.path() {
             path if !visit.is_read() && (path == "/" || self.ready.contains(&path)) => {
-                Reception::Answer(plain(StatusCode::METHOD_NOT_ALLOWED, ""))
+                HttpOutcome::Answer(plain(StatusCode::METHOD_NOT_ALLOWED, ""))
             }
-            path if self.ready.contains(&path) => Reception::Answer(plain(StatusCode::OK, "")),
+            path if self.ready.contains(&path) => HttpOutcome::Answer(plain(StatusCode::OK, "")),
             "/" => {
                 let credentials = visit.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
                 match self.auth.check(credentials, SystemTime::now()) {
-                    Err(refusal) => Reception::Stranger(plain(StatusCode::UNAUTHORIZED, refusal.to_string())),
+                    Err(refusal) => HttpOutcome::Stranger(plain(StatusCode::UNAUTHORIZED, refusal.to_string())),
                     Ok(()) => {
                         let on_link = self.on_link.clone();
-                        Reception::Link(Box::new(move |link| on_link(link)))
+                        HttpOutcome::Link(Box::new(move |link| on_link(link)))
                     }
                 }
             }
-            _ => Reception::Answer(plain(StatusCode::NOT_FOUND, "")),
+            _ => HttpOutcome::Answer(plain(StatusCode::NOT_FOUND, "")),
         }))
     }
 }
@@ -117,9 +117,9 @@ impl House for Hall {
 mod tests {
     use super::*;
 
-    fn visit(uri: &str, headers: &[(header::HeaderName, &str)]) -> Visit {
+    fn visit(uri: &str, headers: &[(header::HeaderName, &str)]) -> HttpRequest {
         let headers = headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
-        Visit { method: Method::GET, uri: uri.parse().unwrap(), headers, body: Bytes::new(), ends: None }
+        HttpRequest { method: Method::GET, uri: uri.parse().unwrap(), headers, body: Bytes::new(), ends: None }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outpost_runtime::to_the_end;
+use outpost_runtime::run_uncancelled;
 use outpost_store::{ClaimMode, Need};
 use outpost_thread::{Entry, InterruptReason, MetadataChanged, ThreadId};
 use outpost_wire::Fault;
@@ -14,11 +14,11 @@ use outpost_wire::app::thread::{
 use outpost_wire::app::{Nothing, ThreadParams};
 
 use super::{reading, thread_id};
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::fault;
-use crate::projection::{self, Shown};
+use crate::projection::{self, ThreadFacts};
 use crate::questions;
-use crate::server::Shared;
+use crate::server::ServerShared;
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
@@ -31,13 +31,13 @@ pub fn register(table: Table) -> Table {
 }
 
 /// Writes a change of a thread's description, loaded or not.
-pub async fn describe(server: &Shared, id: ThreadId, change: MetadataChanged) -> Result<(), Fault> {
+pub async fn describe(server: &ServerShared, id: ThreadId, change: MetadataChanged) -> Result<(), Fault> {
     if let Some(live) = server.runtime.get(id) {
         return live.change(vec![change.into()]).await.map_err(fault::command);
     }
     server.runtime.ended(id).await;
     let (store, at) = (server.runtime.store().clone(), (server.clock)());
-    to_the_end(async move {
+    run_uncancelled(async move {
         let lease = store.claim(id, ClaimMode::IfFree).await.map_err(fault::claim)?;
         let written = async {
             let seq = store.head(id).await.map_err(fault::read)?.last + 1;
@@ -52,11 +52,11 @@ pub async fn describe(server: &Shared, id: ThreadId, change: MetadataChanged) ->
 }
 
 /// Whether a thread that is stored is archived; nothing if it is not stored.
-async fn is_archived(server: &Shared, id: ThreadId) -> Result<Option<bool>, Fault> {
+async fn is_archived(server: &ServerShared, id: ThreadId) -> Result<Option<bool>, Fault> {
     Ok(server.runtime.store().summary(id).await.map_err(fault::read).ok().flatten().map(|summary| summary.archived))
 }
 
-async fn archive(connection: Arc<Connection>, params: ThreadParams) -> Result<Nothing, Fault> {
+async fn archive(connection: Arc<ClientConnection>, params: ThreadParams) -> Result<Nothing, Fault> {
     let server = &connection.server;
     let id = thread_id(&params.thread_id)?;
     is_archived(server, id).await?.ok_or_else(|| fault::no_rollout(id))?;
@@ -67,14 +67,14 @@ async fn archive(connection: Arc<Connection>, params: ThreadParams) -> Result<No
 }
 
 /// Ends a thread and its agents here; nothing of them is lost.
-async fn unload(server: &Shared, id: ThreadId) {
+async fn unload(server: &ServerShared, id: ThreadId) {
     let tree = server.runtime.subtree(id).await.unwrap_or_else(|_| vec![id]);
     for id in tree {
         server.runtime.unload(id, InterruptReason::Shutdown).await;
     }
 }
 
-async fn unarchive(connection: Arc<Connection>, params: ThreadParams) -> Result<ThreadResponse, Fault> {
+async fn unarchive(connection: Arc<ClientConnection>, params: ThreadParams) -> Result<ThreadResponse, Fault> {
     let server = &connection.server;
     let id = thread_id(&params.thread_id)?;
     if is_archived(server, id).await? != Some(true) {
@@ -83,11 +83,11 @@ async fn unarchive(connection: Arc<Connection>, params: ThreadParams) -> Result<
     describe(server, id, MetadataChanged { archived: Some(false), ..MetadataChanged::default() }).await?;
     server.broadcast(&ThreadUnarchived { thread_id: id.to_string() }.into());
     let (state, status, store) = reading::state_of(server, id).await?;
-    let shown = Shown { status, path: reading::path(&store, id), ..Shown::default() };
+    let shown = ThreadFacts { status, path: reading::path(&store, id), ..ThreadFacts::default() };
     Ok(ThreadResponse { thread: projection::thread(&state, shown, &server.defaults) })
 }
 
-async fn delete(connection: Arc<Connection>, params: ThreadParams) -> Result<Nothing, Fault> {
+async fn delete(connection: Arc<ClientConnection>, params: ThreadParams) -> Result<Nothing, Fault> {
     let server = &connection.server;
     let id = thread_id(&params.thread_id)?;
     let is_kept = is_archived(server, id).await?.is_some();
@@ -103,7 +103,7 @@ async fn delete(connection: Arc<Connection>, params: ThreadParams) -> Result<Not
     Ok(Nothing {})
 }
 
-async fn set_name(connection: Arc<Connection>, params: ThreadNameSetParams) -> Result<Nothing, Fault> {
+async fn set_name(connection: Arc<ClientConnection>, params: ThreadNameSetParams) -> Result<Nothing, Fault> {
     let server = &connection.server;
     let id = thread_id(&params.thread_id)?;
     let name = params.name.trim().to_owned();
@@ -115,7 +115,7 @@ async fn set_name(connection: Arc<Connection>, params: ThreadNameSetParams) -> R
     Ok(Nothing {})
 }
 
-async fn unsubscribe(connection: Arc<Connection>, params: ThreadParams) -> Result<ThreadUnsubscribeResponse, Fault> {
+async fn unsubscribe(connection: Arc<ClientConnection>, params: ThreadParams) -> Result<ThreadUnsubscribeResponse, Fault> {
     let id = thread_id(&params.thread_id)?;
     let ended = connection.unsubscribe(id);
     ended.iter().for_each(|thread| questions::settle(&connection.server, *thread));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outpost_environment::{Environment, State};
+use outpost_environment::{ConnectionState, Environment};
 
 use crate::out::{aside, on_error_line};
 
@@ -15,27 +15,27 @@ pub async fn tell(environment: Environment, end: &'static str) {
     let begin = if end == "\n" { "" } else { end };
     let mut state = environment.watch();
     loop {
-        if state.wait_for(|state| matches!(state, State::Recovering { .. })).await.is_err() {
+        if state.wait_for(|state| matches!(state, ConnectionState::Recovering { .. })).await.is_err() {
             return;
         }
-        let back = state.wait_for(|state| !matches!(state, State::Recovering { .. }));
+        let back = state.wait_for(|state| !matches!(state, ConnectionState::Recovering { .. }));
         if tokio::time::timeout(NOTICEABLE, back).await.is_ok() {
             continue;
         }
         let name = environment.name();
         match environment.state() {
-            State::Recovering { reason, needs_login: true, .. } => {
+            ConnectionState::Recovering { reason, needs_login: true, .. } => {
                 aside(&format!(
                     "{begin}outpost: connection to {name} lost ({}); type `outpost env login {name}` elsewhere{end}",
                     on_error_line(&reason)
                 ));
             }
-            State::Recovering { reason, .. } => {
+            ConnectionState::Recovering { reason, .. } => {
                 aside(&format!("{begin}outpost: connection to {name} lost ({}); trying to get it back{end}", on_error_line(&reason)));
             }
             _ => {}
         }
-        if state.wait_for(|state| matches!(state, State::Ready(_))).await.is_err() {
+        if state.wait_for(|state| matches!(state, ConnectionState::Ready(_))).await.is_err() {
             return;
         }
         aside(&format!("{begin}outpost: connected again{end}"));

@@ -13,7 +13,7 @@ use outpost_wire::app::lists::{
 };
 use outpost_wire::app::{NoParams, Nothing};
 
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
@@ -33,36 +33,36 @@ pub fn register(table: Table) -> Table {
 }
 
 /// All tools run here; providers are asked for none of their own.
-async fn capabilities(_connection: Arc<Connection>, _params: NoParams) -> Result<ModelProviderCapabilities, Fault> {
+async fn capabilities(_connection: Arc<ClientConnection>, _params: NoParams) -> Result<ModelProviderCapabilities, Fault> {
     Ok(ModelProviderCapabilities { image_generation: false, web_search: false })
 }
 
 /// There is one mode.
-async fn modes(_connection: Arc<Connection>, _params: NoParams) -> Result<CollaborationModeListResponse, Fault> {
+async fn modes(_connection: Arc<ClientConnection>, _params: NoParams) -> Result<CollaborationModeListResponse, Fault> {
     let usual = CollaborationModeMask { name: "Default".into(), mode: Some("default".into()), model: None, reasoning_effort: None };
     Ok(CollaborationModeListResponse { data: vec![usual] })
 }
 
-async fn hooks(connection: Arc<Connection>, params: HooksListParams) -> Result<HooksListResponse, Fault> {
+async fn hooks(connection: Arc<ClientConnection>, params: HooksListParams) -> Result<HooksListResponse, Fault> {
     let entry = |cwd| HooksListEntry { cwd, hooks: vec![], warnings: vec![], errors: vec![] };
     Ok(HooksListResponse { data: places(&connection, params.cwds).into_iter().map(entry).collect() })
 }
 
 /// The directories that a client asks about; the server's own if it names none.
-pub fn places(connection: &Connection, given: Vec<String>) -> Vec<String> {
+pub fn places(connection: &ClientConnection, given: Vec<String>) -> Vec<String> {
     if given.is_empty() { vec![connection.server.facts.cwd.to_syntax()] } else { given }
 }
 
-async fn features(_connection: Arc<Connection>, _params: PageParams) -> Result<ExperimentalFeatureListResponse, Fault> {
+async fn features(_connection: Arc<ClientConnection>, _params: PageParams) -> Result<ExperimentalFeatureListResponse, Fault> {
     Ok(ExperimentalFeatureListResponse { data: vec![], next_cursor: None })
 }
 
 /// None of those that are named is known, so none was set. Clients name whatever they know of; that is no mistake.
-async fn set_features(_connection: Arc<Connection>, _params: FeatureEnablement) -> Result<FeatureEnablement, Fault> {
+async fn set_features(_connection: Arc<ClientConnection>, _params: FeatureEnablement) -> Result<FeatureEnablement, Fault> {
     Ok(FeatureEnablement { enablement: BTreeMap::new() })
 }
 
-async fn apps(_connection: Arc<Connection>, _params: AppListParams) -> Result<AppListResponse, Fault> {
+async fn apps(_connection: Arc<ClientConnection>, _params: AppListParams) -> Result<AppListResponse, Fault> {
     Ok(AppListResponse { data: vec![], next_cursor: None })
 }
 
@@ -74,27 +74,27 @@ fn no_marketplace(what: &str) -> Fault {
     ))
 }
 
-async fn read_plugin(_connection: Arc<Connection>, params: PluginParams) -> Result<PluginReadResponse, Fault> {
+async fn read_plugin(_connection: Arc<ClientConnection>, params: PluginParams) -> Result<PluginReadResponse, Fault> {
     Err(no_marketplace(&format!("plugin `{}` cannot be read", params.plugin_name)))
 }
 
-async fn install_plugin(_connection: Arc<Connection>, params: PluginParams) -> Result<PluginInstallResponse, Fault> {
+async fn install_plugin(_connection: Arc<ClientConnection>, params: PluginParams) -> Result<PluginInstallResponse, Fault> {
     Err(no_marketplace(&format!("plugin `{}` cannot be installed", params.plugin_name)))
 }
 
-async fn uninstall_plugin(_connection: Arc<Connection>, params: PluginUninstallParams) -> Result<Nothing, Fault> {
+async fn uninstall_plugin(_connection: Arc<ClientConnection>, params: PluginUninstallParams) -> Result<Nothing, Fault> {
     Err(no_marketplace(&format!("plugin `{}` is not installed", params.plugin_id)))
 }
 
-async fn plugins(_connection: Arc<Connection>, _params: PluginListParams) -> Result<PluginListResponse, Fault> {
+async fn plugins(_connection: Arc<ClientConnection>, _params: PluginListParams) -> Result<PluginListResponse, Fault> {
     Ok(PluginListResponse { marketplaces: vec![], marketplace_load_errors: vec![], featured_plugin_ids: vec![] })
 }
 
-async fn installed(_connection: Arc<Connection>, _params: PluginListParams) -> Result<PluginInstalledResponse, Fault> {
+async fn installed(_connection: Arc<ClientConnection>, _params: PluginListParams) -> Result<PluginInstalledResponse, Fault> {
     Ok(PluginInstalledResponse { marketplaces: vec![], marketplace_load_errors: vec![] })
 }
 
-async fn diagnostics(connection: Arc<Connection>, _params: NoParams) -> Result<ServerDiagnostics, Fault> {
+async fn diagnostics(connection: Arc<ClientConnection>, _params: NoParams) -> Result<ServerDiagnostics, Fault> {
     let server = &connection.server;
     let gauge = |name: &str, value: usize| Gauge { name: name.into(), value: value as u64 };
     let gauges = vec![

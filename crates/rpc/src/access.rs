@@ -24,10 +24,10 @@ use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::auth::Auth;
-use crate::house::{Hall, House, OnLink, Reception, Visit, plain};
+use crate::http_service::{HttpOutcome, HttpRequest, HttpService, OnLink, WebsocketOnly, plain};
 use crate::link::Link;
 use crate::link::ws::{self, Socket};
-use crate::strangers::{Failures, Slot, StrangerLimits, Strangers};
+use crate::unauthenticated::{Failures, StrangerLimits, Strangers, UnauthenticatedSlot};
 
 /// How long a request may be, in bytes.
 const MAX_REQUEST: usize = 16 << 10;
@@ -39,7 +39,7 @@ const MAX_FORM: usize = 4 << 10;
 pub struct DoorRules {
     pub auth: Auth,
     /// Pages that may connect from a browser.
-    pub origins: Vec<Origin>,
+    pub origins: Vec<WebOrigin>,
     /// Names besides loopback and the listener's own address by which it may be called.
     pub hosts: Vec<HostName>,
     /// Balancers in front of this listener: what they forward comes from whom they name.
@@ -58,8 +58,8 @@ impl From<Auth> for DoorRules {
 
 /// Who may knock at all, whatever they want.
 #[derive(Clone, Default)]
-pub struct Threshold {
-    pub origins: Vec<Origin>,
+pub struct AccessRules {
+    pub origins: Vec<WebOrigin>,
     pub hosts: Vec<HostName>,
     pub proxies: Vec<IpAddr>,
     pub strangers: StrangerLimits,
@@ -69,7 +69,7 @@ pub struct Threshold {
 
 /// `SCHEME://HOST[:PORT]`, as browsers send it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin(String);
+pub struct WebOrigin(String);
 
 /// A host without its port, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub enum NameError {
     Host(String),
 }
 
-impl FromStr for Origin {
+impl FromStr for WebOrigin {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
@@ -126,39 +126,39 @@ fn normal(host: &str) -> String {
 pub struct Visitor {
     pub name: String,
     pub stream: Socket,
-    pub ends: Option<Ends>,
+    pub ends: Option<ConnectionAddresses>,
 }
 
 /// Both addresses of a connection over a network.
 #[derive(Debug, Clone, Copy)]
-pub struct Ends {
+pub struct ConnectionAddresses {
     pub theirs: IpAddr,
     pub ours: IpAddr,
 }
 
 /// One per listener.
-pub struct Door {
-    threshold: Threshold,
+pub struct ListenerAccess {
+    threshold: AccessRules,
     strangers: Arc<Strangers>,
     failures: Failures,
-    house: Arc<dyn House>,
+    house: Arc<dyn HttpService>,
 }
 
-impl Door {
+impl ListenerAccess {
     /// To a house with one room.
     pub fn new(rules: DoorRules, on_link: impl Fn(Link) + Send + Sync + 'static) -> Arc<Self> {
         let DoorRules { auth, origins, hosts, proxies, strangers, ready } = rules;
-        let threshold = Threshold { origins, hosts, proxies, strangers, own_pages: false };
-        Self::to(threshold, Arc::new(Hall { auth, ready, on_link: Arc::new(on_link) }))
+        let threshold = AccessRules { origins, hosts, proxies, strangers, own_pages: false };
+        Self::to(threshold, Arc::new(WebsocketOnly { auth, ready, on_link: Arc::new(on_link) }))
     }
 
-    pub fn to(threshold: Threshold, house: Arc<dyn House>) -> Arc<Self> {
+    pub fn to(threshold: AccessRules, house: Arc<dyn HttpService>) -> Arc<Self> {
         let (strangers, failures) = (Strangers::new(threshold.strangers), Failures::new(threshold.strangers));
         Arc::new(Self { threshold, strangers, failures, house })
     }
 
     /// Reserves a slot for a new unauthenticated connection.
-    pub fn admit(&self, ends: Option<Ends>) -> Slot {
+    pub fn admit(&self, ends: Option<ConnectionAddresses>) -> UnauthenticatedSlot {
         self.strangers.admit(ends.map(|ends| ends.theirs).filter(|address| !self.is_proxy(*address)))
     }
 
@@ -167,7 +167,7 @@ impl Door {
     }
 
     /// Who is at the other end: behind a balancer that is trusted, whom it names last.
-    fn sender(&self, headers: &HeaderMap, ends: Ends) -> IpAddr {
+    fn sender(&self, headers: &HeaderMap, ends: ConnectionAddresses) -> IpAddr {
         if !self.is_proxy(ends.theirs) {
             return ends.theirs;
         }
@@ -177,7 +177,7 @@ impl Door {
     }
 
     /// Talks to a visitor until it is clear who it is.
-    pub async fn welcome(&self, visitor: Visitor, slot: Slot) {
+    pub async fn welcome(&self, visitor: Visitor, slot: UnauthenticatedSlot) {
         let Visitor { name, stream, ends } = visitor;
         let talk = async {
             match stream {
@@ -198,7 +198,7 @@ impl Door {
     }
 
     /// Answers HTTP requests until one of them is an upgrade.
-    async fn talk_http<S>(&self, stream: S, ends: Option<Ends>, socket: fn(S) -> Socket) -> Result<Option<Upgraded>, String>
+    async fn talk_http<S>(&self, stream: S, ends: Option<ConnectionAddresses>, socket: fn(S) -> Socket) -> Result<Option<Upgraded>, String>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -228,7 +228,7 @@ impl Door {
         Ok(Some(Upgraded { socket: socket(parts.io.into_inner()), early: parts.read_buf, on_link }))
     }
 
-    async fn answer(&self, request: Request<Incoming>, ends: Option<Ends>) -> Answer {
+    async fn answer(&self, request: Request<Incoming>, ends: Option<ConnectionAddresses>) -> Answer {
         if let Err(why) = self.check_host(&request, ends) {
             // A page that was not invited learns nothing, not even that.
             return Answer::Plain(plain(StatusCode::FORBIDDEN, if self.invites(request.headers()) { why } else { String::new() }));
@@ -244,16 +244,16 @@ impl Door {
         };
         let upgrade = upgrade(&parts.headers);
         let sender = ends.map(|ends| self.sender(&parts.headers, ends));
-        let visit = Visit { method: parts.method, uri: parts.uri, headers: parts.headers, body, ends };
+        let visit = HttpRequest { method: parts.method, uri: parts.uri, headers: parts.headers, body, ends };
         match self.house.receive(visit).await {
-            Reception::Answer(response) => Answer::Plain(response),
-            Reception::Stranger(response) => {
+            HttpOutcome::Answer(response) => Answer::Plain(response),
+            HttpOutcome::Stranger(response) => {
                 if let Some(sender) = sender {
                     tokio::time::sleep(self.failures.note(sender, Instant::now())).await;
                 }
                 Answer::Plain(response)
             }
-            Reception::Link(on_link) => match upgrade {
+            HttpOutcome::Link(on_link) => match upgrade {
                 Ok(response) => Answer::Upgrade(response, on_link),
                 Err(why) => Answer::Plain(plain(StatusCode::BAD_REQUEST, why)),
             },
@@ -272,7 +272,7 @@ impl Door {
     }
 
     /// A page whose name was made to lead here (DNS rebinding) still calls us by that name.
-    fn check_host(&self, request: &Request<Incoming>, ends: Option<Ends>) -> Result<(), String> {
+    fn check_host(&self, request: &Request<Incoming>, ends: Option<ConnectionAddresses>) -> Result<(), String> {
         let Some(ends) = ends else { return Ok(()) };
         let named = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
         let in_url = request.uri().authority().map(|authority| authority.as_str().as_bytes());
@@ -351,9 +351,9 @@ fn upgrade(headers: &HeaderMap) -> Result<Response<String>, &'static str> {
 mod tests {
     use super::*;
 
-    fn door(hosts: &[&str]) -> Arc<Door> {
+    fn door(hosts: &[&str]) -> Arc<ListenerAccess> {
         let hosts = hosts.iter().map(|host| host.parse().unwrap()).collect();
-        Door::new(DoorRules { hosts, ..DoorRules::from(Auth::Open) }, |_| {})
+        ListenerAccess::new(DoorRules { hosts, ..DoorRules::from(Auth::Open) }, |_| {})
     }
 
     #[test]
@@ -373,13 +373,13 @@ mod tests {
     #[test]
     fn who_is_behind_a_balancer_is_whom_it_names() {
         let proxies = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
-        let door = Door::new(DoorRules { proxies, ..DoorRules::from(Auth::Open) }, |_| {});
+        let door = ListenerAccess::new(DoorRules { proxies, ..DoorRules::from(Auth::Open) }, |_| {});
         let sender = |theirs: &str, named: &[&str]| {
             let mut headers = HeaderMap::new();
             for named in named {
                 headers.append("x-forwarded-for", HeaderValue::from_str(named).unwrap());
             }
-            door.sender(&headers, Ends { theirs: theirs.parse().unwrap(), ours: "10.0.0.9".parse().unwrap() }).to_string()
+            door.sender(&headers, ConnectionAddresses { theirs: theirs.parse().unwrap(), ours: "10.0.0.9".parse().unwrap() }).to_string()
         };
         assert_eq!(sender("192.0.2.7", &["198.51.100.1"]), "192.0.2.7", "only a trusted proxy may name the client");
         assert_eq!(sender("10.0.0.1", &["203.0.113.5, 198.51.100.1", "10.0.0.2"]), "198.51.100.1");
@@ -389,10 +389,10 @@ mod tests {
     #[test]
     fn names_are_checked_when_they_are_given() {
         for text in ["https://example.com", "http://localhost:3000", "chrome-extension://abc"] {
-            assert!(text.parse::<Origin>().is_ok(), "{text}");
+            assert!(text.parse::<WebOrigin>().is_ok(), "{text}");
         }
         for text in ["null", "*", "", "example.com", "https://", "https://a/b", "https://a@b"] {
-            assert_eq!(text.parse::<Origin>(), Err(NameError::Origin(text.into())));
+            assert_eq!(text.parse::<WebOrigin>(), Err(NameError::Origin(text.into())));
         }
         for text in ["", "http://x", "x:80", "a b", "u@x"] {
             assert_eq!(text.parse::<HostName>(), Err(NameError::Host(text.into())));
