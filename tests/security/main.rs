@@ -38,6 +38,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod attack;
+mod calls;
 mod card;
 mod ceiling;
 mod daemons;
