@@ -1,4 +1,4 @@
-//! Turning a launch into a child of this machine: pipes or a terminal, confinement, somebody who looks after it, an exit.
+//! Turning a launch into a child of this machine: pipes or a terminal, confinement, a reaper that looks after it, an exit.
 //!
 //! This room knows descriptors, signals, namespaces and limits. It must not know networks, protocols or sessions.
 
