@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use outpost_sandbox::policy::{DecisionReason, PathAccess, PathRule, PathRules, Policy, RuleOrigin};
+use outpost_sandbox::remove_tree;
 use sha2::{Digest, Sha256};
 
 use self::find::Found;
@@ -83,14 +84,14 @@ impl GitSettings {
         for entry in entries {
             let modified = entry.metadata().and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::now());
             if modified.elapsed().is_ok_and(|age| age > KEPT) {
-                let _ = fs::remove_dir_all(entry.path());
+                let _ = remove_tree(&entry.path());
             }
             // What something that was still running kept from being removed.
             for left in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
                 let is_old =
                     GitStamp::of(&left.path()).is_some_and(|stamp| stamp.is_older_than(SystemTime::now() - Duration::from_secs(3600)));
                 if is_old && !left.path().join("known").exists() {
-                    let _ = fs::remove_dir_all(left.path());
+                    let _ = remove_tree(&left.path());
                 }
             }
             let _ = fs::remove_dir(entry.path());
@@ -347,7 +348,7 @@ impl Git {
             if !repository::has_unfinished_work(&own) {
                 // Without it the rest is not taken for a layer.
                 let _ = fs::remove_file(own.join("known"));
-                let _ = fs::remove_dir_all(&own);
+                let _ = remove_tree(&own);
             }
         }
         let _ = fs::remove_dir(directory);

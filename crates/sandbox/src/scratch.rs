@@ -18,6 +18,7 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, ResolveFlags, 
 use rustix::io::Errno;
 
 use crate::policy::STARTUP_FILES;
+use crate::tree::remove_tree;
 
 /// The files of one executor.
 #[derive(Debug)]
@@ -80,7 +81,7 @@ impl Scratch {
     }
 
     pub fn remove_temporary(&self, owner: u64) {
-        let _ = fs::remove_dir_all(self.directory.join(format!("tmp-{owner}")));
+        let _ = remove_tree(&self.directory.join(format!("tmp-{owner}")));
     }
 
     /// Makes sure that there is something at a path. Returns what was made for it, or is already there for another sandbox. `home`
@@ -149,7 +150,7 @@ impl Scratch {
         let mut places: Vec<_> = self.lock().placeholders.drain().map(|(place, _)| place).collect();
         places.sort();
         places.iter().rev().for_each(|place| remove_placeholder(place));
-        let _ = fs::remove_dir_all(&self.directory);
+        let _ = remove_tree(&self.directory);
     }
 }
 
@@ -239,7 +240,7 @@ fn clean_up_after(directory: &Path) {
     for place in places.split(|byte| *byte == end).filter(|place| !place.is_empty()).rev() {
         remove_placeholder(Path::new(OsStr::from_bytes(place)));
     }
-    let _ = fs::remove_dir_all(directory);
+    let _ = remove_tree(directory);
 }
 
 #[cfg(test)]

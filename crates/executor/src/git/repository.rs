@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use outpost_sandbox::policy::{PathAccess, Substitute};
+use outpost_sandbox::remove_tree;
 use serde::{Deserialize, Serialize};
 
 use super::gitdir::{Gitdir, Refs};
@@ -96,7 +97,7 @@ impl Repository {
             let layer = own.join("layer");
             return Ok(made(own, layer, units, known));
         }
-        let _ = fs::remove_dir_all(&own);
+        let _ = remove_tree(&own);
         DirBuilder::new().recursive(true).mode(0o700).create(&own).map_err(RepositoryRefused::Copy)?;
         let layer = own.canonicalize().map_err(RepositoryRefused::Copy)?.join("layer");
         // What changes meanwhile is carried over with the next command.
