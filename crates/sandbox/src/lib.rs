@@ -1,4 +1,4 @@
-//! Turning a launch into a child of this machine: pipes or a terminal, confinement, somebody who looks after it, an exit.
+//! Turning a launch into a child of this machine: pipes or a terminal, confinement, a reaper that looks after it, an exit.
 //!
 //! This room knows descriptors, signals, namespaces and limits. It must not know networks, protocols or sessions.
 
@@ -23,6 +23,7 @@ mod scratch;
 mod shares;
 pub mod stage;
 mod sys;
+mod tree;
 mod tried;
 mod watchdog;
 mod zygote;
@@ -36,3 +37,4 @@ pub use limits::{EffectiveLimit, Limits, Mechanism};
 pub use message::{HoldMechanism, Loss, OrderOutcome};
 pub use mount_table::MountTable;
 pub use probe::{HostVerdict, LEVEL, PromiseRow, probe, probe_at, probe_with, told};
+pub use tree::remove_tree;
