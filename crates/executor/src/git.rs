@@ -131,13 +131,13 @@ struct State {
 struct Layered {
     policy: Arc<PathRules>,
     /// The `.git` of every root, and every gitdir that is elsewhere.
-    stamps: Vec<(Option<Stamp>, PathBuf)>,
+    stamps: Vec<(Option<GitStamp>, PathBuf)>,
     layered: Policy,
 }
 
 impl Layered {
     fn is_current(&self) -> bool {
-        self.stamps.iter().all(|(stamp, path)| Stamp::of(path) == *stamp)
+        self.stamps.iter().all(|(stamp, path)| GitStamp::of(path) == *stamp)
     }
 }
 
@@ -186,7 +186,7 @@ impl Git {
         let roots: Vec<&Path> = rules.iter().filter(is_written).map(|rule| rule.path.as_path()).collect();
         // Each is looked at before something is made of it, so that no change is missed in between.
         let began = SystemTime::now();
-        let stamped = |path: PathBuf| (Stamp::of(&path), path);
+        let stamped = |path: PathBuf| (GitStamp::of(&path), path);
         let mut stamps: Vec<_> = roots.iter().map(|root| stamped(root.join(".git"))).collect();
         let found: Vec<Arc<Found>> = roots.iter().map(|root| self.found(root)).collect();
         let gitdirs: BTreeSet<&Path> = found.iter().flat_map(|found| &found.gitdirs).map(PathBuf::as_path).collect();
