@@ -107,7 +107,7 @@ impl Scene {
         }
         let asked_for: Vec<Proposal> = proposals.into_iter().map(|(_, proposal)| proposal).collect();
         self.steps.note(format!("turn {number}, in an agent: {in_agent}: {asked_for:?}"));
-        let (allowed_before, free_before) = (self.allowed.clone(), self.free.clone());
+        let (allowed_before, free_before, lasting_before) = (self.allowed.clone(), self.free.clone(), self.lasting.clone());
         let turn = begin(&mut self.client, &self.thread, &said).await;
         let (mut working, mut restarts, mut waits_for_agent) = (self.thread.clone(), 0, in_agent);
         loop {
@@ -130,14 +130,20 @@ impl Scene {
             assert!(asked_for.contains(&proposal), "a question about something else: {params}");
             if restarts < 2 && random.percent(20) {
                 restarts += 1;
-                self.restart(random).await;
+                let is_over = self.restart(random).await != "active";
+                // An earlier answer may have ended the turn just before. An agent goes on without the thread that made it.
+                if is_over && !in_agent {
+                    break;
+                }
                 continue;
             }
             self.answer(&message, &proposal, &working, in_agent, random).await;
         }
         // What was allowed for the thread need not be asked about again.
         for proposal in &asked_for {
-            let Some(is_free) = self.lasting.get(&(working.clone(), proposal.clone())).copied() else { continue };
+            let key = (working.clone(), proposal.clone());
+            // It may have run before a kill ended what lasted until then.
+            let Some(is_free) = lasting_before.get(&key).or_else(|| self.lasting.get(&key)).copied() else { continue };
             let times = asked_for.iter().filter(|other| *other == proposal).count();
             let least = |counts: &mut BTreeMap<Proposal, usize>, before: &BTreeMap<Proposal, usize>| {
                 let known = counts.entry(proposal.clone()).or_default();
@@ -189,8 +195,8 @@ impl Scene {
         self.old.push(message["id"].clone());
     }
 
-    /// kill -9, perhaps with another sandbox afterwards. What was allowed for the life of a thread ends with it.
-    async fn restart(&mut self, random: &mut Random) {
+    /// kill -9, perhaps with another sandbox afterwards. What was allowed for the life of a thread ends with it. Returns what the thread does then.
+    async fn restart(&mut self, random: &mut Random) -> String {
         let file = self.app.home().join("config.toml");
         let mut config = std::fs::read_to_string(&file).unwrap();
         let sandbox = random.pick(SANDBOXES);
@@ -203,7 +209,8 @@ impl Scene {
         self.lasting.clear();
         self.old.clear();
         self.client = self.app.client().await;
-        self.client.result("thread/resume", json!({"threadId": self.thread})).await;
+        let resumed = self.client.result("thread/resume", json!({"threadId": self.thread})).await;
+        resumed["thread"]["status"]["type"].as_str().unwrap_or_default().to_owned()
     }
 
     /// What ran, and how often.
