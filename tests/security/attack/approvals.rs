@@ -1,13 +1,13 @@
-//! Answers to other questions than those that were asked: the model asks for the same command in another directory, under an id that it used
-//! before, in an agent; a client answers twice, late, and to questions that are over; the server is killed and its sandbox changed between a
+//! Answers to other questions than those that were asked: the model asks for the same command in another directory, in another environment, in
+//! an agent; a client answers twice, late, and to questions that are over; the server is killed and its sandbox changed between a
 //! question and its answer. Nothing runs that was not agreed to: this command, there, in this sandbox, and as often as it was.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use outpost_testkit::Client;
 use outpost_testkit::app::{AppServer, begin, thread};
 use outpost_testkit::model::{Reply, call};
+use outpost_testkit::{Client, ExecutorProcess};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -17,13 +17,17 @@ use crate::support::OUTPOST;
 const REQUEST: &str = "item/commandExecution/requestApproval";
 const DIRECTORIES: &[&str] = &["", "a", "b"];
 const FILES: &[&str] = &["m0", "m1"];
+const LOCAL: &str = "local";
+const WORKER: &str = "worker";
+const ENVIRONMENTS: &[&str] = &[LOCAL, LOCAL, WORKER];
 const SANDBOXES: &[&str] = &["danger-full-access", "workspace-write"];
 
-/// A command and where it is to run.
-type Proposal = (String, PathBuf);
+/// An environment, a command, and where it is to run there.
+type Proposal = (&'static str, String, PathBuf);
 
 struct Scene {
     app: AppServer,
+    worker: ExecutorProcess,
     client: Client,
     outside: TempDir,
     thread: String,
@@ -53,15 +57,24 @@ pub async fn run(episode: Episode, steps: Steps) {
     let mut random = Random::new(episode.seed);
     let sandbox = random.pick(SANDBOXES);
     let config = format!("approval_policy = \"untrusted\"\nsandbox_mode = \"{sandbox}\"\n[agents]\nmax_depth = 2\n");
-    let app = AppServer::start_with(OUTPOST, vec![], &config).await;
+    let mut app = AppServer::start_with(OUTPOST, vec![], &config).await;
+    let home = tempfile::tempdir().unwrap();
+    // Commands say by their home which executor ran them: both work in the same directories.
+    let variables = [("HOME", home.path().display().to_string())];
+    let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let worker = ExecutorProcess::start_with(Path::new(OUTPOST), &["--no-auth"], &variables, home);
+    let table = format!("[[environments]]\nid = \"{WORKER}\"\nurl = \"{}\"\n", worker.url());
+    std::fs::write(app.home().join("environments.toml"), table).unwrap();
+    app.restart();
     let mut client = app.client().await;
     for name in &DIRECTORIES[1..] {
         std::fs::create_dir(app.work().join(name)).unwrap();
     }
-    let thread = thread(&mut client, json!({})).await;
+    let places = [LOCAL, WORKER].map(|id| json!({"environmentId": id, "cwd": app.cwd()}));
+    let thread = thread(&mut client, json!({"environments": places})).await;
     let outside = tempfile::tempdir_in("/var/tmp").unwrap();
     let (allowed, free, lasting, old) = Default::default();
-    let mut scene = Scene { app, client, outside, thread, steps, allowed, free, lasting, old, calls: 0 };
+    let mut scene = Scene { app, worker, client, outside, thread, steps, allowed, free, lasting, old, calls: 0 };
     for number in 0..2 + random.below(3) {
         scene.turn(number, &mut random).await;
         scene.judge();
@@ -71,18 +84,28 @@ pub async fn run(episode: Episode, steps: Steps) {
 impl Scene {
     /// Says that it ran where it ran, and tries to say so outside of the workspace.
     fn command(&self, file: &str) -> String {
-        format!("echo ran >> {file}; echo ran 2>/dev/null >> {}/$(basename \"$PWD\")-{file}", self.outside.path().display())
+        let name = format!("{file}-$(basename \"$HOME\")");
+        format!("echo ran >> {name}; echo ran 2>/dev/null >> {}/$(basename \"$PWD\")-{name}", self.outside.path().display())
+    }
+
+    /// By which commands of an environment are known.
+    fn home(&self, environment: &str) -> String {
+        let home = if environment == LOCAL { self.app.home() } else { self.worker.home() };
+        home.file_name().unwrap().to_string_lossy().into_owned()
     }
 
     fn proposal(&self, random: &mut Random) -> (Value, Proposal) {
-        let (file, directory) = (random.pick(FILES), random.pick(DIRECTORIES));
+        let (file, directory, environment) = (random.pick(FILES), random.pick(DIRECTORIES), random.pick(ENVIRONMENTS));
         let (command, work) = (self.command(file), self.app.work().canonicalize().unwrap());
         let place = if directory.is_empty() { work } else { work.join(directory) };
         let mut arguments = json!({"cmd": command});
+        if environment != LOCAL || random.percent(30) {
+            arguments["environment_id"] = json!(environment);
+        }
         if !directory.is_empty() {
             arguments["workdir"] = json!(if random.percent(50) { directory.to_owned() } else { place.display().to_string() });
         }
-        (arguments, (command, place))
+        (arguments, (environment, command, place))
     }
 
     async fn turn(&mut self, number: usize, random: &mut Random) {
@@ -110,6 +133,7 @@ impl Scene {
         let (allowed_before, free_before, lasting_before) = (self.allowed.clone(), self.free.clone(), self.lasting.clone());
         let turn = begin(&mut self.client, &self.thread, &said).await;
         let (mut working, mut restarts, mut waits_for_agent) = (self.thread.clone(), 0, in_agent);
+        let (mut accepted, mut was_cut) = (Vec::new(), false);
         loop {
             let is_question = |message: &Value| message["method"] == REQUEST && message.get("id").is_some();
             let is_end = |message: &Value| message["method"] == "turn/completed";
@@ -126,10 +150,11 @@ impl Scene {
                 waits_for_agent = false;
             }
             let params = &message["params"];
-            let proposal = (params["command"].as_str().unwrap().to_owned(), PathBuf::from(params["cwd"].as_str().unwrap()));
+            let environment = ENVIRONMENTS.iter().find(|id| params["environmentId"] == **id).copied().unwrap_or_default();
+            let proposal = (environment, params["command"].as_str().unwrap().to_owned(), PathBuf::from(params["cwd"].as_str().unwrap()));
             assert!(asked_for.contains(&proposal), "a question about something else: {params}");
             if restarts < 2 && random.percent(20) {
-                restarts += 1;
+                (restarts, was_cut) = (restarts + 1, true);
                 let is_over = self.restart(random).await != "active";
                 // An earlier answer may have ended the turn just before. An agent goes on without the thread that made it.
                 if is_over && !in_agent {
@@ -137,7 +162,17 @@ impl Scene {
                 }
                 continue;
             }
-            self.answer(&message, &proposal, &working, in_agent, random).await;
+            match self.answer(&message, &proposal, &working, in_agent, random) {
+                Answer::Accept | Answer::AcceptForSession => accepted.push(proposal),
+                Answer::Cancel => was_cut = true,
+                Answer::Decline | Answer::DeclineThenAccept => {}
+            }
+        }
+        // An attack that nothing gets through, also what is allowed, shows nothing.
+        for (environment, _, place) in accepted.iter().filter(|_| !was_cut) {
+            let home = self.home(environment);
+            let ran = FILES.iter().filter(|file| place.join(format!("{file}-{home}")).exists()).count();
+            assert!(ran > 0, "what was allowed did not run in {environment}, in {}", place.display());
         }
         // What was allowed for the thread need not be asked about again.
         for proposal in &asked_for {
@@ -156,7 +191,7 @@ impl Scene {
         }
     }
 
-    async fn answer(&mut self, message: &Value, proposal: &Proposal, thread: &str, in_agent: bool, random: &mut Random) {
+    fn answer(&mut self, message: &Value, proposal: &Proposal, thread: &str, in_agent: bool, random: &mut Random) -> Answer {
         let mut answers = vec![Answer::Accept, Answer::Accept, Answer::AcceptForSession, Answer::Decline, Answer::DeclineThenAccept];
         if !in_agent {
             answers.push(Answer::Cancel);
@@ -193,6 +228,7 @@ impl Scene {
             Answer::Cancel => say("cancel"),
         }
         self.old.push(message["id"].clone());
+        answer
     }
 
     /// kill -9, perhaps with another sandbox afterwards. What was allowed for the life of a thread ends with it. Returns what the thread does then.
@@ -216,15 +252,17 @@ impl Scene {
     /// What ran, and how often.
     fn judge(&self) {
         let lines = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default().lines().count();
-        for directory in DIRECTORIES {
-            for file in FILES {
-                let place = self.app.work().canonicalize().unwrap().join(directory);
-                let place = PathBuf::from(place.to_str().unwrap().trim_end_matches('/'));
-                let proposal = (self.command(file), place.clone());
+        for environment in [LOCAL, WORKER] {
+            let home = self.home(environment);
+            for (directory, file) in DIRECTORIES.iter().flat_map(|directory| FILES.iter().map(move |file| (directory, file))) {
+                let work = self.app.work().canonicalize().unwrap();
+                let place = if directory.is_empty() { work } else { work.join(directory) };
+                let proposal = (environment, self.command(file), place.clone());
                 let may = |counts: &BTreeMap<Proposal, usize>| counts.get(&proposal).copied().unwrap_or_default();
-                let (ran, allowed) = (lines(place.join(file)), may(&self.allowed));
+                let name = format!("{file}-{home}");
+                let (ran, allowed) = (lines(place.join(&name)), may(&self.allowed));
                 assert!(ran <= allowed, "{proposal:?} ran {ran} times and was allowed {allowed} times");
-                let name = format!("{}-{file}", place.file_name().unwrap().to_string_lossy());
+                let name = format!("{}-{name}", place.file_name().unwrap().to_string_lossy());
                 let (ran, allowed) = (lines(self.outside.path().join(name)), may(&self.free));
                 assert!(ran <= allowed, "{proposal:?} ran {ran} times without a sandbox and was allowed {allowed} times");
             }
