@@ -166,7 +166,6 @@ mod tests {
         let store = Store::Memory(MemoryStore::new(Arc::new(|| 0), None));
         let lease = store.create(THREAD).await.unwrap();
         store.append(&lease, (1..=entries).map(entry).collect(), Need::Stored).await.unwrap();
-        std::mem::forget(lease);
         let (mailbox, commands) = mpsc::channel(1);
         let feed = Arc::new(ThreadFeed::new(FeedLimits { events: 2, weight: 1 << 20 }));
         let (_, status) = watch::channel(ThreadActivity::Closed);
