@@ -8,6 +8,7 @@ mod calls;
 mod commands;
 mod compaction;
 mod losses;
+mod nudge;
 mod queue;
 mod repeats;
 mod revert;
@@ -101,6 +102,8 @@ pub(crate) struct Driver {
     work: JoinSet<Done>,
     /// The request to the model, if one is out.
     asking: Option<AbortHandle>,
+    /// What the last answer lacked, if the model is asked to go on.
+    lack: Option<nudge::Lack>,
     calls: HashMap<CallId, RunningCall>,
     /// What the present step froze. Nothing after a restart: then it is captured anew.
     step: Option<Arc<StepTools>>,
@@ -163,6 +166,7 @@ impl Driver {
             mailbox,
             work: JoinSet::new(),
             asking: None,
+            lack: None,
             calls: HashMap::new(),
             step: None,
             told: AnnouncedContext::default(),
@@ -435,6 +439,7 @@ impl Driver {
         facts.push(finished.into());
         self.record(facts, Need::BeforeCompleted).await?;
         self.answers.clear();
+        self.lack = None;
         self.trace = None;
         self.answer = None;
         self.step = None;

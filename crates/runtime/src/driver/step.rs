@@ -11,13 +11,14 @@ use outpost_thread::{InterruptReason, Marker};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::nudge::{Lack, was_asked};
 use super::repeats::{POINTED_OUT, TOO_MANY, pointed_out, repeated};
 use super::{Done, Driver, Stop};
 use crate::capabilities::RootReport;
 use crate::environment_context::EnvironmentContext;
 use crate::live::ThreadEvent;
 use crate::mcp::told::ToldServers;
-use crate::model::{ModelError, ModelHistory, ModelResponse, ModelUsage, Prompt, WrittenSoFar};
+use crate::model::{ModelError, ModelHistory, ModelProgress, ModelResponse, ModelUsage, Prompt, StopReason, WrittenSoFar};
 use crate::skills::listing::ToldCapabilities;
 use crate::skills::mentioned;
 use crate::tools::StepTools;
@@ -122,7 +123,8 @@ impl Driver {
         items.push(user_message(message));
         let model = self.shared.models.model_name(&settings);
         let plain = Prompt::plain(model, self.shared.instructions(&self.thread), ModelHistory::new(items));
-        Ok(Prompt { effort: self.shared.config.effort(&settings), cache_key: self.cache_key(), trace: self.trace.clone(), ..plain })
+        let facts = Arc::new(self.shared.config.facts(&plain.model));
+        Ok(Prompt { facts, effort: self.shared.config.effort(&settings), cache_key: self.cache_key(), trace: self.trace.clone(), ..plain })
     }
 
     pub(super) async fn begin_step(&mut self, turn: TurnId, step: u32) -> Result<(), Stop> {
@@ -173,6 +175,7 @@ impl Driver {
         items.extend(self.named_skills(&turn, &tools).await);
         let again = repeated.filter(|(count, _)| *count >= POINTED_OUT);
         items.extend(again.map(|(count, tool)| user_message(&pointed_out(count, &tool))));
+        items.extend(self.lack.take().map(|lack| user_message(&lack.message())));
         // Only what is new is written down.
         let roots = tools.capabilities.roots.clone();
         let now = AnnouncedContext {
@@ -191,8 +194,17 @@ impl Driver {
         };
         let name = self.shared.models.model_name(&settings);
         let provider = Some(self.shared.models.provider_id(&settings));
+        let facts = Arc::new(self.shared.config.facts(&name));
         let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider };
+        let before = self.context.as_ref().map(outpost_thread::Context::revision);
         self.record(vec![captured.into(), asked.into()], Need::Stored).await?;
+        if before != self.context.as_ref().map(outpost_thread::Context::revision) {
+            let message = format!(
+                "the model provider changed to `{}`: what only the one before can read (its reasoning, its own tools) is left out from here on",
+                self.shared.models.provider_id(&settings)
+            );
+            self.feed.publish(ThreadEvent::Warning { message }, 256);
+        }
         self.told.update(news);
         let (items, revision) = self.context.as_ref().map(|context| (context.shared(), context.revision())).unwrap_or_default();
         let history = self.written.follow((self.thread.window, revision), items);
@@ -203,13 +215,18 @@ impl Driver {
             tools: tools.specs.clone(),
             output_schema: self.output_schema(),
             effort: self.shared.config.effort(&settings),
+            facts,
             cache_key: self.cache_key(),
             trace: self.trace.clone(),
         };
         let feed = self.feed.clone();
         self.asking = Some(self.work.spawn(async move {
             let progress = |progress| {
-                feed.publish(ThreadEvent::Progress { turn: turn.clone(), step, progress }, 512);
+                let (event, weight) = match progress {
+                    ModelProgress::Notice { text } => (ThreadEvent::Warning { message: text }, 256),
+                    progress => (ThreadEvent::Progress { turn: turn.clone(), step, progress }, 512),
+                };
+                feed.publish(event, weight);
             };
             let answer = model.ask(&prompt, &progress).await;
             Done::Asked { turn, step, answer }
@@ -250,9 +267,28 @@ impl Driver {
         self.seat.used(answer.usage.total_tokens);
         let taken = self.thread.turn.iter().flat_map(|turn| &turn.calls).map(|call| call.id.clone()).collect();
         let (items, calls) = calls_of(answer.items, taken, &*self.shared.ids);
-        let answered =
-            ModelAnswered { turn, step, items, calls, complete: true, goes_on: false, usage: Some(tokens(answer.usage)), response: None };
-        self.record(vec![answered.into()], Need::Stored).await
+        let is_refused = answer.stop == StopReason::Refused || refusal(&items).is_some();
+        let why = refusal(&items);
+        let lack = if calls.is_empty() && !is_refused { Lack::of(&items, answer.stop) } else { None };
+        let was_asked = self.context.as_ref().is_some_and(|context| was_asked(context.items()));
+        let goes_on = (lack.is_some() && !was_asked) || answer.stop == StopReason::Paused;
+        let usage = Some(tokens(answer.usage));
+        let answered = ModelAnswered { turn: turn.clone(), step, items, calls, complete: true, goes_on, usage, response: None };
+        self.record(vec![answered.into()], Need::Stored).await?;
+        if is_refused {
+            let why = why.map_or_else(|| "the model refused to answer".to_owned(), |why| format!("the model refused to answer: {why}"));
+            return self.fail_turn_with(turn, json!({"message": why, "kind": "modelRefused"})).await;
+        }
+        match lack {
+            Some(_) if !was_asked => self.lack = lack,
+            Some(lack) => {
+                if let Some((kind, message)) = lack.failure() {
+                    return self.fail_turn_with(turn, json!({"message": message, "kind": kind})).await;
+                }
+            }
+            None => {}
+        }
+        Ok(())
     }
 
     fn may_compact(&self, step: u32) -> bool {
@@ -300,11 +336,21 @@ fn tokens(usage: ModelUsage) -> TokenTotals {
     TokenTotals {
         input: usage.input_tokens,
         cached_input: usage.cached_input_tokens,
-        cache_write_input: 0,
+        cache_write_input: usage.cache_write_tokens,
         output: usage.output_tokens,
         reasoning_output: usage.reasoning_tokens,
         total: usage.total_tokens,
     }
+}
+
+/// The words with which a model refused, in an answer that says nothing else.
+fn refusal(items: &[Raw]) -> Option<String> {
+    let refused = |item: &Raw| {
+        let item: Value = item.read().ok().filter(|_| item.get().contains("\"refusal\""))?;
+        let parts = item["content"].as_array()?;
+        parts.iter().find_map(|part| part["refusal"].as_str().filter(|_| part["type"] == "refusal")).map(str::to_owned)
+    };
+    items.iter().find_map(refused)
 }
 
 /// The calls that an answer asks for. Two calls with one id cannot be told apart, so the second one gets another; a call

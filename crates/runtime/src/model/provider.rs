@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use thiserror::Error;
 
+use super::quirk::{Quirk, Quirks};
+
 /// One entry of the table `model_providers`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Provider {
@@ -33,6 +35,9 @@ pub struct Provider {
     pub stream_max_retries: u32,
     #[serde(default = "stream_idle_timeout_ms")]
     pub stream_idle_timeout_ms: u64,
+    /// In what it differs from its wire.
+    #[serde(default)]
+    pub quirks: Quirks,
 }
 
 fn request_max_retries() -> u32 {
@@ -53,6 +58,7 @@ pub enum WireApi {
     #[default]
     Responses,
     Chat,
+    Anthropic,
     Offline,
 }
 
@@ -101,6 +107,7 @@ impl Provider {
             request_max_retries: request_max_retries(),
             stream_max_retries: stream_max_retries(),
             stream_idle_timeout_ms: stream_idle_timeout_ms(),
+            quirks: Quirks::default(),
         }
     }
 
@@ -140,13 +147,21 @@ impl Provider {
         if self.wire_api == WireApi::Offline { Ok(()) } else { self.endpoint("").map(drop) }
     }
 
+    /// The address that paths are added to. Clients of the Anthropic wire name it without its version, those of the others with it.
+    fn versioned_url(&self) -> String {
+        let base = self.base_url.trim_end_matches('/');
+        let last = base.rsplit('/').next().unwrap_or_default();
+        let is_version = last.strip_prefix('v').is_some_and(|number| !number.is_empty() && number.chars().all(|c| c.is_ascii_digit()));
+        if self.wire_api == WireApi::Anthropic && !is_version { format!("{base}/v1") } else { base.to_owned() }
+    }
+
     pub(super) fn endpoint(&self, path: &str) -> Result<reqwest::Url, ProviderError> {
         let bad = || ProviderError::BadUrl { provider: self.name.clone(), url: self.base_url.clone() };
         let base: reqwest::Url = self.base_url.parse().map_err(|_| bad())?;
         if !matches!(base.scheme(), "http" | "https") {
             return Err(bad());
         }
-        let mut url: reqwest::Url = format!("{}/{path}", self.base_url.trim_end_matches('/')).parse().map_err(|_| bad())?;
+        let mut url: reqwest::Url = format!("{}/{path}", self.versioned_url()).parse().map_err(|_| bad())?;
         if !self.query_params.is_empty() {
             url.query_pairs_mut().extend_pairs(&self.query_params);
         }
@@ -158,13 +173,14 @@ impl Provider {
 pub fn built_in() -> BTreeMap<String, Provider> {
     let mut openai = Provider::at("OpenAI", "https://api.openai.com/v1", WireApi::Responses);
     openai.env_key = Some("OPENAI_API_KEY".into());
-    [
-        ("openai", openai),
-        ("ollama", Provider::at("Ollama", "http://127.0.0.1:11434/v1", WireApi::Chat)),
-        ("offline", Provider::at("offline", "", WireApi::Offline)),
-    ]
-    .map(|(id, provider)| (id.to_owned(), provider))
-    .into()
+    let mut anthropic = Provider::at("Anthropic", "https://api.anthropic.com/v1", WireApi::Anthropic);
+    anthropic.env_key = Some("ANTHROPIC_API_KEY".into());
+    let mut ollama = Provider::at("Ollama", "http://127.0.0.1:11434/v1", WireApi::Chat);
+    // Many of its templates have no calls, and models write them all the same.
+    ollama.quirks = Quirks::from([Quirk::TextCalls]);
+    [("openai", openai), ("anthropic", anthropic), ("ollama", ollama), ("offline", Provider::at("offline", "", WireApi::Offline))]
+        .map(|(id, provider)| (id.to_owned(), provider))
+        .into()
 }
 
 #[cfg(test)]
@@ -190,6 +206,19 @@ mod tests {
         for url in ["", "ftp://x", "localhost:1", "http://"] {
             provider.base_url = url.into();
             assert!(provider.endpoint("x").is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn the_anthropic_wire_needs_no_version_in_its_address() {
+        let mut provider = built_in()["anthropic"].clone();
+        for (base, endpoint) in [
+            ("https://api.anthropic.com", "https://api.anthropic.com/v1/messages"),
+            ("https://api.anthropic.com/v1/", "https://api.anthropic.com/v1/messages"),
+            ("https://gateway.example/anthropic", "https://gateway.example/anthropic/v1/messages"),
+        ] {
+            provider.base_url = base.into();
+            assert_eq!(provider.endpoint("messages").unwrap().as_str(), endpoint);
         }
     }
 

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::model::Prompt;
+use crate::model::{Prompt, Quirk, Quirks};
 use crate::pictures::acceptable;
 
-pub fn of(prompt: &Prompt) -> Vec<Value> {
+pub fn of(prompt: &Prompt, quirks: &Quirks) -> Vec<Value> {
     let mut messages = Vec::with_capacity(prompt.history.items().len() + 1);
     if !prompt.instructions.is_empty() {
         messages.push(json!({"role": "system", "content": &*prompt.instructions}));
@@ -17,6 +17,10 @@ pub fn of(prompt: &Prompt) -> Vec<Value> {
         let is_output = item["type"].as_str().is_some_and(|kind| kind.ends_with("_output"));
         if !is_output {
             show(&mut messages, &mut images);
+        }
+        if quirks.has(Quirk::EchoReasoning) && item["type"] == "reasoning" {
+            think(&mut messages, &item);
+            continue;
         }
         add(&mut messages, &mut images, &item);
     }
@@ -63,9 +67,19 @@ fn add(messages: &mut Vec<Value>, images: &mut Vec<Value>, item: &Value) {
     }
 }
 
+/// What the model thought, for servers that want it back: it stands in the message that follows it.
+fn think(messages: &mut Vec<Value>, item: &Value) {
+    let parts = item["content"].as_array().into_iter().flatten();
+    let thought: String = parts.filter_map(|part| part["text"].as_str()).collect();
+    if !thought.is_empty() {
+        messages.push(json!({"role": "assistant", "content": "", "reasoning_content": thought}));
+    }
+}
+
 /// What the model said. Between a call and its result nothing may stand, so that a comment on calls joins them.
 fn say(messages: &mut Vec<Value>, content: Value) {
-    let calls = messages.last_mut().filter(|last| last["role"] == "assistant" && last["tool_calls"].is_array());
+    let is_open = |last: &&mut Value| last["tool_calls"].is_array() || last["reasoning_content"].is_string();
+    let calls = messages.last_mut().filter(|last| last["role"] == "assistant").filter(is_open);
     let Some(last) = calls else { return messages.push(json!({"role": "assistant", "content": content})) };
     let said = [&last["content"], &content].map(|content| content.as_str().unwrap_or_default()).into_iter().filter(|text| !text.is_empty());
     last["content"] = said.collect::<Vec<_>>().join("\n").into();
@@ -147,7 +161,7 @@ mod tests {
 
     fn messages_of(items: &[Value]) -> Value {
         let items = items.iter().cloned().map(HistoryItem::from).collect();
-        of(&Prompt::plain("m", "be brief", ModelHistory::new(items))).into()
+        of(&Prompt::plain("m", "be brief", ModelHistory::new(items)), &Quirks::default()).into()
     }
 
     #[test]
