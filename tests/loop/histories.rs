@@ -433,7 +433,7 @@ impl Story {
                 self.thread = fork;
             }
             3 => {
-                self.harness.model.push(said(self.wire, "SUMMARY"));
+                self.harness.model.push(Reply::message("SUMMARY"));
                 self.thread.compact().await.unwrap();
                 settled(&self.thread).await;
             }
@@ -452,7 +452,8 @@ impl Story {
                 self.stop().await;
             }
             6 => {
-                self.wire = if self.wire == WIRES[0] { WIRES[1] } else { WIRES[0] };
+                let others: Vec<&str> = WIRES.into_iter().filter(|wire| *wire != self.wire).collect();
+                self.wire = others[self.dice(2) as usize];
                 self.thread.input(self.input("now with you")).await.unwrap();
                 settled(&self.thread).await;
             }
