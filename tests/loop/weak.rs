@@ -1,6 +1,8 @@
 //! Turns with a model that is weak: it answers with nothing, promises and does not act, writes its calls as text, is cut off or
 //! refuses. Each turn ends by itself, and says truly how.
 
+use outpost_runtime::feed::Read;
+use outpost_runtime::live::ThreadEvent;
 use outpost_testkit::LinkKind;
 use outpost_testkit::model::{Reply, call, message};
 use outpost_thread::{TurnFinished, TurnStatus};
@@ -113,4 +115,62 @@ async fn calls_written_as_text_run() {
         assert!(harness.work(0).join("made").exists(), "{wire}");
         assert!(!harness.model.requests()[1].body.to_string().contains("```json"), "{wire}");
     }
+}
+
+/// What a server at home really holds is read from it: a smaller window is told once, and the conversation is summed up in time.
+#[tokio::test]
+async fn a_window_that_is_smaller_than_assumed_is_told_and_kept() {
+    let much = call("a", "exec_command", &json!({"cmd": "seq 1 6000", "login": false}));
+    let harness = harness("chat", vec![Reply::Items(vec![much])]).await;
+    harness.model.page("/props", json!({"default_generation_settings": {"n_ctx": 4096}}));
+    harness.model.push_for("<compaction_request>", Reply::message("SUMMARY"));
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    turn(&thread, "count").await;
+    turn(&thread, "and now?").await;
+    let mut told = Vec::new();
+    loop {
+        let read = tokio::select! {
+            biased;
+            read = feed.next() => read,
+            () = std::future::ready(()) => break,
+        };
+        if let Read::Event(ThreadEvent::Warning { message }) = read {
+            told.push(message);
+        }
+    }
+    assert!(told.len() == 1 && told[0].contains("a context window of 4096 tokens"), "{told:?}");
+    let requests = harness.model.requests();
+    assert!(requests[1].body.to_string().contains("<compaction_request>"), "{:#}", requests[1].body);
+    assert!(requests[2].body.to_string().contains("SUMMARY"));
+    assert!(harness.turn_ends(thread.id()).await.iter().all(|end| end.status == TurnStatus::Completed));
+}
+
+/// A turn that never comes to an end is ended by its budget, also where none is configured.
+#[tokio::test]
+async fn a_turn_has_a_budget_of_steps() {
+    let replies: Vec<Reply> = (0..9).map(|n| Reply::Items(vec![touch(&format!("c{n}"), &format!("f{n}"))])).collect();
+    let mut setup = Setup::new(&[LinkKind::Memory], replies);
+    assert_eq!(setup.config.budgets.turn_steps, Some(500));
+    setup.config.budgets.turn_steps = Some(3);
+    let harness = Harness::new(setup).await;
+    let end = ended(&harness).await;
+    assert_eq!((end.status, harness.model.requests().len()), (TurnStatus::Interrupted, 3));
+    assert!(end.error.unwrap().get().contains("budgets.turn_steps"));
+}
+
+/// A patch that cannot be read is answered with how exactly this patch has to be written.
+#[tokio::test]
+async fn a_patch_that_cannot_be_read_is_answered_with_its_accepted_form() {
+    let patch = |text: &str| call("a", "apply_patch", &json!({"input": text}));
+    let forgiven = "*** Begin Patch\n*** Add File: hello.txt\n+hi\n*** End of File\n";
+    let kind = harness("scripted", vec![Reply::Items(vec![patch(forgiven)])]).await;
+    assert_eq!(ended(&kind).await.status, TurnStatus::Completed);
+    assert_eq!(std::fs::read_to_string(kind.work(0).join("hello.txt")).unwrap(), "hi\n");
+    let wrong = "*** Begin Patch\n*** Add File: hello.txt\n+hi\nyou\n*** End Patch";
+    let strict = harness("scripted", vec![Reply::Items(vec![patch(wrong)])]).await;
+    ended(&strict).await;
+    let told = strict.model.requests().pop().unwrap().body.to_string();
+    assert!(told.contains(r"*** Add File: hello.txt\n+hi\n+you\n*** End Patch"), "{told}");
+    assert!(!strict.work(0).join("hello.txt").exists());
 }

@@ -57,14 +57,23 @@ pub struct RuntimeConfig {
     pub mcp: McpConfig,
 }
 
-/// How much a thread, one of its turns, or a thread with all its agents may use. Nothing is no limit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+/// How much a thread, one of its turns, or a thread with all its agents may use. Nothing, or zero, is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Budgets {
     pub turn_tokens: Option<u64>,
     pub thread_tokens: Option<u64>,
     pub tree_tokens: Option<u64>,
     pub turn_seconds: Option<u64>,
+    /// How often the model may be asked in one turn.
+    pub turn_steps: Option<u64>,
+}
+
+impl Default for Budgets {
+    /// Far more than a turn that gets anywhere needs, so that one that gets nowhere ends by itself.
+    fn default() -> Self {
+        Self { turn_tokens: Some(50_000_000), thread_tokens: None, tree_tokens: None, turn_seconds: None, turn_steps: Some(500) }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -15,6 +15,7 @@ mod quirk;
 mod responses;
 mod retry;
 mod schema;
+mod served;
 mod sse;
 mod text_calls;
 
@@ -262,6 +263,14 @@ impl ModelProvider {
             WireApi::Offline => Ok(None),
             WireApi::Responses | WireApi::Chat | WireApi::Anthropic => self.call(None).get("models").await.map(Some),
         }
+    }
+
+    /// The context window that the server really gives a model. Only servers nearby are asked: those of clouds are in the table.
+    pub async fn served_context(&self, model: &str) -> Option<u64> {
+        if self.provider.wire_api == WireApi::Offline || !self.provider.is_near() {
+            return None;
+        }
+        served::context(&self.call(None), model).await
     }
 
     /// How many tokens a prompt takes as the provider counts them; nothing where its wire has no count.

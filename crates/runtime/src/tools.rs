@@ -18,6 +18,7 @@ pub(crate) mod permit;
 mod plan;
 pub mod processes;
 mod skill;
+mod tidy;
 mod wait;
 
 use std::sync::Arc;

@@ -78,6 +78,8 @@ struct Script {
     /// For requests that contain a text.
     special: Vec<(String, Reply)>,
     requests: Vec<Request>,
+    /// Documents of the server's own, by path.
+    pages: Vec<(String, Value)>,
     /// What was refused and not looked at yet.
     violations: Vec<Violation>,
     known: Known,
@@ -143,6 +145,11 @@ impl ScriptedModel {
         self.script.lock().unwrap().replies.push_back(reply);
     }
 
+    /// Answers with this document at a path that is no part of a wire.
+    pub fn page(&self, path: &str, document: Value) {
+        self.script.lock().unwrap().pages.push((path.into(), document));
+    }
+
     /// A reply to the first request that contains this text, for scripts with several voices. The first that fits counts.
     pub fn push_for(&self, text: &str, reply: Reply) {
         self.script.lock().unwrap().special.push((text.into(), reply));
@@ -184,6 +191,12 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
     stream.read_exact(&mut body).await.ok()?;
     let path = head.split_whitespace().nth(1)?.to_owned();
     let stream = stream.get_mut();
+    let page = script.lock().unwrap().pages.iter().find(|(known, _)| *known == path).map(|(_, document)| document.to_string());
+    if let Some(page) = page {
+        let head =
+            format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", page.len());
+        return stream.write_all(format!("{head}{page}").as_bytes()).await.ok();
+    }
     let Some(wire) = wire_of(path.split('?').next().unwrap_or_default()) else {
         return stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await.ok();
     };

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use outpost_store::Need;
 use outpost_thread::{
-    CallId, CallRequest, CompactReason, Fact, ModelAnswered, ModelAsked, Raw, StepCaptured, StepEnvironment, TokenTotals, TurnFinished,
-    TurnId, TurnStatus,
+    CallId, CallRequest, CompactReason, Fact, ModelAnswered, ModelAsked, Raw, Settings, StepCaptured, StepEnvironment, TokenTotals,
+    TurnFinished, TurnId, TurnStatus,
 };
 use outpost_thread::{InterruptReason, Marker};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,9 @@ use crate::capabilities::RootReport;
 use crate::environment_context::EnvironmentContext;
 use crate::live::ThreadEvent;
 use crate::mcp::told::ToldServers;
-use crate::model::{ModelError, ModelHistory, ModelProgress, ModelResponse, ModelUsage, Prompt, StopReason, WrittenSoFar};
+use crate::model::{
+    ModelError, ModelFacts, ModelHistory, ModelProgress, ModelProvider, ModelResponse, ModelUsage, Prompt, StopReason, WrittenSoFar,
+};
 use crate::skills::listing::ToldCapabilities;
 use crate::skills::mentioned;
 use crate::tools::StepTools;
@@ -101,7 +103,9 @@ impl Driver {
     }
 
     async fn capture(&mut self, seen: Option<Vec<StepEnvironment>>) -> Arc<StepTools> {
-        let captured = self.shared.capture(&self.thread, self.processes.clone()).await;
+        let names_session = |item: &Raw| item.get().contains("session id");
+        let sessions = self.context.as_ref().is_some_and(|context| context.items().iter().any(names_session));
+        let captured = self.shared.capture(&self.thread, self.processes.clone(), sessions).await;
         let tools = Arc::new(StepTools { seen, ..captured });
         self.keep_servers(tools.mcp.clone());
         self.losses.hear(&tools.view, &self.feed);
@@ -141,6 +145,10 @@ impl Driver {
             Err(error) => return self.fail_turn(turn, &error).await,
         };
         self.load_context().await?;
+        let facts = self.facts(&settings, &model).await;
+        if self.is_too_full(&facts, step) {
+            return self.begin_compaction(turn, CompactReason::Full).await;
+        }
         let repeated = self.context.as_ref().and_then(|context| repeated(context.items())).filter(|_| step > 0);
         if let Some((count, tool)) = repeated.as_ref().filter(|(count, _)| *count >= TOO_MANY) {
             let why = format!(
@@ -194,7 +202,7 @@ impl Driver {
         };
         let name = self.shared.models.model_name(&settings);
         let provider = Some(self.shared.models.provider_id(&settings));
-        let facts = Arc::new(self.shared.config.facts(&name));
+        let facts = Arc::new(facts);
         let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider };
         let before = self.context.as_ref().map(outpost_thread::Context::revision);
         self.record(vec![captured.into(), asked.into()], Need::Stored).await?;
@@ -289,6 +297,34 @@ impl Driver {
             None => {}
         }
         Ok(())
+    }
+
+    /// What is known of the model that is asked. A window that its server made smaller is told once.
+    async fn facts(&mut self, settings: &Settings, model: &ModelProvider) -> ModelFacts {
+        let models = &self.shared.models;
+        let (name, provider) = (models.model_name(settings), models.provider_id(settings));
+        let mut facts = self.shared.config.facts(&name);
+        let served = models.served_context(&provider, model, &name).await.filter(|served| *served < facts.context_window);
+        if let Some(served) = served {
+            if self.small_window != Some(served) {
+                let message = format!(
+                    "the server of `{provider}` gives `{name}` a context window of {served} tokens, and {} were assumed: the conversation is \
+                     summed up earlier. Start the server with a larger one if the task needs it",
+                    facts.context_window
+                );
+                self.feed.publish(ThreadEvent::Warning { message }, 256);
+                self.small_window = Some(served);
+            }
+            facts.context_window = served;
+        }
+        facts
+    }
+
+    /// Whether the context must be made smaller before a step, although the thread's own limit is not reached: its server gives less.
+    fn is_too_full(&self, facts: &ModelFacts, step: u32) -> bool {
+        let is_new = self.thread.turn.as_ref().is_some_and(|turn| turn.step != Some(step));
+        let is_small = self.small_window == Some(facts.context_window);
+        is_small && is_new && self.may_compact(step) && self.thread.usage.active >= facts.context_window / 100 * 80
     }
 
     fn may_compact(&self, step: u32) -> bool {

@@ -134,6 +134,18 @@ impl ModelCall<'_> {
         Ok(response.status().as_u16())
     }
 
+    /// The JSON document at an address of the same server, if it has one.
+    pub async fn get_json(&self, url: &str) -> Option<Value> {
+        let response = self.http.get(url).headers(self.headers().ok()?).send().await.ok()?;
+        if response.status().is_success() { serde_json::from_slice(&response.bytes().await.ok()?).ok() } else { None }
+    }
+
+    /// What the same server answers to a body at an address that is no part of its wire.
+    pub async fn post_to(&self, url: &str, body: String) -> Option<Value> {
+        let response = self.http.post(url).headers(self.headers().ok()?).body(body).send().await.ok()?;
+        if response.status().is_success() { serde_json::from_slice(&response.bytes().await.ok()?).ok() } else { None }
+    }
+
     fn headers(&self) -> Result<HeaderMap, ProviderError> {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -155,6 +156,24 @@ impl Provider {
         if self.wire_api == WireApi::Anthropic && !is_version { format!("{base}/v1") } else { base.to_owned() }
     }
 
+    /// Its address without the version: where a server's own pages are.
+    pub(super) fn root(&self) -> String {
+        let base = self.versioned_url();
+        base.rsplit_once("/v")
+            .filter(|(_, rest)| rest.chars().all(|c| c.is_ascii_digit()))
+            .map_or(base.clone(), |(root, _)| root.to_owned())
+    }
+
+    /// Whether its server is on this machine or on a network of the user's own.
+    pub(super) fn is_near(&self) -> bool {
+        let Some(host) = self.base_url.parse::<reqwest::Url>().ok().and_then(|url| url.host_str().map(str::to_owned)) else { return false };
+        match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+            Ok(IpAddr::V4(address)) => address.is_loopback() || address.is_private() || address.is_link_local(),
+            Ok(IpAddr::V6(address)) => address.is_loopback() || address.is_unique_local(),
+            Err(_) => !host.contains('.') || host.ends_with(".local") || host.ends_with(".lan") || host.ends_with(".internal"),
+        }
+    }
+
     pub(super) fn endpoint(&self, path: &str) -> Result<reqwest::Url, ProviderError> {
         let bad = || ProviderError::BadUrl { provider: self.name.clone(), url: self.base_url.clone() };
         let base: reqwest::Url = self.base_url.parse().map_err(|_| bad())?;
@@ -220,6 +239,19 @@ mod tests {
             provider.base_url = base.into();
             assert_eq!(provider.endpoint("messages").unwrap().as_str(), endpoint);
         }
+    }
+
+    #[test]
+    fn servers_nearby_are_told_from_those_of_clouds() {
+        let at = |url: &str| Provider { base_url: url.into(), ..built_in()["ollama"].clone() };
+        for near in ["http://127.0.0.1:8080/v1", "http://10.0.0.7/v1", "http://[::1]:1/v1", "http://box:8080/v1", "http://gpu.local/v1"] {
+            assert!(at(near).is_near(), "{near}");
+        }
+        for far in ["https://api.openai.com/v1", "https://8.8.8.8/v1", "nonsense"] {
+            assert!(!at(far).is_near(), "{far}");
+        }
+        assert_eq!(at("http://box:8080/v1/").root(), "http://box:8080");
+        assert_eq!(at("http://box:8080/vllm").root(), "http://box:8080/vllm");
     }
 
     #[test]
