@@ -64,7 +64,7 @@ async fn s77_an_executor_that_goes_away_between_discovery_and_use_is_told_to_the
 
 /// A root is looked at, and its skills are read, inside the sandbox of the thread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn s81_skills_are_read_inside_the_sandbox_where_somebody_works_and_where_nobody_does() {
+async fn s81_skills_are_read_inside_the_sandbox_of_used_and_of_unused_environments() {
     let (desk, machine) = (Machine::new(), Machine::new());
     put_skill(machine.path("tools"), "deploy");
     let stage = Stage::with_mode(&[("desk", &desk), ("box", &machine)], SandboxMode::ReadOnly { network_access: false }).await;

@@ -1,6 +1,7 @@
 //! `outpost demo`: the first thing that a newcomer runs.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -69,6 +70,23 @@ fn it_shows_what_it_says_and_leaves_only_the_thread() {
     assert!(verified.status.success(), "{verified:?}");
 }
 
+/// An ordinary user may not enter each directory that its sandboxes leave behind, such as those that the kernel makes for overlays.
+#[test]
+fn started_by_an_ordinary_user_it_leaves_nothing() {
+    const USER: u32 = 54_321;
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        return; // Each test here is that case.
+    }
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    std::os::unix::fs::chown(directory.path(), Some(USER), Some(USER)).unwrap();
+    let program = directory.path().join("outpost");
+    std::fs::copy(OUTPOST, &program).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args([&format!("--reuid={USER}"), &format!("--regid={USER}"), "--clear-groups"]).arg(&program).arg("demo");
+    command.env("HOME", directory.path()).env("OUTPOST_HOME", directory.path().join("home")).env("TMPDIR", "/var/tmp");
+    nothing_is_left(&text(&command.current_dir(directory.path()).stdin(Stdio::null()).output().unwrap()));
+}
+
 /// Inside of namespaces that allow no more of them.
 #[test]
 fn with_a_weaker_sandbox_it_says_so_and_goes_on() {
@@ -85,14 +103,14 @@ fn with_a_weaker_sandbox_it_says_so_and_goes_on() {
     nothing_is_left(&told);
 }
 
-/// Whoever stops it, whenever, finds nothing of it: no directory, no process, no thread that nobody can make sense of.
-/// A demo that somebody reads along.
+/// A demo whose output the test reads while it runs.
 fn under_way(home: &Path) -> Child {
     let mut command = Command::new(OUTPOST);
     command.arg("demo").env("OUTPOST_HOME", home).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap()
 }
 
+/// Stopped at any moment, it leaves no directory, no process and no half-made thread.
 #[test]
 fn stopped_at_any_moment_it_leaves_nothing() {
     if is_ignored(2) {
@@ -118,7 +136,7 @@ fn stopped_at_any_moment_it_leaves_nothing() {
     }
 }
 
-/// Not even a kill that nobody can hear leaves anything, whichever of its two programs it meets.
+/// Not even SIGKILL leaves anything, whichever of its two programs it meets.
 #[test]
 fn killed_it_leaves_nothing() {
     for meets_stage in [false, true] {

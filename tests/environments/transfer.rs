@@ -113,7 +113,7 @@ fn liar(name: &'static str) -> Connector {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_is_copied_from_does_not_choose_where_things_go() {
+async fn the_source_of_a_copy_does_not_choose_where_things_go() {
     let site = Site::new(LinkKind::Memory);
     for name in ["../evil", "..", "a/b", "%2e%2e/evil", "/evil", ""] {
         let liar = Environment::new(liar(name), options());

@@ -1,6 +1,6 @@
 //! What the entry of an environment leaves of a thread's policy there.
 
-use outpost_environment::{Asking, Fence, Narrowing};
+use outpost_environment::{Fence, NarrowedApproval, Narrowing};
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_testkit::LinkKind;
@@ -77,7 +77,7 @@ async fn only_what_both_name_can_be_written() {
 
 #[tokio::test]
 async fn the_stricter_of_two_approval_policies_counts() {
-    let narrowing = Narrowing { approval_policy: Some(Asking::Untrusted), ..Narrowing::default() };
+    let narrowing = Narrowing { approval_policy: Some(NarrowedApproval::Untrusted), ..Narrowing::default() };
     let (_harness, outputs) = outputs(narrowing, ApprovalPolicy::Never, vec![exec("a", json!({"cmd": "true"}))]).await;
     assert!(outputs[0].contains("no rule allows it") && outputs[0].contains("environments.toml"), "{outputs:?}");
     assert!(outputs[0].contains("`never`"), "{outputs:?}");

@@ -123,7 +123,7 @@ as_root_and_user! {
         attacked(&Ground::new(who)).await;
     }
 
-    async fn whoever_makes_us_its_tracer_goes_on(who: Who) {
+    async fn a_process_that_makes_us_its_tracer_goes_on(who: Who) {
         let ground = Ground::new(who);
         let mut client = ground.client().await;
         let script = "exec perl -e '$| = 1; $SIG{USR1} = sub { print qq(handled\\n) }; syscall(PTRACE, 0, 0, 0, 0) == 0 or die $!; \
@@ -154,7 +154,7 @@ as_root_and_user! {
         }
     }
 
-    async fn nobody_measures_the_whole_machine(who: Who) {
+    async fn no_process_measures_the_whole_machine(who: Who) {
         let ground = Ground::new(who);
         let mut client = ground.client().await;
         // A software event that counts time; of itself, of all processes on one processor, and of a group.

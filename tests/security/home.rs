@@ -219,7 +219,7 @@ as_root_and_user! {
     }
 
     #[needs(MOUNTS)]
-    async fn whoever_works_in_the_home_itself_sees_no_keys(who: Who) {
+    async fn a_command_in_the_home_itself_sees_no_keys(who: Who) {
         let home = home(who);
         let ground = Ground::at_home(who, home.path(), &[]);
         let uri = PathUri::from_native(&home.path().canonicalize().unwrap()).unwrap().to_string();

@@ -57,6 +57,17 @@ as_root_and_user! {
         assert!(left.is_empty(), "{left:?}");
         assert_eq!(fs::read_dir(ground.path("")).unwrap().count(), 0);
     }
+
+    #[needs(MOUNTS)]
+    async fn directories_that_their_owner_may_not_enter_are_removed_as_well(who: Who) {
+        let mut ground = Ground::new(who);
+        let mut client = ground.client().await;
+        let close = "mkdir -p /tmp/closed/inner && chmod 0 /tmp/closed/inner /tmp/closed";
+        assert_eq!(ground.run(&mut client, &ground.workspace_write(), close).await, (0, String::new()));
+        assert_eq!(ground.executor.stop(), Some(0));
+        let left = walk(&ground.executor.home().join("run"));
+        assert!(left.is_empty(), "{left:?}");
+    }
 }
 
 as_root_and_user! {

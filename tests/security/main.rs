@@ -15,8 +15,8 @@
 //! | the operator's ceiling | `no_request_exceeds_the_ceiling` |
 //! | the read-only view of the file system | `no_link_and_no_path_leads_out` (user); with Landlock taken out as well, `a_workspace_can_be_written…` too |
 //! | Landlock | `landlock_holds_beneath_everything_else`; others hold the paths that it holds |
-//! | seccomp | `files_that_lend_rights…`, `nobody_inside_is_root…`, `nothing_is_typed…`, `the_kernel_and_other_processes…` |
-//! | users and capabilities are dropped | `nobody_inside_is_root…`, `files_that_lend_rights…`, `the_kernel_and_other_processes…`, `what_is_denied…` and more |
+//! | seccomp | `files_that_lend_rights…`, `no_process_inside_is_root…`, `nothing_is_typed…`, `the_kernel_and_other_processes…` |
+//! | users and capabilities are dropped | `no_process_inside_is_root…`, `files_that_lend_rights…`, `the_kernel_and_other_processes…`, `what_is_denied…` and more |
 //! | the network's and the process table's own namespace | `the_kernel_and_other_processes…` |
 //! | `/tmp` and `/run` of its own | `temporary_files_are_the_sessions_own`, `the_operator_can_name_a_user` |
 //! | protected paths; our own home | `what_runs_later_outside…`, `x2_what_runs_later…`; `x1_the_executors_own_things…` |

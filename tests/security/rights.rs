@@ -11,7 +11,7 @@ use crate::support::{Ground, Who, directory, entry, give};
 
 as_root_and_user! {
     #[needs(NEVER_ROOT, MOUNTS)]
-    async fn nobody_inside_is_root_or_can_become_it(who: Who) {
+    async fn no_process_inside_is_root_or_can_become_it(who: Who) {
         let ground = Ground::new(who);
         let mut client = ground.client().await;
         let policy = ground.workspace_write();

@@ -15,7 +15,7 @@ use outpost_runtime::models::Models;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::rules::CommandRules;
 use outpost_runtime::{Runtime, RuntimeParts, StartThread, ThreadActivity};
-use outpost_server::admission::Admission;
+use outpost_server::admission::BrowserAdmission;
 use outpost_server::executors::{Executors, JoinLimits};
 use outpost_server::metrics::{MetricSources, Metrics};
 use outpost_server::site::{ClientAccess, Site};
@@ -53,7 +53,7 @@ impl Hub {
         let home = tempfile::tempdir().unwrap();
         let environment = EnvironmentOptions { connect_timeout: Duration::from_secs(2), ..EnvironmentOptions::default() };
         let registry = Registry::new(RegistryOptions { environment, ..RegistryOptions::default() });
-        let (tokens, admission) = (TokenStore::new(home.path()), Arc::new(Admission::default()));
+        let (tokens, admission) = (TokenStore::new(home.path()), Arc::new(BrowserAdmission::default()));
         let executors = Executors::new(registry.clone(), tokens.clone(), admission.clone(), JoinLimits::default());
         let runtime = runtime(registry.clone());
         let facts = Facts {

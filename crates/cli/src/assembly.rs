@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::config::{Config, wrong_line};
-use crate::environments::{self, Known};
+use crate::environments::{self, KnownEnvironments};
 use crate::home::Home;
 use crate::lock::Lock;
 use crate::reach::{Caller, local};
@@ -74,7 +74,7 @@ impl Assembly {
         };
         options.sessions.clone_from(&sessions);
         let changes = if follows_environments { environments::watch() } else { None };
-        let known = Known::load(&own.variables)?;
+        let known = KnownEnvironments::load(&own.variables)?;
         let registry: Registry = known.registry(options, connector)?;
         let followed = known.follow(changes, &registry);
         let providers = providers(&config, &own.variables);

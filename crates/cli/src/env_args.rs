@@ -23,7 +23,7 @@ hand; comments and order are kept. `run -e NAME`, `shell -e NAME` and `cp NAME:P
 #[derive(Subcommand)]
 pub enum EnvCommand {
     /// Show what is written down; nothing is connected
-    List(ListArguments),
+    List(EnvListArguments),
     /// Write an environment down
     #[command(after_help = ADD_HELP)]
     Add(Box<AddArguments>),
@@ -38,7 +38,7 @@ pub enum EnvCommand {
     Watch(WatchArguments),
     /// Write hosts of another program's configuration down
     #[command(after_help = IMPORT_HELP)]
-    Import(ImportArguments),
+    Import(EnvImportArguments),
     /// Log in to a machine behind ssh once, for all connections that follow
     #[command(after_help = LOGIN_HELP)]
     Login(LoginArguments),
@@ -57,7 +57,7 @@ Patterns with wildcards are left out. Everything that the ssh configuration says
 called by that name.";
 
 #[derive(Args)]
-pub struct ImportArguments {
+pub struct EnvImportArguments {
     /// Whose configuration
     #[arg(value_enum)]
     pub from: ImportFrom,
@@ -115,7 +115,7 @@ pub struct UpgradeArguments {
 }
 
 #[derive(Args)]
-pub struct ListArguments {
+pub struct EnvListArguments {
     /// Only those with this label; may be given several times
     #[arg(long = "label", value_name = "LABEL")]
     pub labels: Vec<String>,

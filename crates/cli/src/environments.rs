@@ -17,7 +17,7 @@ use crate::tokens;
 use crate::variables::VisibleVariables;
 
 /// What is configured, and where.
-pub struct Known {
+pub struct KnownEnvironments {
     pub configuration: ActiveConfiguration,
     /// Nothing if there is no home.
     pub file: Option<PathBuf>,
@@ -25,7 +25,7 @@ pub struct Known {
     pub from_file: bool,
 }
 
-impl Known {
+impl KnownEnvironments {
     pub fn load(own: &VisibleVariables) -> anyhow::Result<Self> {
         let file = Home::from_environment().map(|home| home.environments());
         // Programs that start Codex set the second one. Ours counts before it, also where it switches everything off.

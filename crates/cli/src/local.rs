@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outpost_executor::{ExecutorConfig, GitMode, GitSettings, Grounds, HttpTarget, InputLimits, OutputLimits, WorkerPatience};
 use outpost_rpc::PeerOptions;
-use outpost_sandbox::home::{Home as UserHome, HomeSettings};
+use outpost_sandbox::home::{HomeSettings, SandboxHome as UserHome};
 use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{IdleCells, Launcher, LauncherSettings, Level, Limits};
 use uuid::Uuid;

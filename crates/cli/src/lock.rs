@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use outpost_environment::{Admission, Narrowing, SOURCES};
+use outpost_environment::{EnvironmentAdmission, Narrowing, SOURCES};
 use outpost_runtime::policy::{AllowedPolicies, ApprovalPolicy};
 use outpost_sandbox::Level;
 use serde::Deserialize;
@@ -85,8 +85,8 @@ impl Lock {
     }
 
     /// Which environments there may be.
-    pub fn admission(&self) -> Admission {
-        Admission { file: FILE.into(), no_local: self.no_local, sources: self.sources.clone() }
+    pub fn admission(&self) -> EnvironmentAdmission {
+        EnvironmentAdmission { file: FILE.into(), no_local: self.no_local, sources: self.sources.clone() }
     }
 
     /// What is left of a thread's policy in every environment.

@@ -15,7 +15,7 @@ use crate::ProcessContext;
 use crate::args::PlaceArguments;
 use crate::commands::env;
 use crate::confinement::{configured_git, configured_home, configured_limits, configured_minimum, http_allow};
-use crate::environments::{Known, token};
+use crate::environments::{KnownEnvironments, token};
 use crate::home::local_directories;
 use crate::local::{ExecutorSettings, SandboxSettings, executor_config};
 
@@ -86,7 +86,7 @@ pub fn named(name: &str, caller: Caller, own: &ProcessContext) -> anyhow::Result
     if name == EnvironmentId::local().as_str() {
         return here(caller, own);
     }
-    let known = Known::load(&own.variables)?;
+    let known = KnownEnvironments::load(&own.variables)?;
     known.snapshot()?;
     if name.contains("://") {
         let definition = Definition::url(name, token(name, &own.variables)?)?;
@@ -98,7 +98,7 @@ pub fn named(name: &str, caller: Caller, own: &ProcessContext) -> anyhow::Result
 
 /// An environment behind a command.
 pub fn via(command: &str, caller: Caller, own: &ProcessContext) -> anyhow::Result<Reached> {
-    Known::load(&own.variables)?.snapshot()?;
+    KnownEnvironments::load(&own.variables)?.snapshot()?;
     let line = CommandLine { open_files: own.variables.open_files(), ..CommandLine::shell(command) };
     Ok(there(Connector::program(line), caller, own))
 }

@@ -30,7 +30,7 @@ pub struct ThreadArguments {
 #[derive(Subcommand)]
 pub enum ThreadCommand {
     /// List threads, the one that changed last at the top
-    List(ListArguments),
+    List(ThreadListArguments),
     /// Show the last turns of a thread
     Show(ShowArguments),
     /// Make a new thread that shares the past of another; nothing is copied
@@ -46,7 +46,7 @@ pub enum ThreadCommand {
     /// Rewrite a damaged thread from what is whole; the damaged file is kept beside it
     Repair(RepairArguments),
     /// Import rollouts of Codex, plain or compressed, or threads that were exported
-    Import(ImportArguments),
+    Import(ThreadImportArguments),
     /// Write a thread into one file that needs nothing else
     Export(ExportArguments),
     /// Say why each capability root of a thread is in its next step, or why not
@@ -56,7 +56,7 @@ pub enum ThreadCommand {
 }
 
 #[derive(Args)]
-pub struct ListArguments {
+pub struct ThreadListArguments {
     /// Only threads in whose messages all these words occur, or whose names hold this text; the last word may be a beginning
     #[arg(short, long, value_name = "WORDS")]
     pub search: Option<String>,
@@ -181,7 +181,7 @@ pub struct RepairArguments {
 }
 
 #[derive(Args)]
-pub struct ImportArguments {
+pub struct ThreadImportArguments {
     /// Files, or folders that hold such files anywhere below
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,

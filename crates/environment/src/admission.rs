@@ -8,7 +8,7 @@ pub const SOURCES: [&str; 9] = ["url", "program", "ssh", "slurm", "docker", "pod
 
 /// Without anything in it everything is let in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Admission {
+pub struct EnvironmentAdmission {
     /// Where it is written down; every refusal names it.
     pub file: String,
     /// Whether this machine is no environment.
@@ -17,7 +17,7 @@ pub struct Admission {
     pub sources: Option<Vec<String>>,
 }
 
-impl Admission {
+impl EnvironmentAdmission {
     /// Why this machine may not be worked on, if so.
     pub fn local(&self) -> Result<(), String> {
         if self.no_local { Err(format!("{} says `local = false`: agents do not work on this machine", self.file)) } else { Ok(()) }
@@ -64,8 +64,8 @@ mod tests {
     fn every_step_of_a_way_must_be_allowed() {
         let url = Definition::url("ws://127.0.0.1:1", Token::None).unwrap();
         let ssh = Definition::ssh("me@box", vec![]).unwrap();
-        assert!(Admission::default().definition(&url).is_ok() && Admission::default().local().is_ok());
-        let strict = Admission { file: "/etc/x".into(), no_local: true, sources: Some(vec!["ssh".into()]) };
+        assert!(EnvironmentAdmission::default().definition(&url).is_ok() && EnvironmentAdmission::default().local().is_ok());
+        let strict = EnvironmentAdmission { file: "/etc/x".into(), no_local: true, sources: Some(vec!["ssh".into()]) };
         assert!(strict.definition(&ssh).is_ok());
         let refused = strict.definition(&url).unwrap_err();
         assert!(refused.contains("/etc/x") && refused.contains("`url`") && refused.contains("only ssh"), "{refused}");

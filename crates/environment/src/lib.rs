@@ -33,7 +33,7 @@ mod version;
 mod view;
 mod watching;
 
-pub use admission::{Admission, SOURCES};
+pub use admission::{EnvironmentAdmission, SOURCES};
 pub use backoff::{Backoff, Waits};
 pub use capability::{CapabilityAccess, ResolvedRoot, gather_roots, resolve_selected_capability_roots};
 pub use connector::{
@@ -45,7 +45,7 @@ pub use discovery::{ChangedFolder, Discoveries, DiscoveryError, WantedFolder};
 pub use environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, Heartbeat, Repeat};
 pub use files::Files;
 pub use http::{BodyError, HttpBody, HttpCall, HttpHead};
-pub use narrowing::{Asking, Fence, Narrowing};
+pub use narrowing::{Fence, NarrowedApproval, Narrowing};
 pub use pending::{Provided, ReportError};
 pub use process::{ProcessStart, RemoteProcess};
 pub use process_event_buffer::ProcessEvent;

@@ -10,7 +10,7 @@ pub struct Narrowing {
     /// Of what a thread may write, only what is also below these is writable. Absolute paths there.
     pub writable_roots: Option<Vec<String>>,
     /// Counts besides the thread's own.
-    pub approval_policy: Option<Asking>,
+    pub approval_policy: Option<NarrowedApproval>,
     /// Devices that sandboxes there show besides the harmless ones.
     pub devices: Vec<String>,
     /// Whether nothing runs there without a sandbox.
@@ -27,7 +27,7 @@ pub enum Fence {
 
 /// When the user is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asking {
+pub enum NarrowedApproval {
     Untrusted,
     OnRequest,
     Never,
@@ -62,9 +62,9 @@ impl Narrowing {
         let network = self.no_network.then_some("no network");
         let roots = self.writable_roots.as_ref().map(|roots| format!("writes only below {}", roots.join(", ")));
         let asking = self.approval_policy.map(|asking| match asking {
-            Asking::Untrusted => "every command is asked for",
-            Asking::OnRequest => "the user is asked to leave the sandbox",
-            Asking::Never => "nobody is asked for more",
+            NarrowedApproval::Untrusted => "every command is asked for",
+            NarrowedApproval::OnRequest => "the user is asked to leave the sandbox",
+            NarrowedApproval::Never => "the user is not asked for more",
         });
         let confined = (self.confined && self.sandbox.is_none()).then_some("nothing runs without a sandbox");
         let parts = sandbox

@@ -21,7 +21,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::admission::Admission;
+use crate::admission::EnvironmentAdmission;
 use crate::connector::{Connector, JoinedLinks};
 use crate::definition::Definition;
 use crate::environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, HandleLabel};
@@ -50,7 +50,7 @@ pub struct RegistryOptions {
     /// How this machine is reached: this room does not know what an executor is.
     pub local: Option<Connector>,
     /// What an administrator lets be an environment.
-    pub admission: Admission,
+    pub admission: EnvironmentAdmission,
 }
 
 /// Cheap to clone; all clones are one registry.

@@ -100,7 +100,7 @@ impl SessionAttachment {
         sink.flushed().await;
     }
 
-    /// Whether the client was heard of after that time: its socket may be open and nobody there.
+    /// Whether the client was heard of after that time: its socket may be open and the client gone.
     pub fn was_there_after(&self, time: Instant) -> bool {
         self.peer.liveness().is_later_than(time)
     }

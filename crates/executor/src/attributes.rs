@@ -14,7 +14,7 @@ use crate::fault;
 
 /// Names of one directory that fit an answer.
 const MAX_ENTRIES: usize = 200_000;
-/// Bits that lend the owner's rights are for this machine to give, not for whoever copies a file here.
+/// Bits that lend the owner's rights are for this machine to give, not for a client that copies a file here.
 const KEPT: u32 = 0o777;
 
 pub fn get(path: &Path) -> Result<Attributes, Fault> {

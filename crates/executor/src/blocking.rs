@@ -1,4 +1,4 @@
-//! Threads where work may take its time, away from those that serve everybody.
+//! Threads where work may take its time, away from those that serve all connections.
 
 use outpost_wire::Fault;
 

@@ -265,7 +265,7 @@ impl ExecutorShared {
         }
     }
 
-    /// Ends a session when its grace is over, unless somebody came back to it.
+    /// Ends a session when its grace is over, unless a client came back to it.
     fn expire_later(self: &Arc<Self>, session: Arc<Session>, epoch: u64) {
         let executor = self.clone();
         tokio::spawn(async move {

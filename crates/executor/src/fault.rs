@@ -121,7 +121,7 @@ pub fn no_terminal(id: &str) -> Fault {
     Fault::invalid_request(format!("process {id} has no terminal"))
 }
 
-/// Refusals of policies. Those that break a rule of somebody say so; the others cannot be held here.
+/// Refusals of policies. Those that break a rule of the operator or the client say so; the others cannot be held here.
 pub fn policy(error: &PolicyError) -> Fault {
     match error {
         PolicyError::NeedsCwd => Fault::invalid_params(error.to_string()),

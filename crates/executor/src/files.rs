@@ -53,7 +53,7 @@ pub struct OpenFile {
     pub size: u64,
 }
 
-/// Opens a regular file for reading. Anything else is refused without waiting: a pipe nobody writes to would hang.
+/// Opens a regular file for reading. Anything else is refused without waiting: a pipe without a writer would hang.
 pub fn open_regular(path: &Path, follow: LinkPolicy) -> Result<(File, u64), Fault> {
     refuse_links(path, follow).map_err(fault::file)?;
     open_without_waiting(path, follow, OpenOptions::new().read(true))
@@ -154,7 +154,7 @@ fn first_link(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Replaces a file as a whole, or makes it: nobody ever finds half of it.
+/// Replaces a file as a whole, or makes it: no reader ever finds half of it.
 pub fn write(path: &Path, data: &[u8], options: &WriteOptions, redo: Option<&Redo>) -> Result<(), Fault> {
     match atomic::write(path, data, options)? {
         WriteOutcome::Done => Ok(()),

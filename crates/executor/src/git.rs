@@ -27,13 +27,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use outpost_sandbox::policy::{DecisionReason, PathAccess, PathRule, PathRules, Policy, RuleOrigin};
+use outpost_sandbox::remove_tree;
 use sha2::{Digest, Sha256};
 
 use self::find::Found;
 use self::recent::Recent;
 use self::repository::Repository;
 use self::run::Inside;
-use self::stamp::Stamp;
+use self::stamp::GitStamp;
 use self::sync::Comparing;
 use self::tree::Tree;
 use crate::session::Session;
@@ -83,14 +84,14 @@ impl GitSettings {
         for entry in entries {
             let modified = entry.metadata().and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::now());
             if modified.elapsed().is_ok_and(|age| age > KEPT) {
-                let _ = fs::remove_dir_all(entry.path());
+                let _ = remove_tree(&entry.path());
             }
             // What something that was still running kept from being removed.
             for left in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
                 let is_old =
-                    Stamp::of(&left.path()).is_some_and(|stamp| stamp.is_older_than(SystemTime::now() - Duration::from_secs(3600)));
+                    GitStamp::of(&left.path()).is_some_and(|stamp| stamp.is_older_than(SystemTime::now() - Duration::from_secs(3600)));
                 if is_old && !left.path().join("known").exists() {
-                    let _ = fs::remove_dir_all(left.path());
+                    let _ = remove_tree(&left.path());
                 }
             }
             let _ = fs::remove_dir(entry.path());
@@ -124,7 +125,7 @@ struct State {
 
 /// What a command uses for as long as it runs.
 #[derive(Default)]
-pub struct InUse {
+pub struct RepositoryInUse {
     _repositories: Vec<Arc<Repository>>,
     _trees: Vec<Arc<Mutex<Tree>>>,
 }
@@ -199,7 +200,7 @@ impl Git {
 
     /// The gitdirs of a root. Nested ones are looked for once; a program outside that makes more of them is not waited for.
     fn found(&self, root: &Path) -> Arc<Found> {
-        let top = Stamp::of(&root.join(".git")).map(|stamp| stamp.identity());
+        let top = GitStamp::of(&root.join(".git")).map(|stamp| stamp.identity());
         let mut state = self.lock();
         match state.roots.get(root) {
             Some(known) if known.top == top => known.found.clone(),
@@ -213,7 +214,7 @@ impl Git {
 
     fn repository(&self, gitdir: &Path) -> Option<Arc<Repository>> {
         let mut state = self.lock();
-        let now = Stamp::of(gitdir).map(|stamp| stamp.identity());
+        let now = GitStamp::of(gitdir).map(|stamp| stamp.identity());
         if let Some((was, known)) = state.repositories.get(gitdir) {
             // One that the user made anew is another repository.
             if was.is_none() || now.is_none() || *was == now {
@@ -259,7 +260,7 @@ impl Git {
     }
 
     /// Carries over what the user changed, before a command. Returns what there is to say, and what the command holds until it ends.
-    pub async fn before(&self, session: &Arc<Session>, policy: &Policy) -> (Vec<String>, InUse) {
+    pub async fn before(&self, session: &Arc<Session>, policy: &Policy) -> (Vec<String>, RepositoryInUse) {
         let mut notices = std::mem::take(&mut self.lock().untold);
         let repositories = self.layers_of(policy);
         for repository in &repositories {
@@ -267,7 +268,7 @@ impl Git {
                 notices.extend(self.compare(session, policy, repository).await);
             }
         }
-        (notices, InUse { _repositories: repositories, _trees: self.know_trees(policy).await })
+        (notices, RepositoryInUse { _repositories: repositories, _trees: self.know_trees(policy).await })
     }
 
     /// Looks at working trees before the first command changes them.
@@ -347,7 +348,7 @@ impl Git {
             if !repository::has_unfinished_work(&own) {
                 // Without it the rest is not taken for a layer.
                 let _ = fs::remove_file(own.join("known"));
-                let _ = fs::remove_dir_all(&own);
+                let _ = remove_tree(&own);
             }
         }
         let _ = fs::remove_dir(directory);

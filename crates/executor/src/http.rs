@@ -107,7 +107,7 @@ impl HttpClients {
     }
 }
 
-/// Reads what is left of an answer that nobody wants, if it is little: its connection can then be used again.
+/// Reads what is left of an answer that no client wants, if it is little: its connection can then be used again.
 async fn finish(mut response: Response) {
     let mut left = NOT_WORTH_A_CONNECTION;
     while let Ok(Some(chunk)) = response.chunk().await {
@@ -145,7 +145,7 @@ impl Exchange {
 
 fn build(guard: HttpGuard) -> Result<Client, Fault> {
     let tls = outpost_rpc::tls::client(&["h2", "http/1.1"]).map_err(|error| fault::http_failed(&error))?;
-    // A proxy would resolve names itself, and nobody here would know to what.
+    // A proxy would resolve names itself, and this executor would not know to what.
     let client =
         Client::builder().tls_backend_preconfigured(tls).redirect(redirect::Policy::none()).no_proxy().dns_resolver(Arc::new(guard));
     client.build().map_err(|error| fault::http_failed(&error))
@@ -219,7 +219,7 @@ impl BodyStream {
     fn end(mut self, error: Option<String>) {
         let last = BodyDeltaParams { done: true, error, ..self.delta(Bytes::new()) };
         let Some(active) = self.active.take() else { return };
-        // Under the lock: whoever gets the id next must come after the end of this stream, and whoever has seen the end
+        // Under the lock: a request that gets the id next must come after the end of this stream, and a client that has seen the end
         // must get the id.
         let mut active = active.lock();
         self.peer.notify::<BodyDelta>(&last);

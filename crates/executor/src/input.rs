@@ -18,7 +18,7 @@ const SMALL: usize = 64 << 10;
 /// What a terminal takes for the end of input.
 const END_OF_TRANSMISSION: &[u8] = &[4];
 
-/// Whoever holds the lock writes; the lock is fair, so writes keep their order, and a write that finds no room keeps
+/// The holder of the lock writes; the lock is fair, so writes keep their order, and a write that finds no room keeps
 /// the lock until it is through, which is what makes the next one wait.
 pub struct ProcessInput {
     writer: Arc<Mutex<Writer>>,
@@ -108,7 +108,7 @@ impl ProcessInput {
         if !self.exists {
             return Ok(WriteStatus::StdinClosed);
         }
-        // Once the process is over nobody holds the lock for long.
+        // Once the process is over no write holds the lock for long.
         let mut writer = self.writer.clone().lock_owned().await;
         if writer.known.contains(&write_id) {
             return Ok(WriteStatus::Accepted);
@@ -116,7 +116,7 @@ impl ProcessInput {
         if writer.is_closed {
             return Ok(WriteStatus::StdinClosed);
         }
-        // Before the first byte: whoever gives up here has written nothing. Later writes to this process wait behind it.
+        // Before the first byte: a write that is given up here has written nothing. Later writes to this process wait behind it.
         let Some(room) = self.over.run_until_cancelled(self.room.take(bytes.len())).await else { return Err(WriteError::Broken) };
         let room = room?;
         let Some(input) = writer.input.as_ref().filter(|_| !self.over.is_cancelled()) else { return Err(WriteError::Broken) };

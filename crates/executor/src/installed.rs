@@ -1,4 +1,4 @@
-//! What is installed on this machine for everybody: skills in the homes, and plugins in ours.
+//! What is installed on this machine for all threads: skills in the homes, and plugins in ours.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ struct Interface {
     display_name: Option<String>,
 }
 
-/// Looks at all places, through the gate of whoever asks; `extended` for clients of ours. It blocks.
+/// Looks at all places, through the gate of the asking session; `extended` for clients of ours. It blocks.
 pub fn look(config: &ExecutorConfig, gate: &FileGate, extended: bool) -> Result<InstalledResponse, Fault> {
     let mut found = InstalledResponse::default();
     for (id, path) in skill_folders(config) {

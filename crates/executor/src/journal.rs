@@ -1,7 +1,7 @@
-//! The fate of every process, on disk before anybody is told, so that a restarted executor can still answer for it.
+//! The fate of every process, on disk before a client is told, so that a restarted executor can still answer for it.
 //!
 //! Lines of JSON, one fact each. A journal belongs to one start of an executor, which holds a lock on it; a journal that
-//! nobody holds belongs to a start that ended without saying good-bye, and whoever finds it takes its facts over.
+//! no process holds belongs to a run that was killed, and the executor that finds it takes its facts over.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirBuilder, File};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::locks::{FileLock, Locks};
 use crate::trails::Led;
 
-/// A journal is rewritten when it has grown to this size and most of it is about processes that nobody asks for any more.
+/// A journal is rewritten when it has grown to this size and most of it is about processes that no client asks for any more.
 const WORTH_REWRITING: u64 = 1 << 20;
 
 /// A fact about a process or a session.
@@ -95,7 +95,7 @@ impl PreviousSession {
     }
 }
 
-/// The journal as everybody who has something to tell holds it; or none, where fates are not kept.
+/// The journal as each of its writers holds it; or none, where fates are not kept.
 #[derive(Clone, Default)]
 pub struct FateLog(Option<Arc<Mutex<Journal>>>);
 
@@ -152,7 +152,7 @@ impl Journal {
         Ok((file, held, line.len() as u64))
     }
 
-    /// Nobody else may have it: it is ours by its name.
+    /// No other process may have it: it is ours by its name.
     fn hold(&self, file: &File) -> io::Result<FileLock> {
         self.locks.try_lock(file, &name_of(&self.path))?.ok_or_else(|| io::ErrorKind::ResourceBusy.into())
     }
@@ -357,14 +357,14 @@ fn retell(session: &str, process: &str, fate: &Fate) -> Vec<Fact> {
     facts
 }
 
-/// A journal that nobody holds.
+/// A journal that no process holds.
 struct Orphan {
     path: PathBuf,
     file: File,
     _held: FileLock,
 }
 
-/// Held while somebody looks around, or makes a journal.
+/// Held while a process looks for journals, or makes one.
 fn lock(directory: &Path, locks: &Locks) -> io::Result<File> {
     let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(directory.join("lock"))?;
     locks.lock(file, "journals")
@@ -380,7 +380,7 @@ fn journals(directory: &Path) -> Vec<PathBuf> {
     entries.flatten().map(|entry| entry.path().join("journal.jsonl")).filter(|path| path.exists()).collect()
 }
 
-/// Each comes locked, so that nobody else takes it over.
+/// Each comes locked, so that no other process takes it over.
 fn orphans(directory: &Path, locks: &Locks, listener: &str) -> io::Result<Vec<Orphan>> {
     if journals(directory).is_empty() {
         return Ok(Vec::new());

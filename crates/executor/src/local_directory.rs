@@ -57,8 +57,8 @@ impl LocalDirectories {
         Some(first.unwrap_or_else(|| self.temporary.clone())).filter(|path| check(path).is_ok())
     }
 
-    /// A directory that is this user's alone, made if need be. Somebody else may have made one of that name below a temporary
-    /// directory, where everybody can: then it is not used.
+    /// A directory that is this user's alone, made if need be. Another user may have made one of that name below a temporary
+    /// directory, where every user can: then it is not used.
     pub fn choose(&self) -> io::Result<PathBuf> {
         for path in self.runtime.iter().chain([&self.usual]) {
             if check(path).is_ok() && !is_remote(path) {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_could_have_put_there_is_refused() {
+    fn what_another_user_could_have_put_there_is_refused() {
         let base = tempfile::tempdir().unwrap();
         let directories = directories(base.path());
         make(&base.path().join("mine")).unwrap();

@@ -30,7 +30,7 @@ impl Locks {
         Self(directory)
     }
 
-    /// Locks a file that is known by `name`. Nothing if somebody else has it.
+    /// Locks a file that is known by `name`. Nothing if another process has it.
     pub fn try_lock(&self, file: &File, name: &str) -> io::Result<Option<FileLock>> {
         match (flock(file, FlockOperation::NonBlockingLockExclusive), &self.0) {
             (Ok(()), _) => Ok(Some(FileLock::default())),
@@ -85,7 +85,7 @@ mod tests {
         assert!(Locks::default().try_lock(&file, "x").is_err());
         let locks = Locks::new(Some(base.path().join("locks")));
         let held = locks.try_lock(&file, "x").unwrap().expect("it is free");
-        assert!(locks.try_lock(&file, "x").unwrap().is_none(), "somebody has it");
+        assert!(locks.try_lock(&file, "x").unwrap().is_none(), "it is locked");
         assert!(locks.try_lock(&file, "y").unwrap().is_some());
         drop(held);
         assert!(locks.try_lock(&file, "x").unwrap().is_some());

@@ -53,7 +53,7 @@ impl OutputEvent {
     }
 }
 
-/// Output that arrives while nobody has seen the last chunk yet joins it, up to this size.
+/// Output that arrives while no reader has seen the last chunk yet joins it, up to this size.
 const CHUNK: usize = 64 << 10;
 /// How many chunks are kept on disk, and in memory, however small they are.
 pub const MAX_CHUNKS: usize = 65_536;

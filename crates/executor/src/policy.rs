@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use outpost_sandbox::home::{Home, KnownHome, without_secrets};
+use outpost_sandbox::home::{KnownHome, SandboxHome, without_secrets};
 use outpost_sandbox::policy::{
     Exceeds, Glob, GlobError, HomeView, NetworkRule, PathAccess, PathRule, PathRules, Policy, RuleOrigin, Trace, trace,
 };
 use outpost_wire::exec::policy as wire;
-use outpost_wire::exec::policy::{Entry, EntryPath, FileSystem, Grant, MissingPath, Permissions, SandboxContext, SpecialRoot};
+use outpost_wire::exec::policy::{EntryPath, FileSystem, Grant, MissingPath, Permissions, PolicyEntry, SandboxContext, SpecialRoot};
 use outpost_wire::{PathError, PathUri};
 use thiserror::Error;
 
 use crate::devices::{self, DeviceError};
-use crate::trails::{Stamp, Trails};
+use crate::trails::{TrailStamp, Trails};
 
 /// What a system needs to run programs at all.
 const MINIMAL: &[&str] =
@@ -37,7 +37,7 @@ pub struct Grounds {
     /// Homes of users, resolved: where shells, ssh and git read their files.
     pub homes: Vec<PathBuf>,
     /// The home of the executor's user, of which sandboxed code sees a layer.
-    pub home: Option<Arc<Home>>,
+    pub home: Option<Arc<SandboxHome>>,
     /// What no request exceeds.
     pub ceiling: Policy,
 }
@@ -99,7 +99,7 @@ impl Grounds {
         };
         let asked_network = match &context.permissions {
             Permissions::Disabled => return Ok(Policy::Open),
-            // Somebody outside holds the files; the network is still ours to hold.
+            // A sandbox outside holds the files; the network is still ours to hold.
             Permissions::External { network } | Permissions::Managed { file_system: FileSystem::Unrestricted, network } => match network {
                 wire::Network::Enabled => return Ok(Policy::Open),
                 wire::Network::Restricted => {
@@ -123,7 +123,7 @@ impl Grounds {
             trails.given(&path, &led)?;
             about.push(led.real);
         }
-        // What is not there cannot be shown; whoever wants to work in it is told so when it starts.
+        // What is not there cannot be shown; a command that wants to work in it is refused when it starts.
         about.retain(|path| path.exists());
         let mut rules = draft.rules(network)?.about(about);
         let mut shown = Vec::new();
@@ -176,7 +176,7 @@ impl Grounds {
         rules.with_home(view)
     }
 
-    fn entries(&self, entries: &[Entry], context: &SandboxContext, draft: &mut Draft<'_>) -> Result<(), PolicyError> {
+    fn entries(&self, entries: &[PolicyEntry], context: &SandboxContext, draft: &mut Draft<'_>) -> Result<(), PolicyError> {
         for entry in entries {
             let access = match entry.access {
                 wire::Access::Read => PathAccess::Read,
@@ -394,12 +394,12 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf, PolicyError> {
 pub(crate) fn follow(path: &Path) -> Result<Trace, PolicyError> {
     let unreachable = |error| PolicyError::Unreachable { path: path.to_owned(), error };
     let led = trace(path).map_err(unreachable)?;
-    // A link to nowhere would be a hole: whoever makes its target later makes it where we did not look.
+    // A link to nowhere would be a hole: a process that makes its target later makes it where we did not look.
     if led.is_dangling { Err(unreachable(io::Error::other("a symbolic link on its way leads to nothing"))) } else { Ok(led) }
 }
 
-/// A path that was given on top, which must be what it says: whoever may write beside it could otherwise make it a link to
-/// something that nobody gave.
+/// A path that was given on top, which must be what it says: code that may write beside it could otherwise make it a link to
+/// something that was not given.
 fn unlinked(path: PathBuf) -> Result<Trace, PolicyError> {
     let led = follow(&path)?;
     if led.real == path { Ok(led) } else { Err(PolicyError::Linked { path, real: led.real }) }
@@ -430,20 +430,20 @@ impl Resolved {
 /// What was at a path: at the link itself, or at what the path leads to.
 struct Mark {
     path: PathBuf,
-    look: fn(&Path) -> Option<Stamp>,
-    seen: Option<Stamp>,
+    look: fn(&Path) -> Option<TrailStamp>,
+    seen: Option<TrailStamp>,
 }
 
 impl Mark {
     /// Links on the way to what is denied, and what is denied: a program outside may replace either at any time.
     fn all(policy: &Policy) -> Vec<Self> {
         let Some(rules) = policy.rules() else { return Vec::new() };
-        let links = rules.links().map(|(link, _)| Self::new(link, Stamp::of));
-        let denied = rules.iter().filter(|rule| rule.access == PathAccess::Deny).map(|rule| Self::new(&rule.path, Stamp::of_target));
+        let links = rules.links().map(|(link, _)| Self::new(link, TrailStamp::of));
+        let denied = rules.iter().filter(|rule| rule.access == PathAccess::Deny).map(|rule| Self::new(&rule.path, TrailStamp::of_target));
         links.chain(denied).collect()
     }
 
-    fn new(path: &Path, look: fn(&Path) -> Option<Stamp>) -> Self {
+    fn new(path: &Path, look: fn(&Path) -> Option<TrailStamp>) -> Self {
         Self { seen: look(path), path: path.to_owned(), look }
     }
 
@@ -668,7 +668,7 @@ mod tests {
         assert!(denied(&format!("{top}/link/**/*.env"), "", "real/a/b.env"));
         assert!(denied("link/*.env", "", "real/b.env") && denied("**/*.env", "link", "real/a/b.env"));
         assert!(denied("**/*.env", "[id]", "[id]/a/b.env") && !denied("**/*.env", "[id]", "i/b.env"));
-        // Put before a pattern as text, by somebody who did not think of this.
+        // Put before a pattern as text, by a user who did not think of this.
         assert!(denied(&format!("{top}/[id]/**/*.env"), "", "[id]/a/b.env") && denied(&format!("{top}/[id]/*"), "", "i/b"));
         assert!(denied(&format!("{top}/[id]/sub*/x"), "", "[id]/sub*/x") && denied(&format!("{top}/[id]/sub*/x"), "", "d/subs/x"));
     }
@@ -678,7 +678,7 @@ mod tests {
 
         use super::*;
 
-        /// What somebody may put where something else belongs.
+        /// What sandboxed code may put where something else belongs.
         fn junk() -> impl Strategy<Value = Value> {
             prop_oneof![
                 Just(Value::Null),

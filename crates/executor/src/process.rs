@@ -1,4 +1,4 @@
-//! One process: a task that owns the child, a log that everybody else reads.
+//! One process: a task that owns the child, a log that all others read.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attachment::SessionAttachment;
 use crate::denial::DenialWatch;
-use crate::git::InUse;
+use crate::git::RepositoryInUse;
 use crate::info;
 use crate::input::{ProcessInput, WriteError};
 use crate::journal::FateLog;
@@ -93,7 +93,7 @@ pub struct Adoption {
     /// What there is to say about it besides its output.
     pub notices: Vec<String>,
     /// The repositories that it may change.
-    pub in_use: InUse,
+    pub in_use: RepositoryInUse,
 }
 
 /// The same for equal parameters, also in a later start.
@@ -169,10 +169,10 @@ impl Process {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pushes from now on to somebody else, or to nobody. What was told before is not told again.
+    /// Pushes from now on to another connection, or to none. What was told before is not told again.
     pub fn push_to(self: &Arc<Self>, target: Option<Arc<SessionAttachment>>) {
         let mut state = self.lock();
-        // Whoever comes back reads on from somewhere before what was pushed last.
+        // A client that comes back reads on from somewhere before what was pushed last.
         state.polled = target.as_ref().map(|_| (state.pushed.bytes, Instant::now()));
         if target.is_some() {
             state.pushed = Cursor { seq: state.log.next_seq() - 1, bytes: state.log.total() };
@@ -234,7 +234,7 @@ impl Process {
         self.changed.notify_waiters();
     }
 
-    async fn run(self: Arc<Self>, streams: Streams, mut end: ChildEnd, in_use: InUse, session: Weak<Session>) {
+    async fn run(self: Arc<Self>, streams: Streams, mut end: ChildEnd, in_use: RepositoryInUse, session: Weak<Session>) {
         self.stream_until_closed(streams, &mut end, &session).await;
         // Its output may be kept for long; its sandbox need not be.
         drop((end, in_use));
@@ -281,7 +281,7 @@ impl Process {
                     exited = true;
                 }
                 () = self.drained.notified(), if held => {}
-                // A client that stopped polling tells nobody.
+                // A client that stopped polling does not say so.
                 () = sleep(POLLING), if held => {}
             }
         }
@@ -326,12 +326,12 @@ impl Process {
         self.change(|log| {
             log.note_exit(note);
             log.exit(code);
-            // Nobody is told before this returns.
+            // No client is told before this returns.
             self.fates.note(|journal| journal.exited(&self.session_id, &self.id, code, log.next_seq()));
         });
     }
 
-    /// Takes what a killed child had already written; somebody outside its group may hold the pipes for ever.
+    /// Takes what a killed child had already written; a process outside its group may hold the pipes for ever.
     async fn take_last_words(self: &Arc<Self>, streams: &Streams, time: Duration) {
         let deadline = Instant::now() + time;
         // Looked at here as well: a read that is ready is taken before its time limit is.
@@ -342,7 +342,7 @@ impl Process {
 
     /// Kills the process and everything that came of it, also what outlived it. False if the process itself had ended already.
     pub fn terminate(&self) -> bool {
-        // Looked at before: a kill may be over before anybody looks again.
+        // Looked at before: a kill may be over before the next look.
         let (running, closed) = {
             let state = self.lock();
             (state.log.exit_code().is_none(), state.log.is_closed())
@@ -376,13 +376,13 @@ impl Process {
         self.input.close().await
     }
 
-    /// Whether everything was pushed to whoever is there.
+    /// Whether everything was pushed to the attached connection.
     pub fn is_told(&self) -> bool {
         let state = self.lock();
         state.pushed.seq + 1 == state.log.next_seq()
     }
 
-    /// Waits until everything was pushed to whoever is there; there may be nobody.
+    /// Waits until everything was pushed to the attached connection, if there is one.
     pub async fn told(&self) {
         while !self.is_told() && self.lock().target.is_some() {
             sleep(TRAILING).await;
@@ -418,7 +418,7 @@ impl Process {
         }
     }
 
-    /// What there is now, and whether it is worth waking somebody.
+    /// What there is now, and whether it is worth waking a reader.
     pub fn read_now(self: &Arc<Self>, request: &ReadRequest) -> (ReadResponse, bool) {
         let mut state = self.lock();
         let limit = request.max_bytes.unwrap_or(MAX_ANSWER).min(MAX_ANSWER);
@@ -447,7 +447,7 @@ impl Process {
             }
             seq = event.seq();
         }
-        // Whoever reads in bounded pieces is told where its piece ends.
+        // A client that reads in bounded pieces is told where its piece ends.
         let bounded = request.max_bytes.is_some() || cut;
         let next_seq = match last_told {
             Some(last) if bounded => last + 1,

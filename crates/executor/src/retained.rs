@@ -23,7 +23,7 @@ impl Default for RetainedLimits {
 pub trait OutputHolder {
     /// Bytes in memory, and on disk.
     fn held(&self) -> (usize, u64);
-    /// Whether nobody who is there still waits for some of it.
+    /// Whether no attached client still waits for some of it.
     fn is_told(&self) -> bool;
     fn move_to_disk(&self);
     fn give_up(&self);
@@ -55,7 +55,7 @@ impl<H: OutputHolder> Retained<H> {
         } else {
             in_memory.push_back(ended)
         }
-        // Those that nobody can ask for any more take no room.
+        // Those that no client can ask for any more take no room.
         in_memory.retain(|holder| holder.strong_count() > 0);
         on_disk.retain(|holder| holder.strong_count() > 0);
         let held = |all: &VecDeque<Weak<H>>| {

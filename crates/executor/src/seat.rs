@@ -86,7 +86,7 @@ fn owns(directory: &Path, place: &HostPlace) -> bool {
         None if place.job.is_some() => false,
         None => {
             let written = serde_json::to_string(place).map_err(io::Error::from).and_then(|line| write_once(&path, &line));
-            // Where nothing can be written, nobody else is told either.
+            // Where nothing can be written, other executors are not told either.
             written.is_err() || read_place(&path).is_none_or(|owner| owner.is_still(place))
         }
     }
@@ -96,7 +96,7 @@ fn read_place(path: &Path) -> Option<HostPlace> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Writes down whose a directory is, and that it is used; removes what nobody has used for long.
+/// Writes down whose a directory is, and that it is used; removes what was not used for long.
 fn sit_down(places: &Path, state: &Path, place: &HostPlace) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(state)?;
     replace(&state.join(OWNER), place)?;

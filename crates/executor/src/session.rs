@@ -22,7 +22,7 @@ use crate::attachment::SessionAttachment;
 use crate::blocking::blocking;
 use crate::config::ExecutorConfig;
 use crate::files::worker::{CallProgress, Done, WorkerCall, WorkerReply, Workers};
-use crate::git::{Git, InUse};
+use crate::git::{Git, RepositoryInUse};
 use crate::input::InputRoom;
 use crate::journal::{Fate, FateLog, PreviousSession};
 use crate::policy::Policies;
@@ -178,7 +178,7 @@ impl Session {
     }
 
     /// Starts a program under a policy on a thread where it may take its time: a sandbox is made by looking at many files, and
-    /// what runs in it can stop whoever starts the next program there. A child that nobody waits for any more is killed.
+    /// what runs in it can stop the task that starts the next program there. A child that no request waits for any more is killed.
     async fn launch_aside(self: &Arc<Self>, launch: Launch) -> Result<Child, LaunchError> {
         let _turn = self.launches.acquire().await;
         self.launch_for_us(launch).await
@@ -196,7 +196,7 @@ impl Session {
         self.launches.acquire().await.ok()
     }
 
-    /// Whether what runs under the policy of a request could hold up whoever starts it.
+    /// Whether what runs under the policy of a request could hold up the task that starts it.
     pub fn confines(&self, asked: Option<&SandboxContext>) -> bool {
         asked.is_some() || self.config.grounds.ceiling != Policy::Open
     }
@@ -220,7 +220,7 @@ impl Session {
 
     /// Has a command find its repositories as they are now. Returns what there is to say, and what it holds until it ends. Blocks, on a
     /// thread where work may take its time.
-    fn before_command(self: &Arc<Self>, policy: &Policy) -> (Vec<String>, InUse) {
+    fn before_command(self: &Arc<Self>, policy: &Policy) -> (Vec<String>, RepositoryInUse) {
         match (policy, tokio::runtime::Handle::try_current()) {
             (Policy::Confined(_), Ok(runtime)) => runtime.block_on(self.git.before(self, policy)),
             _ => Default::default(),
@@ -286,7 +286,7 @@ impl Session {
         (!state.ended).then_some(state.epoch)
     }
 
-    /// Ends the session if nobody came back since `epoch`. True if it is over.
+    /// Ends the session if no client came back since `epoch`. True if it is over.
     pub fn expire(self: &Arc<Self>, epoch: u64) -> bool {
         let state = self.lock();
         if state.epoch != epoch {
@@ -301,7 +301,7 @@ impl Session {
         self.end_locked(self.lock())
     }
 
-    /// Kills everything because the executor ends. Whoever is there is still told how its processes ended, and a later start of the
+    /// Kills everything because the executor ends. An attached client is still told how its processes ended, and a later start of the
     /// executor can be asked.
     pub fn stop(self: &Arc<Self>) -> Vec<Arc<Process>> {
         let mut state = self.lock();
@@ -358,7 +358,7 @@ impl Session {
         if self.at_work.load(Ordering::Acquire) == 0 {
             self.owner.end();
         } else {
-            // Somebody may be making a sandbox just now, and the owner ends only after that.
+            // Another task may be making a sandbox just now, and the owner ends only after that.
             let session = self.clone();
             tokio::task::spawn_blocking(move || session.owner.end());
         }
@@ -415,7 +415,7 @@ impl Session {
         rows
     }
 
-    /// Drops a closed process once a client that is there has had time to read it. While nobody is there it is kept:
+    /// Drops a closed process once a client that is there has had time to read it. While no client is attached it is kept:
     /// the session's own end is its end.
     pub async fn forget_later(session: &Weak<Self>, process: &Arc<Process>) {
         let closed_at = Instant::now();

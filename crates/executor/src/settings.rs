@@ -11,7 +11,7 @@ use crate::fault;
 
 /// What others may know. Everything else of the file is for the program that it configures: it may hold keys and passwords.
 const TOLD: [&str; 6] = ["mcp_servers", "model", "model_provider", "approval_policy", "sandbox_mode", "sandbox_workspace_write"];
-/// What the administrator of this machine requires, for everybody; the same name in our home holds for this executor besides.
+/// What the administrator of this machine requires of all executors on it; the same name in our home holds for this executor besides.
 const REQUIREMENTS: &str = "/etc/outpost/requirements.toml";
 const OWN_REQUIREMENTS: &str = "requirements.toml";
 

@@ -25,7 +25,7 @@ const MAX_BLOCK: usize = 1 << 20;
 #[derive(Default)]
 pub struct Streams(Mutex<HashMap<String, Handle>>);
 
-/// Whoever holds the lock has the file to itself; the others wait in the order in which they came. There is no file
+/// The holder of the lock has the file to itself; the others wait in the order in which they came. There is no file
 /// before it is open and after it is closed; such a handle is there only for those who wait.
 type Handle = Arc<Queue<Option<File>>>;
 

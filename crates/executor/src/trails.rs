@@ -45,16 +45,16 @@ struct State {
 pub type Protected = Arc<Vec<(PathBuf, Trace)>>;
 
 /// By what is seen whether the names at the top of a root, or what git says about it, have changed.
-type Stamps = [Option<Stamp>; 4];
+type Stamps = [Option<TrailStamp>; 4];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
+pub struct TrailStamp {
     device: u64,
     inode: u64,
     changed: Duration,
 }
 
-impl Stamp {
+impl TrailStamp {
     /// What is at the end of a path, whatever is written into it.
     pub fn of_target(path: &Path) -> Option<Self> {
         let metadata = path.metadata().ok()?;
@@ -125,7 +125,7 @@ impl Trails {
 
     /// What is protected in a root, which is a resolved path. Looked for again only if something there has changed.
     pub fn protected(&self, root: &Path, homes: &[PathBuf]) -> Protected {
-        let stamps = Stamp::all(root);
+        let stamps = TrailStamp::all(root);
         if let Some((known, protected)) = self.lock().roots.get(root)
             && *known == stamps
         {

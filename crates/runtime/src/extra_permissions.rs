@@ -8,7 +8,7 @@ use std::fmt;
 
 use outpost_wire::PathUri;
 use outpost_wire::app::permission::{FilePermissions, NetworkPermissions, PermissionEntry, PermissionPath, PermissionProfile};
-use outpost_wire::exec::policy::{Access, Entry, EntryPath, FileSystem, Grant, Network, Permissions, SandboxContext, SpecialRoot};
+use outpost_wire::exec::policy::{Access, EntryPath, FileSystem, Grant, Network, Permissions, PolicyEntry, SandboxContext, SpecialRoot};
 use outpost_wire::intent::Attachment;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -182,7 +182,7 @@ impl ExtraPermissions {
         self.lacking(context, held_of_machine)
     }
 
-    fn lacking(&self, context: &SandboxContext, held: fn(&[Entry], &SandboxContext, &PathUri) -> Option<PathUse>) -> Self {
+    fn lacking(&self, context: &SandboxContext, held: fn(&[PolicyEntry], &SandboxContext, &PathUri) -> Option<PathUse>) -> Self {
         let Permissions::Managed { file_system, network } = &context.permissions else { return Self::default() };
         let mut rest = Self { network: self.network && *network == Network::Restricted, ..Self::default() };
         if let FileSystem::Restricted { entries, .. } = file_system {
@@ -200,7 +200,7 @@ impl ExtraPermissions {
             *network = Network::Enabled;
         }
         if let FileSystem::Restricted { entries, .. } = file_system {
-            entries.extend(more.files.into_iter().map(|(path, wanted)| Entry {
+            entries.extend(more.files.into_iter().map(|(path, wanted)| PolicyEntry {
                 path: EntryPath::Path { path },
                 access: if wanted == PathUse::Write { Access::Write } else { Access::Read },
                 missing_path_behavior: None,
@@ -278,7 +278,7 @@ fn special(value: &SpecialRoot, roots: &[PathUri]) -> Vec<PathUri> {
 }
 
 /// What a sandbox lets be done with a path as the machine has it.
-fn held_of_machine(entries: &[Entry], context: &SandboxContext, path: &PathUri) -> Option<PathUse> {
+fn held_of_machine(entries: &[PolicyEntry], context: &SandboxContext, path: &PathUri) -> Option<PathUse> {
     let temporary = PathUri::root().join("tmp");
     let is_below = |path: &PathUri| path.is_within(&temporary) && *path != temporary;
     // Only a sandbox that may write everywhere has the machine's.
@@ -289,12 +289,12 @@ fn held_of_machine(entries: &[Entry], context: &SandboxContext, path: &PathUri) 
 }
 
 /// What a sandbox lets be done with a path.
-fn held(entries: &[Entry], context: &SandboxContext, path: &PathUri) -> Option<PathUse> {
+fn held(entries: &[PolicyEntry], context: &SandboxContext, path: &PathUri) -> Option<PathUse> {
     strongest(entries, context, path, |_| true)
 }
 
 /// The longest entry decides, of those that count, and among equal ones as an executor decides.
-fn strongest(entries: &[Entry], context: &SandboxContext, path: &PathUri, counts: impl Fn(&PathUri) -> bool) -> Option<PathUse> {
+fn strongest(entries: &[PolicyEntry], context: &SandboxContext, path: &PathUri, counts: impl Fn(&PathUri) -> bool) -> Option<PathUse> {
     let roots: Vec<PathUri> = match &context.workspace_roots {
         Some(roots) => roots.clone(),
         None => context.cwd.iter().cloned().collect(),

@@ -39,7 +39,7 @@ pub use self::binding::{Binding, BoundServer, BoundTool};
 pub use self::declaration::{DeclarationError, DeclarationOrigin, ServerDeclaration};
 pub use self::elicitation::{Elicitation, ElicitationAnswer};
 pub use self::layers::{SESSION_LAYER, ServerLayer};
-pub use self::offer::{Listing, ServerTool, ToolResult};
+pub use self::offer::{ServerListing, ServerTool, ToolResult};
 pub use self::pool::{Pool, ServerState};
 use self::project::Projects;
 pub use self::requirements::Requirements;

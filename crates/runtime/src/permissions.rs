@@ -3,7 +3,7 @@
 use outpost_environment::{Fence, Narrowing};
 use outpost_wire::PathUri;
 use outpost_wire::exec::policy::{
-    Access, Entry, EntryPath, FileSystem, MissingPath, Network, Permissions, SandboxContext, SpecialRoot, WindowsSandboxLevel,
+    Access, EntryPath, FileSystem, MissingPath, Network, Permissions, PolicyEntry, SandboxContext, SpecialRoot, WindowsSandboxLevel,
 };
 use outpost_wire::intent::Attachment;
 use serde::{Deserialize, Serialize};
@@ -145,7 +145,7 @@ impl SandboxMode {
             Self::WorkspaceWrite { writable_roots, network_access, exclude_tmpdir_env_var, exclude_slash_tmp } => {
                 let mut entries = workspace();
                 let roots = writable_roots.iter().filter_map(|root| PathUri::from_native(root.as_ref()).ok());
-                entries.extend(roots.map(|path| Entry {
+                entries.extend(roots.map(|path| PolicyEntry {
                     path: EntryPath::Path { path },
                     access: Access::Write,
                     missing_path_behavior: Some(MissingPath::Skip),
@@ -180,7 +180,7 @@ impl SandboxMode {
 fn write_only_below(context: &mut SandboxContext, roots: &[PathUri]) {
     let workspace = context.workspace_roots.clone().unwrap_or_default();
     let Permissions::Managed { file_system: FileSystem::Restricted { entries, .. }, .. } = &mut context.permissions else { return };
-    let is_tmp = |entry: &Entry| matches!(entry.path, EntryPath::Special { value: SpecialRoot::SlashTmp });
+    let is_tmp = |entry: &PolicyEntry| matches!(entry.path, EntryPath::Special { value: SpecialRoot::SlashTmp });
     let mut kept = Vec::new();
     for entry in std::mem::take(entries) {
         if entry.access != Access::Write || is_tmp(&entry) {
@@ -202,32 +202,34 @@ fn write_only_below(context: &mut SandboxContext, roots: &[PathUri]) {
                     continue;
                 };
                 let path = EntryPath::Path { path: inner.clone() };
-                kept.push(Entry { path, access: Access::Write, missing_path_behavior: Some(MissingPath::Skip), grant: None });
+                kept.push(PolicyEntry { path, access: Access::Write, missing_path_behavior: Some(MissingPath::Skip), grant: None });
             }
         }
     }
     *entries = kept;
 }
 
-fn managed(entries: Vec<Entry>, network_access: bool) -> Permissions {
+fn managed(entries: Vec<PolicyEntry>, network_access: bool) -> Permissions {
     let network = if network_access { Network::Enabled } else { Network::Restricted };
     Permissions::Managed { file_system: FileSystem::Restricted { entries, glob_scan_max_depth: None }, network }
 }
 
-fn special(value: SpecialRoot, access: Access) -> Entry {
-    Entry { path: EntryPath::Special { value }, access, missing_path_behavior: None, grant: None }
+fn special(value: SpecialRoot, access: Access) -> PolicyEntry {
+    PolicyEntry { path: EntryPath::Special { value }, access, missing_path_behavior: None, grant: None }
 }
 
 /// Reads everywhere, writes in the workspace, and not in what decides how the workspace is built, run and configured.
-fn workspace() -> Vec<Entry> {
+fn workspace() -> Vec<PolicyEntry> {
     // A directory of this machine need not be there on another one. What else is there can still be read.
-    let roots =
-        Entry { missing_path_behavior: Some(MissingPath::Skip), ..special(SpecialRoot::ProjectRoots { subpath: None }, Access::Write) };
+    let roots = PolicyEntry {
+        missing_path_behavior: Some(MissingPath::Skip),
+        ..special(SpecialRoot::ProjectRoots { subpath: None }, Access::Write)
+    };
     let mut entries = vec![special(SpecialRoot::Root, Access::Read), roots];
     let protected = |name: &str| special(SpecialRoot::ProjectRoots { subpath: Some(name.into()) }, Access::Read);
     entries.extend([".git", ".codex", ".agents"].map(protected));
     // No program reads it where it was not before, so its name need not be taken.
-    entries.push(Entry { missing_path_behavior: Some(MissingPath::Skip), ..protected(".outpost") });
+    entries.push(PolicyEntry { missing_path_behavior: Some(MissingPath::Skip), ..protected(".outpost") });
     entries
 }
 

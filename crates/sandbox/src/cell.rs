@@ -20,7 +20,7 @@ use crate::memory::{Program, Root};
 use crate::message::{CellFailure, CellStanding, Checked, StageEvent, StageOrder, Task};
 use crate::meter::Meter;
 use crate::shares::Shares;
-use crate::zygote::{CellEnds, InUse};
+use crate::zygote::{CellEnds, ZygoteInUse};
 
 /// How many reapers without work are kept.
 const SPARE: usize = 64;
@@ -46,7 +46,7 @@ pub struct Cell {
     /// Whom it runs as, if that is not the executor's own user.
     user: Option<(u32, u32)>,
     /// The zygote that forked it lives as long as it does.
-    _zygote: InUse,
+    _zygote: ZygoteInUse,
 }
 
 /// What came of a start.
@@ -219,7 +219,7 @@ impl Cell {
             };
             match channel::send(reaper.socket.as_fd(), &bytes, descriptors) {
                 Ok(()) => break reaper,
-                // Somebody killed it while it was waiting.
+                // Another process killed it while it was waiting.
                 Err(_) if !is_new => {}
                 Err(error) => return Err(error),
             }
@@ -271,7 +271,7 @@ impl Cell {
             Ok(Some(StageEvent::Failed { errno, .. })) => Err(io::Error::from_raw_os_error(errno)),
             Ok(_) => Err(io::Error::other("the process that should make file calls was killed")),
             Err(error) => {
-                // Somebody stopped it, so it does not see the end of its socket either.
+                // Another process stopped it, so it does not see the end of its socket either.
                 let _ = self.control.send(&StageOrder::Fell { number }.encode(), &[]);
                 Err(error)
             }
@@ -289,11 +289,11 @@ impl Cell {
         }
     }
 
-    /// Kills everything that still runs; whoever waits for it is told. Nothing can be started any more.
+    /// Kills everything that still runs; those that wait for it are told. Nothing can be started any more.
     pub fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
-        // Whoever still remembers a process that ended holds its reaper, too; it goes all the same.
+        // A handle of a process that ended holds its reaper, too; it goes all the same.
         for reaper in std::mem::take(&mut state.spare) {
             let _ = shutdown(&reaper.socket, Shutdown::Write);
         }
@@ -358,7 +358,7 @@ impl WorkerHandle {
         }
     }
 
-    /// For one that does not answer: whoever is stopped sees no end of a socket.
+    /// For one that does not answer: a stopped process sees no end of a socket.
     pub fn kill(&self) {
         if let Some(cell) = self.cell.upgrade() {
             let _ = cell.control.send(&StageOrder::Fell { number: self.number }.encode(), &[]);

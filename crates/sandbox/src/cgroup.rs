@@ -27,7 +27,7 @@ const MAIN: &str = "outpost-main";
 const LEAF: &str = "processes";
 const PIDS: &str = "pids";
 const MEMORY_CONTROLLER: &str = "memory";
-/// What somebody who tries a group uses of memory, and what of it has to be counted there at least.
+/// What a process that tries a group uses of memory, and what of it has to be counted there at least.
 pub const TRIAL_MEMORY: usize = 4 << 20;
 const COUNTED: u64 = 2 << 20;
 
@@ -112,7 +112,7 @@ impl Hierarchies {
         self.why.join("; ")
     }
 
-    /// Whether somebody can enter a group there and is held by it.
+    /// Whether a process can enter a group there and is held by it.
     fn try_out(&self, place: Place, controller: &str, probing: &Probing<'_>) -> Result<Place, String> {
         remove_leftovers(self.tree.as_ref(), &place.parent);
         if (probing.known)(&place.name(controller)) {
@@ -151,7 +151,7 @@ fn remove_leftovers(tree: &dyn CgroupTree, parent: &Path) {
         let name = group.file_name().and_then(|name| name.to_str());
         let pid = name.and_then(|name| name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            // Refused as long as somebody is in it.
+            // Refused as long as a process is in it.
             let _ = remove_all(tree, &group);
         }
     }
@@ -246,7 +246,7 @@ impl Group {
         self.parts().all(|part| remove_all(self.tree.as_ref(), &part.directory).is_ok())
     }
 
-    /// Removes it once nobody is in it any more.
+    /// Removes it once no process is in it any more.
     pub async fn remove(self) {
         for _ in 0..50 {
             if self.try_remove() {

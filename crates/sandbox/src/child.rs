@@ -47,7 +47,7 @@ pub struct ChildEnd {
 pub enum Exit {
     Code(i32),
     Signal(i32),
-    /// Nobody can tell.
+    /// It is not known.
     Lost,
 }
 
@@ -137,7 +137,7 @@ impl ProcessTree {
         self.0.limit_reached(exit)
     }
 
-    /// Kills all of them, also those that outlived the child. Nothing happens once nobody is left.
+    /// Kills all of them, also those that outlived the child. Nothing happens once none is left.
     pub fn kill(&self) {
         self.0.kill();
     }

@@ -71,13 +71,13 @@ pub struct KnownHome {
 
 /// A home that is looked at again and again.
 #[derive(Debug)]
-pub struct Home {
+pub struct SandboxHome {
     path: PathBuf,
     settings: HomeSettings,
     known: Mutex<Option<(Instant, Option<Arc<KnownHome>>)>>,
 }
 
-impl Home {
+impl SandboxHome {
     pub fn new(path: PathBuf, settings: HomeSettings) -> Self {
         Self { path, settings, known: Mutex::default() }
     }
@@ -146,12 +146,12 @@ mod tests {
             hidden: [".ssh", ".config/gh"].map(PathBuf::from).to_vec(),
             mixed: vec![".npmrc".into()],
         };
-        let known = Home::new(home.clone(), settings).known().unwrap();
+        let known = SandboxHome::new(home.clone(), settings).known().unwrap();
         assert_eq!(known.directories, [".npm", "dotfiles/config"].map(PathBuf::from));
         assert_eq!(known.hidden, [PathBuf::from("dotfiles/config/gh")]);
         assert_eq!((known.mixed.clone(), known.outside.clone()), (vec![".npmrc".into()], vec![root.join("keys")]));
         for none in ["/", "/tmp", "/nonexistent", "/etc/passwd"] {
-            assert!(Home::new(none.into(), HomeSettings::default()).known().is_none(), "{none}");
+            assert!(SandboxHome::new(none.into(), HomeSettings::default()).known().is_none(), "{none}");
         }
     }
 

@@ -44,7 +44,7 @@ use crate::zygote::Zygote;
 
 /// How often something is tried to be started while programs outside replace what its sandbox holds.
 const ATTEMPTS: usize = 6;
-/// Users that nobody has: where those of sandboxes begin, and how many there are.
+/// Users without an account: where those of sandboxes begin, and how many there are.
 const FIRST_ID: u32 = 1_600_000_000;
 const IDS: u64 = 500_000_000;
 
@@ -103,7 +103,7 @@ pub enum LaunchError {
 pub struct LauncherSettings {
     /// A directory of our own for what sandboxes need on the machine.
     pub scratch: Option<PathBuf>,
-    /// Whom sandboxed code runs as if the executor runs as root: user and group. Otherwise somebody new each time.
+    /// Whom sandboxed code runs as if the executor runs as root: user and group. Otherwise a new user each time.
     pub sandbox_user: Option<(u32, u32)>,
     /// The home of the executor's user, where the tools of that user often are.
     pub home: Option<PathBuf>,
@@ -190,7 +190,7 @@ impl Launcher {
         Self::new("/proc/self/exe", settings)
     }
 
-    /// Somebody whose processes end with it.
+    /// A scope whose processes end with it.
     pub fn owner(&self) -> ProcessScope {
         let number = self.0.owners.fetch_add(1, Ordering::Relaxed);
         ProcessScope { shared: self.0.clone(), number, meter: OnceLock::new(), state: Arc::default() }
@@ -232,7 +232,7 @@ impl Launcher {
         self.0.told_capacity()
     }
 
-    /// Whom sandboxed code runs as, if the executor is root and none is mapped: nobody was named.
+    /// Whom sandboxed code runs as, if the executor is root and none is mapped: no user was named.
     pub(crate) fn has_sandbox_user(&self) -> bool {
         self.0.settings.sandbox_user.is_some()
     }
@@ -263,7 +263,7 @@ impl Shared {
         known.get_or_insert_with(|| Arc::new(self.zygote.find_groups(&self.tried))).clone()
     }
 
-    /// From now on nobody is put into groups: it was tried, and it worked, but it does not any more.
+    /// From now on no process is put into groups: it was tried, and it worked, but it does not any more.
     fn do_without_groups(&self, why: String) -> Arc<Hierarchies> {
         let none = Arc::new(Hierarchies::none(why));
         *self.hierarchies.lock().unwrap_or_else(PoisonError::into_inner) = Some(none.clone());
@@ -301,7 +301,7 @@ impl Shared {
     }
 }
 
-/// A user that nobody else is.
+/// A user that no other process runs as.
 fn session_id(owner: u64) -> u32 {
     FIRST_ID + ((u64::from(std::process::id()) << 12 | owner & 0xfff) % IDS) as u32
 }
@@ -311,7 +311,7 @@ fn unique() -> u128 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos())
 }
 
-/// Whoever processes belong to: nothing that was started through it outlives it.
+/// What processes belong to: nothing that was started through it outlives it.
 #[derive(Debug)]
 pub struct ProcessScope {
     shared: Arc<Shared>,
@@ -325,7 +325,7 @@ pub(crate) struct LauncherState {
     pub(crate) cells: HashMap<Policy, Arc<Cell>>,
     /// Those that others have taken the place of, as long as something runs in them.
     retired: Vec<Weak<Cell>>,
-    /// Whoever wants to know what programs outside took away.
+    /// Those that want to know what programs outside took away.
     losses: LossSink,
     /// What cells share, once one of them has made it.
     shares: Shares,
@@ -420,7 +420,7 @@ impl ProcessScope {
         }
     }
 
-    /// Somebody inside the sandbox of a policy who does work of ours there: the worker that the stage was given. It ends
+    /// A process inside the sandbox of a policy that does work of ours there: the worker that the stage was given. It ends
     /// with the socket.
     pub fn worker(&self, policy: &Policy) -> Result<WorkerHandle, LaunchError> {
         self.cell(policy)?.worker().map_err(|error| self.refused(error))
@@ -512,7 +512,7 @@ impl ProcessScope {
     }
 }
 
-/// What is left to do once everything of an owner is dead: before that, somebody could still use what is taken away.
+/// What is left to do once everything of an owner is dead: before that, a process could still use what is taken away.
 struct CleanUp {
     shared: Arc<Shared>,
     cells: Vec<Arc<Cell>>,

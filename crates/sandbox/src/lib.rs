@@ -1,4 +1,4 @@
-//! Turning a launch into a child of this machine: pipes or a terminal, confinement, somebody who looks after it, an exit.
+//! Turning a launch into a child of this machine: pipes or a terminal, confinement, a reaper that looks after it, an exit.
 //!
 //! This room knows descriptors, signals, namespaces and limits. It must not know networks, protocols or sessions.
 
@@ -22,6 +22,7 @@ mod scratch;
 mod shares;
 pub mod stage;
 mod sys;
+mod tree;
 mod tried;
 mod watchdog;
 mod zygote;
@@ -34,3 +35,4 @@ pub use level::{Capacity, LEVELS, Level};
 pub use limits::{EffectiveLimit, Limits, Mechanism};
 pub use message::{HoldMechanism, Loss, OrderOutcome};
 pub use probe::{HostVerdict, LEVEL, PromiseRow, probe, probe_at, probe_with, told};
+pub use tree::remove_tree;

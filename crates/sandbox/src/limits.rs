@@ -65,7 +65,7 @@ fn own_memory() -> Option<u64> {
     [machine_memory(), group_limit("memory.max"), group_limit("memory/memory.limit_in_bytes")].into_iter().flatten().min()
 }
 
-/// Processes of everybody on this machine, or in this container.
+/// Processes of all users on this machine, or in this container.
 fn most_processes() -> Option<u64> {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|text| text.trim().parse().ok());
     [kernel, group_limit("pids.max"), group_limit("pids/pids.max")].into_iter().flatten().min()
@@ -172,7 +172,7 @@ impl Limits {
             of(rlimit::NOFILE, self.open_files),
             of(rlimit::FSIZE, self.file_size),
             of(rlimit::CPU, self.cpu_seconds),
-            // What a crash would leave could hold anything, and lies where nobody looks.
+            // What a crash would leave could hold anything, and lies where no user looks.
             of(rlimit::CORE, Some(0)),
         ]
         .into_iter()

@@ -26,7 +26,7 @@ pub struct Program {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Process {
+pub struct MeasuredProcess {
     pid: u32,
     /// When it was started, by which it differs from a later one with the same number.
     started: u64,
@@ -68,7 +68,7 @@ impl Kin {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Use {
     pub bytes: u64,
-    pub processes: Vec<Process>,
+    pub processes: Vec<MeasuredProcess>,
 }
 
 impl Use {
@@ -81,11 +81,11 @@ impl Use {
                 let top = top.or_else(|| (depth >= root.helpers).then_some(pid));
                 left.extend(kin.children(pid).into_iter().map(|child| (child, depth + 1, top)));
                 if let (Some(bytes), Some(started)) = (at_most(pid), started(pid)) {
-                    processes.push(Process { pid, started, bytes, top, cell: root.pid });
+                    processes.push(MeasuredProcess { pid, started, bytes, top, cell: root.pid });
                 }
             }
         }
-        let sum = |processes: &[Process]| processes.iter().map(|process| process.bytes).sum();
+        let sum = |processes: &[MeasuredProcess]| processes.iter().map(|process| process.bytes).sum();
         if sum(&processes) > limit {
             for process in &mut processes {
                 process.bytes = share(process.pid).unwrap_or(process.bytes);
@@ -95,12 +95,12 @@ impl Use {
     }
 
     /// Whether a process is still among them.
-    pub fn holds(&self, process: &Process) -> bool {
+    pub fn holds(&self, process: &MeasuredProcess) -> bool {
         self.processes.iter().any(|other| (other.pid, other.started) == (process.pid, process.started))
     }
 
     /// The largest programs that use so much together; at least one, if there is any. Small ones that would hardly help are spared.
-    pub fn largest_with(&self, bytes: u64) -> Vec<&Process> {
+    pub fn largest_with(&self, bytes: u64) -> Vec<&MeasuredProcess> {
         let mut sum = 0;
         let mut is_enough = false;
         self.largest()
@@ -115,14 +115,14 @@ impl Use {
     }
 
     /// Programs, those that use most first, and of two alike the newer one. Our own processes are none.
-    fn largest(&self) -> Vec<&Process> {
+    fn largest(&self) -> Vec<&MeasuredProcess> {
         let mut programs: Vec<_> = self.processes.iter().filter(|process| process.top.is_some()).collect();
         programs.sort_by_key(|process| std::cmp::Reverse((process.bytes, process.started, process.pid)));
         programs
     }
 }
 
-impl Process {
+impl MeasuredProcess {
     /// Kills it; false if it could not be.
     pub fn kill(&self) -> bool {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
@@ -193,7 +193,7 @@ mod tests {
         assert!(child.len() == 1 && child[0].pid != parent.id() && roughly.holds(child[0]), "{child:?}");
         assert_eq!(child[0].program(), Some(Program { cell: parent.id(), leader: child[0].pid }));
         // Another process with that number is left alone.
-        assert!(Process { started: 1, ..child[0].clone() }.kill() && Use::of(&[root], 0).holds(child[0]));
+        assert!(MeasuredProcess { started: 1, ..child[0].clone() }.kill() && Use::of(&[root], 0).holds(child[0]));
         assert!(child[0].kill());
         parent.stdin.take().unwrap().write_all(b"\n").unwrap_or_default();
         parent.wait().unwrap();
@@ -220,8 +220,8 @@ mod tests {
 
     #[test]
     fn only_as_many_are_killed_as_hold_what_is_too_much() {
-        let process = |pid: u32, bytes: u64| Process { pid, started: 1, bytes, top: Some(pid), cell: 1 };
-        let own = Process { top: None, ..process(9, 500) };
+        let process = |pid: u32, bytes: u64| MeasuredProcess { pid, started: 1, bytes, top: Some(pid), cell: 1 };
+        let own = MeasuredProcess { top: None, ..process(9, 500) };
         let used = Use { bytes: 0, processes: vec![process(2, 10), process(3, 150), own, process(4, 90)] };
         let killed = |bytes: u64| used.largest_with(bytes).iter().map(|process| process.pid).collect::<Vec<_>>();
         assert_eq!((killed(0), killed(150)), (vec![3], vec![3]));

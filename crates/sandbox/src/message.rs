@@ -15,11 +15,11 @@ pub enum StageOrder {
     Cell(Vec<u8>),
     /// Fork a reaper.
     Reaper { number: u64 },
-    /// Fork somebody who does work of ours inside, such as file calls.
+    /// Fork a process that does work of ours inside, such as file calls.
     Worker { number: u64 },
     /// Kill a reaper that does not answer; what it leaves behind is killed as well.
     Fell { number: u64 },
-    /// Fork somebody who enters control groups by these files, uses a little memory, tries to fork, and stays until its socket ends.
+    /// Fork a process that enters control groups by these files, uses a little memory, tries to fork, and stays until its socket ends.
     Trial { doors: Vec<PathBuf> },
 }
 
@@ -154,7 +154,7 @@ pub struct StartOrder {
     pub cwd: PathBuf,
     /// What has to be in place.
     pub checks: Vec<Check>,
-    /// Somebody with more rights has just looked for changes.
+    /// A process with more rights has just looked for changes.
     pub was_checked: bool,
 }
 
@@ -194,7 +194,7 @@ pub enum StageEvent {
         cause: CellFailure,
         reason: String,
     },
-    /// Somebody is in the groups that were to be tried; whether they kept it from forking.
+    /// A process is in the groups that were to be tried; whether they kept it from forking.
     Tried {
         held: bool,
     },

@@ -12,7 +12,7 @@ use rustix::fs::statvfs;
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::Exit;
 use crate::limits::{CPU, EffectiveLimit, FILE_SIZE, FREE_SPACE, HOME_LAYER, Limits, MEMORY, Mechanism};
-use crate::memory::{Process, Program, Root, Use};
+use crate::memory::{MeasuredProcess, Program, Root, Use};
 
 /// What a killed process reports that wrote too much into one file, or used too much time.
 const FILE_TOO_LARGE: i32 = 25;
@@ -48,7 +48,7 @@ struct State {
     /// Bytes of memory that were used when it was last looked at.
     memory: u64,
     /// Those that were killed last for using memory, and when.
-    dying: Option<(Instant, Vec<Process>)>,
+    dying: Option<(Instant, Vec<MeasuredProcess>)>,
     /// How often in a row that was not enough.
     strikes: u32,
 }
@@ -93,7 +93,7 @@ impl Meter {
         Ok(Self { state: Mutex::new(state) })
     }
 
-    /// Its groups hold nobody any more: from now on these limits count. Returns what is to be removed.
+    /// Its groups hold no process any more: from now on these limits count. Returns what is to be removed.
     pub fn without_group(&self, limits: Vec<EffectiveLimit>) -> Option<Group> {
         let mut state = self.lock();
         state.limits = limits;
@@ -249,12 +249,12 @@ impl Meter {
             return true;
         }
         let is_dying =
-            |(since, killed): &(Instant, Vec<Process>)| since.elapsed() < DYING && killed.iter().any(|process| used.holds(process));
+            |(since, killed): &(Instant, Vec<MeasuredProcess>)| since.elapsed() < DYING && killed.iter().any(|process| used.holds(process));
         if state.dying.as_ref().is_some_and(is_dying) {
             return true;
         }
         let excess = (used.bytes - limit).saturating_mul(1_u64.checked_shl(state.strikes).unwrap_or(u64::MAX));
-        let largest: Vec<Process> = used.largest_with(excess).into_iter().cloned().collect();
+        let largest: Vec<MeasuredProcess> = used.largest_with(excess).into_iter().cloned().collect();
         let mut was_killed = false;
         for process in &largest {
             // Noted before its end can be told.

@@ -14,7 +14,7 @@ use crate::policy::{Glob, NetworkRule, PathAccess};
 pub enum SandboxUser {
     /// As the executor's own user, who is not root.
     Own,
-    /// As this user and group, which nobody else has; files of a writable root are mapped to it.
+    /// As this user and group, which no other process has; files of a writable root are mapped to it.
     Mapped { id: u32 },
     /// As this user, to whom the operator gave the workspace.
     Named { uid: u32, gid: u32 },
@@ -75,7 +75,7 @@ pub enum PathShape {
 /// Whose rights the sandbox's user has in a place, as far as the access goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rights {
-    /// Those of anybody.
+    /// Those of any user.
     Others,
     /// Those of its owner, if the file system can map users.
     OwnersIfPossible,

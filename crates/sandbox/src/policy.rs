@@ -1,7 +1,7 @@
 //! What a sandboxed piece of work may do: concrete rules over absolute paths, and the network.
 //!
 //! Rules are made once, from what a request asks for, and are then only looked at: by the cell that starts processes and
-//! by whoever answers file calls. This room must not know where they came from (a wire, a file of the operator).
+//! by those that answer file calls. This room must not know where they came from (a wire, a file of the operator).
 //!
 //! The longest path that holds a given path decides; a path that no rule holds is denied. A pattern that denies wins
 //! over every rule.
@@ -378,7 +378,7 @@ impl PathRules {
             if rule.origin == RuleOrigin::Home && allowed.access == PathAccess::Read {
                 continue;
             }
-            // What we protect is nothing that somebody asked for.
+            // What we protect was not asked for by a client.
             if !matches!(rule.origin, RuleOrigin::Protected | RuleOrigin::Home) {
                 return Err(Exceeds::Path { path: rule.path.clone(), wanted: rule.access, rule: allowed.reason.to_string() });
             }
@@ -411,7 +411,7 @@ impl PathRules {
 }
 
 impl Policy {
-    /// The same for any policy: nobody gets more than the operator allows.
+    /// The same for any policy: no policy allows more than the operator does.
     pub fn within(&self, ceiling: &Self) -> Result<Self, Exceeds> {
         match (self, ceiling) {
             (policy, Self::Open) => Ok(policy.clone()),

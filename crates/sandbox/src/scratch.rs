@@ -1,7 +1,7 @@
 //! Files that sandboxes need on the machine, and that must not be left behind: what they see as `/tmp`, and placeholders.
 //!
 //! A path that has to stay read-only before it exists is held by mounting on an empty directory that is made there for as
-//! long as somebody needs it. Where programs would read it as a file, at the top of a home, it is a file without effect. Each
+//! long as a sandbox needs it. Where programs would read it as a file, at the top of a home, it is a file without effect. Each
 //! is written down first, so that the next start removes what a killed executor left.
 
 use std::collections::HashMap;
@@ -18,12 +18,13 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, ResolveFlags, 
 use rustix::io::Errno;
 
 use crate::policy::STARTUP_FILES;
+use crate::tree::remove_tree;
 
 /// The files of one executor.
 #[derive(Debug)]
 pub struct Scratch {
     directory: PathBuf,
-    /// Held as long as we run: a directory whose lock is free belongs to nobody.
+    /// Held as long as we run: a directory whose lock is free has no owner.
     _lock: File,
     state: Mutex<State>,
 }
@@ -80,10 +81,10 @@ impl Scratch {
     }
 
     pub fn remove_temporary(&self, owner: u64) {
-        let _ = fs::remove_dir_all(self.directory.join(format!("tmp-{owner}")));
+        let _ = remove_tree(&self.directory.join(format!("tmp-{owner}")));
     }
 
-    /// Makes sure that there is something at a path. Returns what was made for it, or is already there for somebody else. `home`
+    /// Makes sure that there is something at a path. Returns what was made for it, or is already there for another sandbox. `home`
     /// is where shells and tools look for their files.
     pub fn hold_place(&self, path: &Path, home: Option<&Path>) -> io::Result<Vec<PathBuf>> {
         let mut state = self.lock();
@@ -100,7 +101,7 @@ impl Scratch {
             state.journal.write_all(&[place.as_os_str().as_bytes(), b"\0"].concat())?;
             match make_placeholder(&place, home) {
                 Ok(()) => {}
-                // Somebody was quicker: then it is theirs.
+                // Another process was quicker: then it is its own.
                 Err(Errno::EXIST) => continue,
                 Err(error) => {
                     let (error, place) = (io::Error::from(error), place.display());
@@ -149,7 +150,7 @@ impl Scratch {
         let mut places: Vec<_> = self.lock().placeholders.drain().map(|(place, _)| place).collect();
         places.sort();
         places.iter().rev().for_each(|place| remove_placeholder(place));
-        let _ = fs::remove_dir_all(&self.directory);
+        let _ = remove_tree(&self.directory);
     }
 }
 
@@ -159,7 +160,7 @@ impl Drop for Scratch {
     }
 }
 
-/// An empty directory, which no version control shows, owned by whoever owns the directory that it is in. In a home a start-up file
+/// An empty directory, which no version control shows, owned by the owner of the directory that it is in. In a home a start-up file
 /// is a file, because shells and git fail on a directory.
 fn make_placeholder(path: &Path, home: Option<&Path>) -> Result<(), Errno> {
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
@@ -204,7 +205,7 @@ fn startup_text(path: &Path) -> Option<&'static str> {
     })
 }
 
-/// Only if it is still as it was made: otherwise somebody made it theirs.
+/// Only if it is still as it was made: otherwise another program uses it.
 fn remove_placeholder(place: &Path) {
     let is_file = place.symlink_metadata().is_ok_and(|metadata| is_startup_placeholder(place, &metadata));
     let _ = if is_file { fs::remove_file(place) } else { fs::remove_dir(place) };
@@ -216,7 +217,7 @@ fn is_startup_placeholder(path: &Path, metadata: &fs::Metadata) -> bool {
     text.is_some_and(|text| fs::read(path).is_ok_and(|found| found == text.as_bytes()))
 }
 
-/// One after the other: a directory that is just being made is not locked yet, and looks as if nobody had it. The turn lasts as
+/// One after the other: a directory that is just being made is not locked yet, and looks as if it had no owner. The turn lasts as
 /// long as what is returned.
 fn clean_up_below(parent: &Path) -> io::Result<File> {
     let turn = File::open(parent)?;
@@ -239,7 +240,7 @@ fn clean_up_after(directory: &Path) {
     for place in places.split(|byte| *byte == end).filter(|place| !place.is_empty()).rev() {
         remove_placeholder(Path::new(OsStr::from_bytes(place)));
     }
-    let _ = fs::remove_dir_all(directory);
+    let _ = remove_tree(directory);
 }
 
 #[cfg(test)]
@@ -315,7 +316,7 @@ mod tests {
         assert!(home.join(".git").is_dir());
         assert_eq!(fs::read_to_string(home.join(".gitconfig")).unwrap(), "");
         assert_eq!(fs::read_to_string(home.join(".bash_profile")).unwrap(), startup_text(&home.join(".bash_profile")).unwrap());
-        // Somebody made it theirs meanwhile.
+        // Another program began to use it meanwhile.
         fs::write(home.join(".bashrc"), "alias ll='ls -l'\n").unwrap();
         held.iter().for_each(|places| scratch.release_places(places));
         let left: Vec<_> = fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().file_name()).collect();

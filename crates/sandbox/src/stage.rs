@@ -2,7 +2,7 @@
 //!
 //! The *zygote* is started once, has a single thread and forks *cells*; a cell belongs to one session and one policy and
 //! forks *reapers*; a reaper starts one program at a time and is the parent that everything below it falls back to. So
-//! nothing can be started that nobody looks after:
+//! nothing can be started that has no parent of ours:
 //!
 //! - a reaper whose socket ends kills all that it started;
 //! - a cell kills whatever a reaper leaves behind, and the zygote what a cell leaves behind;
@@ -52,7 +52,7 @@ pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>, worker: Worke
 }
 
 fn zygote(worker: Worker) -> std::io::Result<()> {
-    // Whoever started the executor may have left something open, which would reach everything that is started here.
+    // The program that started the executor may have left something open, which would reach everything that is started here.
     sys::close_all_from(3)?;
     let control = Channel::from_descriptor(fcntl_dupfd_cloexec(stdin(), 3)?);
     let nothing = std::fs::File::open("/dev/null")?;

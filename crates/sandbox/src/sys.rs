@@ -50,12 +50,12 @@ pub struct SignalReader {
 /// What a stage does when it is asked to end.
 extern "C" fn nothing(_signal: i32) {}
 
-/// Told to a stage when its parent is gone. Not one that anybody sends by mistake.
+/// Told to a stage when its parent is gone. Not one that programs send by mistake.
 pub const PARENT_GONE: i32 = 50;
 
 impl SignalReader {
     /// Blocks and listens to the end of children and of the parent. Every other signal gets its usual meaning back, except that a
-    /// stage is not ended by what is sent to everybody when a job, a unit or a session ends: the executor ends it, after everybody
+    /// stage is not ended by what is sent to all processes when a job, a unit or a session ends: the executor ends it, after all processes
     /// was told how the programs ended. A handler, because that is not inherited by what is started.
     pub fn listen() -> io::Result<Self> {
         let mut mask = MaybeUninit::uninit();
@@ -75,7 +75,7 @@ impl SignalReader {
             libc::sigaddset(&mut mask, PARENT_GONE);
             mask
         };
-        // SAFETY: the set is initialised; the descriptor is new and owned by nobody else.
+        // SAFETY: the set is initialised; the descriptor is new and owned by this value alone.
         let descriptor = unsafe {
             let raw = check(libc::signalfd(-1, &mask, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK).into())?;
             OwnedFd::from_raw_fd(raw as RawFd)
@@ -124,7 +124,7 @@ impl SignalReader {
     }
 }
 
-/// Closes every descriptor from this number on. Called before anything was opened, so none of them belongs to anybody here.
+/// Closes every descriptor from this number on. Called before anything was opened, so none of them is in use here.
 pub fn close_all_from(first: RawFd) -> io::Result<()> {
     // SAFETY: it takes numbers only; nothing in this process owns one of these descriptors yet.
     if check(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) }).is_ok() {

@@ -153,7 +153,7 @@ fn kill_all(state: &Weak<Mutex<LauncherState>>) {
     }
 }
 
-/// Whether there is too little space. The second time in a row somebody has to go.
+/// Whether there is too little space. The second time in a row a process has to go.
 fn look(watched: &[Held], was_short: bool) -> bool {
     if !watched.iter().any(|(meter, _)| meter.is_short_of_space()) {
         return false;

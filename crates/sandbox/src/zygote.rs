@@ -1,4 +1,4 @@
-//! The executor's end of the zygote: started when it is first needed, and again if somebody killed it.
+//! The executor's end of the zygote: started when it is first needed, and again if it was killed.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -42,16 +42,16 @@ pub struct Zygote {
 
 /// As long as this is there, the zygote does not rest.
 #[derive(Debug)]
-pub struct InUse(Arc<AtomicUsize>);
+pub struct ZygoteInUse(Arc<AtomicUsize>);
 
-impl InUse {
+impl ZygoteInUse {
     fn new(uses: &Arc<AtomicUsize>) -> Self {
         uses.fetch_add(1, Ordering::AcqRel);
         Self(uses.clone())
     }
 }
 
-impl Drop for InUse {
+impl Drop for ZygoteInUse {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -63,7 +63,7 @@ pub struct CellEnds {
     pub control: Channel,
     /// Asks its guard, who answers.
     pub requests: Channel,
-    pub zygote: InUse,
+    pub zygote: ZygoteInUse,
 }
 
 #[derive(Debug)]
@@ -113,9 +113,9 @@ impl Zygote {
     /// Forks a cell; returns our ends of its sockets, and of the one for what its guard tells. `shared` is what earlier cells of
     /// the same session sent.
     pub fn cell(&self, description: &[u8], shared: &[BorrowedFd<'_>]) -> io::Result<(CellEnds, Channel)> {
-        let zygote = InUse::new(&self.uses);
+        let zygote = ZygoteInUse::new(&self.uses);
         let ((requests, asked), (reports, told)) = (channel::pair()?, channel::pair()?);
-        // A report that does not fit is left out: whoever keeps the sandbox must not wait.
+        // A report that does not fit is left out: the guard of the sandbox must not wait.
         rustix::io::ioctl_fionbio(&told, true)?;
         let more: Vec<_> = [asked.as_fd(), told.as_fd()].into_iter().chain(shared.iter().copied()).collect();
         let control = self.ask(&StageOrder::Cell(description.to_vec()), &more)?;
@@ -181,9 +181,9 @@ impl Zygote {
         Ok((CgroupHost::of(zygote.process.id())?, zygote.unit.clone()))
     }
 
-    /// Lets somebody enter groups; `look` is called while it is inside. True if it was kept from forking.
+    /// Lets a process enter groups; `look` is called while it is inside. True if it was kept from forking.
     fn trial(&self, doors: &[PathBuf], look: &mut dyn FnMut()) -> Result<bool, String> {
-        let _in_use = InUse::new(&self.uses);
+        let _in_use = ZygoteInUse::new(&self.uses);
         let asked = self.ask(&StageOrder::Trial { doors: doors.to_vec() }, &[]).map_err(|error| error.to_string())?;
         match wait_for_news(asked.as_fd()) {
             Ok(Some(StageEvent::Tried { held })) => {

@@ -18,7 +18,7 @@ pub const POLICY: u16 = 1008;
 
 /// What is open, for putting it out and for counting it.
 #[derive(Default)]
-pub struct Admission {
+pub struct BrowserAdmission {
     next: AtomicU64,
     inside: Mutex<HashMap<u64, Guest>>,
 }
@@ -58,11 +58,11 @@ impl Pass {
 
 /// A client's slot; freed when this is dropped.
 pub struct AdmissionSlot {
-    admission: Arc<Admission>,
+    admission: Arc<BrowserAdmission>,
     number: u64,
 }
 
-impl Admission {
+impl BrowserAdmission {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Guest>> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -18,7 +18,7 @@ use outpost_wire::EnvironmentId;
 use thiserror::Error;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::admission::{Admission, AdmissionSlot, Pass};
+use crate::admission::{AdmissionSlot, BrowserAdmission, Pass};
 use crate::relay;
 use crate::tokens::{BindError, Issued, TokenError, TokenPurpose, TokenStore};
 
@@ -86,7 +86,7 @@ impl JoinError {
 pub struct Executors {
     registry: Registry,
     tokens: TokenStore,
-    admission: Arc<Admission>,
+    admission: Arc<BrowserAdmission>,
     limits: JoinLimits,
     joined: Mutex<HashMap<EnvironmentId, Joined>>,
     joins: AtomicU64,
@@ -106,7 +106,7 @@ struct Held {
 }
 
 impl Executors {
-    pub fn new(registry: Registry, tokens: TokenStore, admission: Arc<Admission>, limits: JoinLimits) -> Arc<Self> {
+    pub fn new(registry: Registry, tokens: TokenStore, admission: Arc<BrowserAdmission>, limits: JoinLimits) -> Arc<Self> {
         Arc::new(Self {
             registry,
             tokens,

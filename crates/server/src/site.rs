@@ -9,7 +9,7 @@ use outpost_rpc::Link;
 use outpost_rpc::auth::Auth;
 use outpost_rpc::http_service::{HttpOutcome, HttpRequest, HttpService, Receiving, plain};
 
-use crate::admission::{Admission, Pass};
+use crate::admission::{BrowserAdmission, Pass};
 use crate::executors::Executors;
 use crate::metrics::{self, Metrics};
 use crate::tokens::{TokenPurpose, TokenStore};
@@ -35,7 +35,7 @@ pub enum ClientAccess {
 pub struct Site {
     pub access: ClientAccess,
     pub tokens: TokenStore,
-    pub admission: Arc<Admission>,
+    pub admission: Arc<BrowserAdmission>,
     pub executors: Arc<Executors>,
     pub on_client: OnClient,
     pub metrics: Metrics,

@@ -11,7 +11,7 @@ use outpost_rpc::access::{AccessRules, HostName, ListenerAccess, WebOrigin};
 use outpost_rpc::auth::Auth;
 use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_rpc::tls;
-use outpost_server::admission::Admission;
+use outpost_server::admission::BrowserAdmission;
 use outpost_server::executors::{Executors, JoinLimits};
 use outpost_server::metrics::{MetricSources, Metrics};
 use outpost_server::site::{ClientAccess, Site};
@@ -112,7 +112,7 @@ async fn serve(home: Home, plan: Plan, own: &ProcessContext) -> anyhow::Result<(
         Some(config) => (listener.with_tls(config), "wss"),
         None => (listener, "ws"),
     };
-    let (issued, admission) = (token::of(&home), Arc::new(Admission::default()));
+    let (issued, admission) = (token::of(&home), Arc::new(BrowserAdmission::default()));
     let executors = Executors::new(assembly.runtime.registry().clone(), issued.clone(), admission.clone(), JoinLimits::default());
     let site = Site {
         access: plan.access,

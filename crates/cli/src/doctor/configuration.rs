@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Finding, Patient};
 use crate::assembly::rules;
 use crate::config::Config;
-use crate::environments::Known;
+use crate::environments::KnownEnvironments;
 
 pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let Some(home) = &patient.home else { return vec![] };
@@ -14,7 +14,7 @@ pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
         Ok(_) => Finding::good("rules.toml", state(&home.rules())),
         Err(error) => Finding::broken("rules.toml", format!("{error:#}"), "no agent starts before it is right; see docs/agent.md"),
     });
-    findings.push(match Known::load(&patient.own.variables) {
+    findings.push(match KnownEnvironments::load(&patient.own.variables) {
         Ok(known) if !known.from_file => Finding::good("environments.toml", "OUTPOST_EXEC_SERVER_URL counts instead"),
         Ok(_) => Finding::good("environments.toml", state(&home.environments())),
         Err(error) => {

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::{Finding, Patient, not_looked_at};
 use crate::ProcessContext;
-use crate::environments::{Known, advice};
+use crate::environments::{KnownEnvironments, advice};
 use crate::reach::{self, Caller};
 use crate::store::now;
 
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const SKEW: u64 = 5_000;
 
 pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
-    let Ok(known) = Known::load(&patient.own.variables) else { return not_looked_at("environments", "environments.toml") };
+    let Ok(known) = KnownEnvironments::load(&patient.own.variables) else { return not_looked_at("environments", "environments.toml") };
     let Ok(snapshot) = known.snapshot() else {
         return vec![Finding::weak("environments", "switched off by OUTPOST_EXEC_SERVER_URL=none", "unset it to use machines again")];
     };

@@ -11,7 +11,7 @@ use super::text::{Text, Value};
 use crate::connector::{CommandLine, Token};
 use crate::definition::{Definition, Setup};
 use crate::environment::ConnectPolicy;
-use crate::narrowing::{Asking, Fence, Narrowing};
+use crate::narrowing::{Fence, NarrowedApproval, Narrowing};
 use crate::route::{Container, DevContainer, Engine, EngineContainer, Pod, Route, Slurm};
 
 /// What is wrong, and in which line.
@@ -189,9 +189,9 @@ fn narrowing(members: &Members<'_, '_>) -> Result<Narrowing, Wrong> {
         _ => None,
     };
     let approval_policy = match members.one_of("approval_policy", &["untrusted", "on-request", "never"])? {
-        Some("untrusted") => Some(Asking::Untrusted),
-        Some("never") => Some(Asking::Never),
-        Some(_) => Some(Asking::OnRequest),
+        Some("untrusted") => Some(NarrowedApproval::Untrusted),
+        Some("never") => Some(NarrowedApproval::Never),
+        Some(_) => Some(NarrowedApproval::OnRequest),
         None => None,
     };
     let no_network = members.one_of("network", &["restricted", "enabled"])? == Some("restricted");

@@ -226,14 +226,14 @@ fn ways_lead_into_each_other() {
 
 #[test]
 fn an_entry_narrows_what_may_be_done_there() {
-    use crate::narrowing::{Asking, Fence, Narrowing};
+    use crate::narrowing::{Fence, NarrowedApproval, Narrowing};
     let members = "url='ws://a:1'\nsandbox='read-only'\nnetwork='restricted'\nwritable_roots=['/srv/a']\napproval_policy='untrusted'\ndevices=['dri', '/dev/kfd']";
     let read = snapshot(&format!("[[environments]]\nid='a'\n{members}\n")).entries[0].definition.clone().unwrap().narrowing;
     let expected = Narrowing {
         sandbox: Some(Fence::ReadOnly),
         no_network: true,
         writable_roots: Some(vec!["/srv/a".into()]),
-        approval_policy: Some(Asking::Untrusted),
+        approval_policy: Some(NarrowedApproval::Untrusted),
         devices: vec!["dri".into(), "/dev/kfd".into()],
         ..Narrowing::default()
     };

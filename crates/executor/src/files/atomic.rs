@@ -1,4 +1,4 @@
-//! Writing a file so that whoever reads it, or comes after a crash, finds the old bytes or the new ones.
+//! Writing a file so that a reader, also after a crash, finds the old bytes or the new ones.
 //!
 //! The new bytes go into a file without a name, which then takes the place of the old one. A file that would lose
 //! something by that (other names, an owner, a mount on it) is rewritten in place instead; the caller is told and keeps
@@ -25,7 +25,7 @@ use crate::fault;
 
 /// So many links are followed one after another.
 const MAX_LINKS: usize = 40;
-/// Set-id and sticky bits: what a new file would not get from everybody.
+/// Set-id and sticky bits: what not every user may give a new file.
 const SPECIAL: u32 = 0o7000;
 /// Names of side files; they are there for microseconds.
 const SIDE: &str = ".outpost-";
@@ -135,7 +135,7 @@ impl Target {
         self.parent.join(&self.name)
     }
 
-    /// The file that is there, if there is one. Opened for writing, so that whoever may not write it is refused.
+    /// The file that is there, if there is one. Opened for writing, so that a user who may not write it is refused.
     fn open_old(&self, asked: &Path) -> Result<Option<File>, Fault> {
         let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(&self.directory, &self.name, flags, Mode::empty()) {
@@ -267,7 +267,7 @@ fn copy_attributes(old: &File, new: &File) -> io::Result<bool> {
     let names = match flistxattr(old, names.as_mut_slice()) {
         Ok(length) => &names[..length],
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(true),
-        // More than anybody has.
+        // More than any user has.
         Err(_) => return Ok(false),
     };
     let mut value = vec![0_u8; 64 << 10];

@@ -73,7 +73,7 @@ impl FileGate {
         let Some(inside) = &self.inside else { return files::open_regular(path, follow) };
         inside.check(path, PathAccess::Read, Last::Followed)?;
         match inside.quick_call(WorkerCall::Open { path: path.into(), follow }, Bytes::new(), path).await? {
-            // Whoever got hold of the worker could hand out anything, and a pipe would be waited for.
+            // Code that took the worker over could hand out anything, and a pipe would be waited for.
             (WorkerReply::Opened { .. }, Some(file)) => match file.metadata() {
                 Ok(metadata) if metadata.is_file() => Ok((file, metadata.len())),
                 _ => Err(garbled()),
@@ -101,10 +101,10 @@ impl FileGate {
         let sync = options.sync;
         let call = WorkerCall::Write { path: path.into(), follow: options.follow, sync };
         let WorkerReply::InPlace(identity) = inside.quick_call(call, data.clone(), path).await?.0 else { return Ok(()) };
-        // Whoever asked for it may be gone before it is over, and the copy must not be.
+        // The client that asked for it may be gone before it is over, and the copy must not be.
         let (inside, redo, path, data) = (inside.clone(), self.redo.clone(), path.to_owned(), data.clone());
         blocking(move || {
-            // The copy is kept out here: inside, nobody reaches the home.
+            // The copy is kept out here: inside, no process reaches the home.
             let _copy = redo::keep(redo.as_ref(), &identity, &data, sync).map_err(fault::file)?;
             inside.call(&WorkerCall::Rewrite { identity, sync }, &data, &path).map(drop)
         })

@@ -1,6 +1,6 @@
 //! Copies of what is being written in place, so that the next start can finish what a kill interrupted.
 //!
-//! A copy is complete before the file is touched, and goes when the file is. One that nobody holds a lock on belongs to
+//! A copy is complete before the file is touched, and goes when the file is. One whose lock is free belongs to
 //! an executor that is gone.
 
 use std::fs::{self, DirBuilder, File};
@@ -119,7 +119,7 @@ mod tests {
         let (redo, file) = (Redo::new(directory.path().join("redo")), directory.path().join("file"));
         fs::write(&file, "old").unwrap();
         let copy = redo.keep(&identity(&file), b"new and longer", false).unwrap();
-        // Somebody who lives is left alone.
+        // The copy of a living process is left alone.
         redo.finish();
         assert_eq!(fs::read(&file).unwrap(), b"old");
         // As after a kill: the lock is gone, the copy is there, the file is half written.
@@ -137,12 +137,12 @@ mod tests {
         fs::write(&file, "old").unwrap();
         let copy = redo.keep(&identity(&file), b"new", false).unwrap();
         fs::rename(&file, directory.path().join("moved")).unwrap();
-        fs::write(&file, "somebody else's").unwrap();
+        fs::write(&file, "another program's").unwrap();
         flock(&copy._lock, FlockOperation::Unlock).unwrap();
         std::mem::forget(copy);
         fs::write(directory.path().join("redo/half"), "\u{8}").unwrap();
         fs::write(directory.path().join("redo/garbled.redo"), [0xff; 40]).unwrap();
         redo.finish();
-        assert_eq!((fs::read(&file).unwrap(), copies(&directory.path().join("redo"))), (b"somebody else's".to_vec(), 0));
+        assert_eq!((fs::read(&file).unwrap(), copies(&directory.path().join("redo"))), (b"another program's".to_vec(), 0));
     }
 }

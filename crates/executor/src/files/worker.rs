@@ -1,7 +1,7 @@
 //! File calls inside a sandbox: the worker that makes them, and the executor's end of it.
 //!
 //! A worker is forked inside the sandbox that the session's commands of the same policy run in, so the system holds it to
-//! exactly what they are held to, whatever links and renames happen meanwhile. It lives as long as somebody may call it,
+//! exactly what they are held to, whatever links and renames happen meanwhile. It lives as long as a client may call it,
 //! and makes one call at a time. Files that are opened are handed out as descriptors.
 
 use std::collections::HashMap;
@@ -289,7 +289,7 @@ fn measure(opened: impl AsFd, name: Option<&OsStr>, wanted: PathAccess, rules: O
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trust {
     Doubting = 0,
-    /// Somebody has just looked.
+    /// A caller has just looked.
     Looked = 1,
 }
 
@@ -369,7 +369,7 @@ impl Workers {
         self.finish(policy, worker, answer)
     }
 
-    /// Somebody who waits for work; one that was killed meanwhile is found out when it gets some.
+    /// A worker that waits for work; one that was killed meanwhile is found out when it gets some.
     fn take_spare(&self, policy: &Policy) -> Option<WorkerHandle> {
         let mut spare = self.lock();
         let spare = spare.get_mut(policy)?;
@@ -418,7 +418,7 @@ pub enum CallProgress {
     Done(Done),
     /// The worker has it and needs longer; so long it may take.
     Waiting(WorkerHandle, Duration),
-    /// There was nobody who could have made it, and nothing was done.
+    /// No worker could be had for it, and nothing was done.
     NotYet,
 }
 

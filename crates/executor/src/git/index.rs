@@ -10,11 +10,11 @@ type Entry = (String, String, u8);
 
 /// By path.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Listing(BTreeMap<Vec<u8>, Vec<Entry>>);
+pub struct IndexListing(BTreeMap<Vec<u8>, Vec<Entry>>);
 
 const GITLINK: &str = "160000";
 
-impl Listing {
+impl IndexListing {
     /// Reads what `git ls-files --stage -z` says. Refused as a whole if one entry is not as git would make it.
     pub fn read(text: &[u8]) -> Result<Self, String> {
         let mut listing = Self::default();
@@ -102,10 +102,10 @@ fn is_repository(entries: Option<&Vec<Entry>>) -> bool {
 /// What came of bringing two listings together.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    pub outside: Listing,
-    pub inside: Listing,
+    pub outside: IndexListing,
+    pub inside: IndexListing,
     /// What both have in common from now on.
-    pub common: Listing,
+    pub common: IndexListing,
     /// Paths that both changed.
     pub conflicts: Vec<String>,
     /// Nested repositories that only the inner side has.
@@ -116,12 +116,12 @@ pub struct Merged {
 mod tests {
     use super::*;
 
-    fn listing(entries: &[(&str, &str, u8, &str)]) -> Listing {
+    fn listing(entries: &[(&str, &str, u8, &str)]) -> IndexListing {
         let text: Vec<u8> = entries
             .iter()
             .flat_map(|(mode, oid, stage, path)| format!("{mode} {} {stage}\t{path}\0", oid.repeat(40)).into_bytes())
             .collect();
-        Listing::read(&text).unwrap()
+        IndexListing::read(&text).unwrap()
     }
 
     #[test]
@@ -150,26 +150,26 @@ mod tests {
         let common = listing(&[file("1", "a"), file("1", "b"), file("1", "c"), file("1", "both")]);
         let outside = listing(&[file("2", "a"), file("1", "b"), file("1", "c"), file("2", "both"), file("5", "users")]);
         let inside = listing(&[file("1", "a"), file("3", "b"), file("4", "both"), ("160000", "6", 0, "sub")]);
-        let merged = Listing::merge(&common, &outside, &inside);
+        let merged = IndexListing::merge(&common, &outside, &inside);
         assert_eq!(merged.outside, listing(&[file("2", "a"), file("3", "b"), file("2", "both"), file("5", "users")]));
         let expected = [file("2", "a"), file("3", "b"), file("4", "both"), ("160000", "6", 0, "sub"), file("5", "users")];
         assert_eq!(merged.inside, listing(&expected));
         assert_eq!(merged.common, listing(&[file("2", "a"), file("3", "b"), file("1", "both"), file("5", "users")]));
         assert_eq!((merged.conflicts, merged.repositories), (vec!["both".to_owned()], vec!["sub".to_owned()]));
-        assert_eq!(Listing::read(&outside.text()).unwrap(), outside);
+        assert_eq!(IndexListing::read(&outside.text()).unwrap(), outside);
         // One that the user has moves like any other entry.
         let (old, new) = (listing(&[("160000", "1", 0, "sub")]), listing(&[("160000", "2", 0, "sub")]));
-        assert_eq!(Listing::merge(&old, &old, &new).outside, new);
+        assert_eq!(IndexListing::merge(&old, &old, &new).outside, new);
     }
 
     #[test]
     fn entries_that_lead_out_are_refused() {
         for path in [".git/hooks/x", "../x", "/x", "a/../b", "a/.GIT/b"] {
-            assert!(Listing::read(format!("100644 {} 0\t{path}\0", "1".repeat(40)).as_bytes()).is_err(), "{path}");
+            assert!(IndexListing::read(format!("100644 {} 0\t{path}\0", "1".repeat(40)).as_bytes()).is_err(), "{path}");
         }
         for record in ["040000 1 0\tx\0", "x\0", "100644 zz 0\tx\0"] {
-            assert!(Listing::read(record.as_bytes()).is_err());
+            assert!(IndexListing::read(record.as_bytes()).is_err());
         }
-        assert!(Listing::read(format!("100644 {} 4\tx\0", "1".repeat(40)).as_bytes()).is_err());
+        assert!(IndexListing::read(format!("100644 {} 4\tx\0", "1".repeat(40)).as_bytes()).is_err());
     }
 }

@@ -9,12 +9,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use outpost_sandbox::policy::{PathAccess, Substitute};
+use outpost_sandbox::remove_tree;
 use serde::{Deserialize, Serialize};
 
 use super::gitdir::{Gitdir, Refs};
 use super::layer::{Copying, Format, LFS, OBJECTS};
 use super::lfs;
-use super::stamp::{Stamp, Stamps, worktrees};
+use super::stamp::{GitStamp, Stamps, worktrees};
 use super::sync::unfinished;
 
 /// A repository and its layer.
@@ -31,13 +32,13 @@ pub struct Repository {
     objects: Mutex<BTreeMap<String, PathBuf>>,
     /// Where the machine's files of git-lfs are, of each part that had any at the beginning.
     lfs: BTreeMap<String, PathBuf>,
-    pub known: tokio::sync::Mutex<Known>,
+    pub known: tokio::sync::Mutex<KnownRepository>,
 }
 
 /// What both sides had in common.
 #[derive(Default, Serialize, Deserialize)]
-pub struct Known {
-    pub units: BTreeMap<String, Unit>,
+pub struct KnownRepository {
+    pub units: BTreeMap<String, RepositoryUnit>,
     #[serde(skip)]
     pub outside: Stamps,
     #[serde(skip)]
@@ -49,7 +50,7 @@ pub struct Known {
 
 /// The same for one part that is a repository by itself.
 #[derive(Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unit {
+pub struct RepositoryUnit {
     pub refs: Refs,
     /// By working tree; the first one has no name.
     pub heads: BTreeMap<String, String>,
@@ -58,17 +59,17 @@ pub struct Unit {
     pub stashes: Vec<String>,
     /// What the files were when they were last compared: outside, inside.
     #[serde(skip)]
-    pub indexes: BTreeMap<String, (Option<Stamp>, Option<Stamp>)>,
+    pub indexes: BTreeMap<String, (Option<GitStamp>, Option<GitStamp>)>,
 }
 
 /// Why a repository has no layer.
 #[derive(Debug)]
-pub enum Refused {
+pub enum RepositoryRefused {
     Reftable,
     Copy(io::Error),
 }
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for RepositoryRefused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Reftable => f.write_str("its refs are kept in a reftable, which cannot be carried over"),
@@ -79,14 +80,14 @@ impl std::fmt::Display for Refused {
 
 impl Repository {
     /// Makes the layer of a gitdir, or takes up the one that an earlier start left in `own`.
-    pub fn open(gitdir: &Path, own: PathBuf) -> Result<Self, Refused> {
+    pub fn open(gitdir: &Path, own: PathBuf) -> Result<Self, RepositoryRefused> {
         if Format::of(gitdir).has_reftable {
-            return Err(Refused::Reftable);
+            return Err(RepositoryRefused::Reftable);
         }
         let place = if gitdir.exists() { gitdir } else { gitdir.parent().unwrap_or(gitdir) };
-        let metadata = place.metadata().map_err(Refused::Copy)?;
+        let metadata = place.metadata().map_err(RepositoryRefused::Copy)?;
         let owner = (metadata.uid(), metadata.gid());
-        let made = |own: PathBuf, layer: PathBuf, units: Vec<String>, known: Known| {
+        let made = |own: PathBuf, layer: PathBuf, units: Vec<String>, known: KnownRepository| {
             let (gitdir, known) = (gitdir.to_owned(), tokio::sync::Mutex::new(known));
             let lfs =
                 units.iter().filter_map(|unit| Some((unit.clone(), lfs_of(&joined(&gitdir, unit), &joined(&layer, unit))?))).collect();
@@ -96,17 +97,17 @@ impl Repository {
             let layer = own.join("layer");
             return Ok(made(own, layer, units, known));
         }
-        let _ = fs::remove_dir_all(&own);
-        DirBuilder::new().recursive(true).mode(0o700).create(&own).map_err(Refused::Copy)?;
-        let layer = own.canonicalize().map_err(Refused::Copy)?.join("layer");
+        let _ = remove_tree(&own);
+        DirBuilder::new().recursive(true).mode(0o700).create(&own).map_err(RepositoryRefused::Copy)?;
+        let layer = own.canonicalize().map_err(RepositoryRefused::Copy)?.join("layer");
         // What changes meanwhile is carried over with the next command.
         let began = SystemTime::now();
-        let units = Copying::new(owner).run(gitdir, &layer).map_err(Refused::Copy)?;
-        let mut known = Known::default();
+        let units = Copying::new(owner).run(gitdir, &layer).map_err(RepositoryRefused::Copy)?;
+        let mut known = KnownRepository::default();
         for unit in &units {
-            let mut common = in_common(&joined(&layer, unit), &own, unit).map_err(Refused::Copy)?;
+            let mut common = in_common(&joined(&layer, unit), &own, unit).map_err(RepositoryRefused::Copy)?;
             for tree in common.heads.keys().cloned().collect::<Vec<_>>() {
-                let place = |top: &Path| Stamp::of(&joined(&joined(top, unit), &tree_path(&tree)).join("index"));
+                let place = |top: &Path| GitStamp::of(&joined(&joined(top, unit), &tree_path(&tree)).join("index"));
                 let (outside, inside) = (place(gitdir), place(&layer));
                 if outside.is_none_or(|stamp| stamp.is_older_than(began)) {
                     common.indexes.insert(tree, (outside, inside));
@@ -116,8 +117,8 @@ impl Repository {
         }
         known.outside = Stamps::taken_at(began, gitdir, &units, false);
         known.inside = Stamps::take(&layer, &units, true);
-        let repository = made(own, layer, units, Known::default());
-        repository.write_down(&known).map_err(Refused::Copy)?;
+        let repository = made(own, layer, units, KnownRepository::default());
+        repository.write_down(&known).map_err(RepositoryRefused::Copy)?;
         Ok(Self { known: tokio::sync::Mutex::new(known), ..repository })
     }
 
@@ -145,7 +146,7 @@ impl Repository {
     }
 
     /// Keeps what both sides have in common for a later start.
-    pub fn write_down(&self, known: &Known) -> io::Result<()> {
+    pub fn write_down(&self, known: &KnownRepository) -> io::Result<()> {
         let text = serde_json::to_vec(known)?;
         fs::write(self.own.join("known.new"), text)?;
         fs::rename(self.own.join("known.new"), self.own.join("known"))
@@ -186,8 +187,8 @@ pub fn has_unfinished_work(own: &Path) -> bool {
     earlier(own).is_some_and(|(units, _)| units.iter().any(has))
 }
 
-fn earlier(own: &Path) -> Option<(Vec<String>, Known)> {
-    let known: Known = serde_json::from_slice(&fs::read(own.join("known")).ok()?).ok()?;
+fn earlier(own: &Path) -> Option<(Vec<String>, KnownRepository)> {
+    let known: KnownRepository = serde_json::from_slice(&fs::read(own.join("known")).ok()?).ok()?;
     let layer = Gitdir::open(&own.join("layer")).ok()?;
     // One of another version has no place for what is mounted in it.
     if !layer.has(OBJECTS) {
@@ -197,8 +198,8 @@ fn earlier(own: &Path) -> Option<(Vec<String>, Known)> {
 }
 
 /// What a layer that was just copied has in common with its repository: everything.
-fn in_common(layer: &Path, own: &Path, unit: &str) -> io::Result<Unit> {
-    let mut common = Unit::default();
+fn in_common(layer: &Path, own: &Path, unit: &str) -> io::Result<RepositoryUnit> {
+    let mut common = RepositoryUnit::default();
     let top = Gitdir::open(layer)?;
     common.refs = top.refs()?;
     for tree in std::iter::once(String::new()).chain(worktrees(layer)) {

@@ -12,14 +12,14 @@ const MAX_DIRECTORIES: usize = 2048;
 
 /// By what a file is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
+pub struct GitStamp {
     device: u64,
     inode: u64,
     size: u64,
     changed: Duration,
 }
 
-impl Stamp {
+impl GitStamp {
     pub fn of(path: &Path) -> Option<Self> {
         let metadata = path.symlink_metadata().ok()?;
         let seconds = u64::try_from(metadata.ctime()).ok()?;
@@ -41,7 +41,7 @@ impl Stamp {
 /// What a gitdir was like.
 #[derive(Debug, Default)]
 pub struct Stamps {
-    seen: Vec<(PathBuf, Option<Stamp>)>,
+    seen: Vec<(PathBuf, Option<GitStamp>)>,
     is_settled: bool,
 }
 
@@ -56,7 +56,7 @@ impl Stamps {
         let now = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut seen = Vec::new();
         let mut see = |path: PathBuf| {
-            let stamp = Stamp::of(&path);
+            let stamp = GitStamp::of(&path);
             seen.push((path, stamp));
         };
         let mut is_complete = true;
@@ -91,7 +91,7 @@ impl Stamps {
 
     /// Whether nothing has changed since, for sure.
     pub fn are_current(&self) -> bool {
-        self.is_settled && self.seen.iter().all(|(path, stamp)| Stamp::of(path) == *stamp)
+        self.is_settled && self.seen.iter().all(|(path, stamp)| GitStamp::of(path) == *stamp)
     }
 }
 

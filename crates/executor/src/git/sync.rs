@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::gitdir::{Gitdir, Head, Refs};
-use super::index::{Listing, Merged};
+use super::index::{IndexListing, Merged};
 use super::lfs;
 use super::names;
-use super::repository::{Known, Repository, Unit, joined, tree_path};
+use super::repository::{KnownRepository, Repository, RepositoryUnit, joined, tree_path};
 use super::run::{self, Inside, Outside};
-use super::stamp::{Stamp, Stamps, worktrees};
+use super::stamp::{GitStamp, Stamps, worktrees};
 use super::stash;
 
 /// Files that are there while something is unfinished.
@@ -56,10 +56,10 @@ struct Changes {
 /// The index of one working tree, on both sides.
 struct IndexChange {
     tree: String,
-    outside: Listing,
-    inside: Listing,
+    outside: IndexListing,
+    inside: IndexListing,
     merged: Merged,
-    stamp: Option<Stamp>,
+    stamp: Option<GitStamp>,
 }
 
 /// One part while it is compared.
@@ -104,14 +104,14 @@ impl Comparing<'_> {
     }
 
     /// What was not said before.
-    fn new_to_say(self, known: &mut Known) -> Vec<String> {
+    fn new_to_say(self, known: &mut KnownRepository) -> Vec<String> {
         let now: BTreeSet<String> = self.notices.iter().cloned().collect();
         let new = self.notices.into_iter().filter(|notice| !known.said.contains(notice)).collect();
         known.said = now;
         new
     }
 
-    async fn part(&mut self, unit: &str, known: Unit) -> Result<Unit, String> {
+    async fn part(&mut self, unit: &str, known: RepositoryUnit) -> Result<RepositoryUnit, String> {
         let repository = self.repository;
         let (at, copy) = (joined(&repository.gitdir, unit), joined(&repository.layer, unit));
         let layer = Gitdir::open(&copy).map_err(|error| format!("its layer cannot be read: {error}"))?;
@@ -145,7 +145,7 @@ impl Comparing<'_> {
     }
 
     /// Keeps what `git stash` put away inside under refs of ours, as many as there are.
-    async fn keep_stashes(&mut self, part: &Part<'_>, known: &mut Unit) {
+    async fn keep_stashes(&mut self, part: &Part<'_>, known: &mut RepositoryUnit) {
         let now = stash::list(&part.layer);
         if now == known.stashes {
             return;
@@ -215,7 +215,7 @@ impl Comparing<'_> {
         Gitdir::open(at).map(Some).map_err(|error| error.to_string())
     }
 
-    async fn carry_over(&mut self, part: &Part<'_>, mut known: Unit) -> Result<Unit, String> {
+    async fn carry_over(&mut self, part: &Part<'_>, mut known: RepositoryUnit) -> Result<RepositoryUnit, String> {
         let fault = |error: std::io::Error| error.to_string();
         let (outside, inside) = (part.real.refs().map_err(fault)?, part.layer.refs().map_err(fault)?);
         let has_branch = |refs: &Refs| refs.keys().any(|name| name.starts_with("refs/heads/"));
@@ -401,7 +401,7 @@ impl Comparing<'_> {
     }
 
     /// Carries over the `HEAD` of a working tree. Returns the branch that it is on inside.
-    async fn head(&mut self, part: &Part<'_>, tree: &str, known: &mut Unit, kept: &BTreeSet<String>) -> Option<String> {
+    async fn head(&mut self, part: &Part<'_>, tree: &str, known: &mut RepositoryUnit, kept: &BTreeSet<String>) -> Option<String> {
         let repository = self.repository;
         let place = joined(&joined(&repository.gitdir, part.unit), &tree_path(tree));
         let copy = joined(&joined(&repository.layer, part.unit), &tree_path(tree));
@@ -460,39 +460,41 @@ impl Comparing<'_> {
     }
 
     /// Whether the index of a working tree has to be carried over, and where to.
-    async fn index(&mut self, part: &Part<'_>, tree: &str, known: &mut Unit) -> Result<Option<IndexChange>, String> {
+    async fn index(&mut self, part: &Part<'_>, tree: &str, known: &mut RepositoryUnit) -> Result<Option<IndexChange>, String> {
         let repository = self.repository;
         let place = joined(&joined(&repository.gitdir, part.unit), &tree_path(tree));
         let copy = joined(&joined(&repository.layer, part.unit), &tree_path(tree));
-        let now = (Stamp::of(&place.join("index")), Stamp::of(&copy.join("index")));
+        let now = (GitStamp::of(&place.join("index")), GitStamp::of(&copy.join("index")));
         let is_unfinished = part.unfinished.iter().any(|(other, _)| other == tree);
         if known.indexes.get(tree) == Some(&now) || is_unfinished {
             return Ok(None);
         }
-        let listed = async |bytes: Vec<u8>| -> Result<Listing, String> {
+        let listed = async |bytes: Vec<u8>| -> Result<IndexListing, String> {
             if bytes.is_empty() {
-                return Ok(Listing::default());
+                return Ok(IndexListing::default());
             }
             let aside = part.outside.aside("index-read", &bytes).map_err(|error| error.to_string())?;
-            Listing::read(&part.outside.run_on(&aside, &["ls-files", "--stage", "-z"], Vec::new()).await?)
+            IndexListing::read(&part.outside.run_on(&aside, &["ls-files", "--stage", "-z"], Vec::new()).await?)
         };
         let base = repository.base_index(part.unit, tree);
         let common = match std::fs::read(base.with_extension("list")) {
-            Ok(text) => Listing::read(&text)?,
+            Ok(text) => IndexListing::read(&text)?,
             Err(_) => listed(std::fs::read(&base).unwrap_or_default()).await?,
         };
         let outside = listed(std::fs::read(place.join("index")).unwrap_or_default()).await?;
         let inside = match now.1 {
-            Some(_) => match self.inside.run(&place, &["ls-files", "--stage", "-z"], &[]).await.and_then(|text| Listing::read(&text)) {
-                Ok(listing) => listing,
-                Err(why) => {
-                    self.notices.push(format!("git: what is staged in the sandbox was not carried over: {why}"));
-                    return Ok(None);
+            Some(_) => {
+                match self.inside.run(&place, &["ls-files", "--stage", "-z"], &[]).await.and_then(|text| IndexListing::read(&text)) {
+                    Ok(listing) => listing,
+                    Err(why) => {
+                        self.notices.push(format!("git: what is staged in the sandbox was not carried over: {why}"));
+                        return Ok(None);
+                    }
                 }
-            },
-            None => Listing::default(),
+            }
+            None => IndexListing::default(),
         };
-        let merged = Listing::merge(&common, &outside, &inside);
+        let merged = IndexListing::merge(&common, &outside, &inside);
         for nested in &merged.repositories {
             self.notices.push(format!(
                 "git: the repository `{nested}` inside the working tree was added in the sandbox; the index outside does not list it, because git would then run what its configuration names: \
@@ -508,7 +510,7 @@ impl Comparing<'_> {
         Ok(Some(IndexChange { tree: tree.to_owned(), outside, inside, merged, stamp: now.0 }))
     }
 
-    async fn index_over(&mut self, part: &Part<'_>, change: &IndexChange, known: &mut Unit) {
+    async fn index_over(&mut self, part: &Part<'_>, change: &IndexChange, known: &mut RepositoryUnit) {
         let repository = self.repository;
         let place = joined(&joined(&repository.gitdir, part.unit), &tree_path(&change.tree));
         let arguments = ["update-index", "-z", "--index-info"];
@@ -523,7 +525,7 @@ impl Comparing<'_> {
                 part.outside.run_on(&aside, &arguments, out).await?;
                 let bytes = std::fs::read(&aside).map_err(|error| error.to_string())?;
                 let real = Gitdir::open(&place).map_err(|error| error.to_string())?;
-                let is_same = || Stamp::of(&place.join("index")) == change.stamp;
+                let is_same = || GitStamp::of(&place.join("index")) == change.stamp;
                 real.replace_when_free("index", &bytes, repository.owner, is_same).await.map_err(|error| error.to_string())?;
             }
             if !into.is_empty() {
@@ -535,7 +537,7 @@ impl Comparing<'_> {
         match done.await {
             Ok(()) => {
                 let copy = joined(&joined(&repository.layer, part.unit), &tree_path(&change.tree));
-                known.indexes.insert(change.tree.clone(), (Stamp::of(&place.join("index")), Stamp::of(&copy.join("index"))));
+                known.indexes.insert(change.tree.clone(), (GitStamp::of(&place.join("index")), GitStamp::of(&copy.join("index"))));
             }
             Err(why) => self.failed(format!("git: what is staged was not carried over: {why}")),
         }
@@ -543,14 +545,14 @@ impl Comparing<'_> {
 }
 
 /// Whether both sides are what they were when they were last compared, for sure.
-fn is_same(at: &Path, copy: &Path, known: &Unit) -> bool {
+fn is_same(at: &Path, copy: &Path, known: &RepositoryUnit) -> bool {
     let (Ok(real), Ok(layer)) = (Gitdir::open(at), Gitdir::open(copy)) else { return false };
     let (Ok(outside), Ok(inside)) = (real.refs(), layer.refs()) else { return false };
     let changes = compare(&known.refs, &outside, &inside, false);
     let is_tree_same = |tree: String| {
         let (place, copy) = (joined(at, &tree_path(&tree)), joined(copy, &tree_path(&tree)));
         let head = |place: &Path| Gitdir::open(place).ok().and_then(|place| place.head()).map(|head| head.text());
-        let indexes = (Stamp::of(&place.join("index")), Stamp::of(&copy.join("index")));
+        let indexes = (GitStamp::of(&place.join("index")), GitStamp::of(&copy.join("index")));
         let common = known.heads.get(&tree);
         head(&place).as_ref() == common && head(&copy).as_ref() == common && known.indexes.get(&tree) == Some(&indexes)
     };

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::find::is_repository;
-use super::stamp::Stamp;
+use super::stamp::GitStamp;
 
 /// So many directories are looked at.
 const MAX_DIRECTORIES: usize = 20_000;
@@ -45,10 +45,10 @@ const RUN_IN: &[(&str, &[&str])] = &[
 /// One working tree.
 #[derive(Default)]
 pub struct Tree {
-    directories: BTreeMap<PathBuf, Option<Stamp>>,
-    attributes: BTreeMap<PathBuf, Option<Stamp>>,
+    directories: BTreeMap<PathBuf, Option<GitStamp>>,
+    attributes: BTreeMap<PathBuf, Option<GitStamp>>,
     /// Files that settings lead to, with the setting.
-    named: BTreeMap<PathBuf, (String, Option<Stamp>)>,
+    named: BTreeMap<PathBuf, (String, Option<GitStamp>)>,
     /// Names of drivers that the user has: `filter=lfs`.
     drivers: BTreeSet<String>,
     found: BTreeSet<PathBuf>,
@@ -93,9 +93,9 @@ impl Tree {
                 let says = format!("{key} = {value}");
                 // A directory of hooks: each of them, and those that come.
                 for entry in fs::read_dir(&path).into_iter().flatten().flatten().take(256) {
-                    self.named.insert(entry.path(), (says.clone(), Stamp::of(&entry.path())));
+                    self.named.insert(entry.path(), (says.clone(), GitStamp::of(&entry.path())));
                 }
-                let stamp = Stamp::of(&path);
+                let stamp = GitStamp::of(&path);
                 self.named.insert(path, (says, stamp));
             }
         }
@@ -109,7 +109,7 @@ impl Tree {
                 self.is_full = true;
                 return;
             }
-            self.directories.insert(directory.clone(), Stamp::of(&directory));
+            self.directories.insert(directory.clone(), GitStamp::of(&directory));
             let shown = |path: &Path| path.strip_prefix(root).unwrap_or(path).display().to_string().escape_debug().to_string();
             if directory != root && is_repository(&directory) && self.found.insert(directory.clone()) {
                 notices.push(format!(
@@ -138,7 +138,7 @@ impl Tree {
     }
 
     fn attributes_at(&mut self, path: PathBuf, root: &Path, notices: &mut Vec<String>) {
-        let stamp = Stamp::of(&path);
+        let stamp = GitStamp::of(&path);
         if self.attributes.get(&path) == Some(&stamp) {
             return;
         }
@@ -157,7 +157,7 @@ impl Tree {
     pub fn look_again(&mut self, root: &Path) -> Vec<String> {
         let mut notices = Vec::new();
         let changed: Vec<PathBuf> =
-            self.directories.iter().filter(|(path, stamp)| Stamp::of(path) != **stamp).map(|(path, _)| path.clone()).collect();
+            self.directories.iter().filter(|(path, stamp)| GitStamp::of(path) != **stamp).map(|(path, _)| path.clone()).collect();
         for directory in changed {
             if directory.is_dir() {
                 self.look(directory, root, &mut notices);
@@ -170,7 +170,7 @@ impl Tree {
             self.attributes_at(path, root, &mut notices);
         }
         for (path, (says, stamp)) in &mut self.named {
-            let now = Stamp::of(path);
+            let now = GitStamp::of(path);
             if now != *stamp {
                 *stamp = now;
                 let shown = path.strip_prefix(root).unwrap_or(path).display().to_string().escape_debug().to_string();

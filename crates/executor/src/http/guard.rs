@@ -100,7 +100,7 @@ impl Place {
         match address.octets() {
             [0, ..] => Self::Unspecified,
             [127, ..] => Self::Loopback,
-            // Carrier-grade translation is somebody's inside, too.
+            // Addresses of carrier-grade translation are private, too.
             [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Self::Private,
             [169, 254, ..] => Self::LinkLocal,
             [224..=239, ..] => Self::Multicast,
@@ -193,7 +193,7 @@ impl HttpGuard {
         Err(Denied { host: host.to_owned(), address, place, hint })
     }
 
-    /// Looks at a URL that holds an address, which nobody resolves. Names are looked at when they are resolved.
+    /// Looks at a URL that holds an address, which is not resolved. Names are looked at when they are resolved.
     pub fn check_url(&self, url: &Url) -> Result<(), Denied> {
         let host = url.host_str().unwrap_or_default();
         match host.trim_start_matches('[').trim_end_matches(']').parse() {

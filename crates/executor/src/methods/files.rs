@@ -94,7 +94,7 @@ pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> 
 
 /// A file call whose turn it is.
 pub struct FileCall<'a> {
-    /// Held until the call is over. One that may take for ever holds up nobody.
+    /// Held until the call is over. One that may take for ever holds up no other.
     turn: Option<tokio::sync::MutexGuard<'a, ()>>,
 }
 

@@ -85,9 +85,9 @@ async fn start(connection: &ExecutorConnection, params: StartParams) -> Result<S
 enum Pace {
     /// It is over at once.
     Quick,
-    /// A sandbox is made by looking at many files, and what runs in one can stop whoever starts the next program there.
+    /// A sandbox is made by looking at many files, and what runs in one can stop the task that starts the next program there.
     Slow,
-    /// It is on a mount that may hang. That is nobody's doing, and holds up no other start.
+    /// It is on a mount that may hang. No client causes that, and it holds up no other start.
     Hanging,
 }
 
@@ -128,7 +128,7 @@ async fn read(connection: &ExecutorConnection, params: ReadParams) -> Result<Rea
         wait: Duration::from_millis(params.wait_ms.unwrap_or(0)),
         with_gaps: attachment.with_gaps(),
     };
-    // Whoever lost the session must not get its output any more.
+    // A connection that lost the session must not get its output any more.
     let read = async {
         let answer = process.read(&request).await;
         if answer.chunks.is_empty() || connection.has_room() {

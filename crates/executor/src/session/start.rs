@@ -16,7 +16,7 @@ use crate::{fault, variables};
 /// What others see of it meanwhile.
 pub struct Starting {
     fingerprint: String,
-    /// Somebody wants no process any more.
+    /// The process is not wanted any more.
     ended: CancellationToken,
     /// It runs, or will not.
     over: CancellationToken,
@@ -95,7 +95,7 @@ fn sandbox_type(policy: &Policy) -> SandboxType {
 }
 
 impl StartPermit {
-    /// Does what has to be done before; cut short when nobody wants the process any more.
+    /// Does what has to be done before; cut short when the process is not wanted any more.
     pub async fn prepare<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
         self.starting.ended.run_until_cancelled(work).await.unwrap_or_else(|| Err(self.ended()))
     }

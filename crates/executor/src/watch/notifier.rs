@@ -10,7 +10,7 @@ use crate::fault;
 
 pub struct Notifier {
     watcher: RecommendedWatcher,
-    /// What somebody wants to hear about; a path may be wanted more than once.
+    /// What a client wants to hear about; a path may be wanted more than once.
     wanted: Vec<WatchDemand>,
 }
 
@@ -49,7 +49,7 @@ impl Notifier {
         })
     }
 
-    /// No longer tells about a path, unless somebody else wants it.
+    /// No longer tells about a path, unless another client wants it.
     pub fn remove(&mut self, unwanted: &WatchDemand) -> Option<Gap> {
         let index = self.wanted.iter().position(|wanted| wanted == unwanted)?;
         self.wanted.swap_remove(index);

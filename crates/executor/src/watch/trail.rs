@@ -14,7 +14,7 @@ use rustix::io::Errno;
 /// As many links as the system itself would follow.
 const MAX_LINKS: usize = 40;
 
-/// Filesystems on which things change without anybody being told: those that the kernel makes up, and those of other
+/// Filesystems on which things change without a notification: those that the kernel makes up, and those of other
 /// machines. The numbers are those of statfs(2).
 const UNTOLD: [u64; 17] = [
     0x9fa0,      // proc

@@ -18,7 +18,7 @@ use super::client::McpConnection;
 use super::declaration::{Cwd, DeclarationOrigin, McpTransport, ServerDeclaration};
 use super::layers::{self, ServerLayer};
 use super::machine::{Machine, MachineQuery, Said};
-use super::offer::{Listing, ServerTool, fitting};
+use super::offer::{ServerListing, ServerTool, fitting};
 use super::pool::{Ready, ServerLease, ServerPlace, ServerState, ServerWay, WantedServer};
 use super::requirements::Requirements;
 use super::{Declared, Mcp, McpError};
@@ -77,7 +77,7 @@ pub struct BoundServer {
     /// Why it is not ready.
     pub problem: Option<String>,
     pub tools: Vec<BoundTool>,
-    pub listing: Arc<Listing>,
+    pub listing: Arc<ServerListing>,
     /// Whether a token is sent with each request.
     pub has_token: bool,
     pub(crate) tool_timeout: Duration,

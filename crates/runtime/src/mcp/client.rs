@@ -27,9 +27,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::elicitation::{Asking, Elicitation, ElicitationAnswer, ElicitationListener, ProgressNote};
+use super::elicitation::{Elicitation, ElicitationAnswer, ElicitationListener, PendingElicitation, ProgressNote};
 use super::http::EnvironmentHttp;
-use super::offer::{Listing, ToolRequest, ToolResult, usable};
+use super::offer::{ServerListing, ToolRequest, ToolResult, usable};
 use super::stdio::StdioServer;
 use super::{McpError, McpLimits, lock};
 
@@ -62,7 +62,7 @@ pub(crate) struct McpConnection {
     peer: Peer<RoleClient>,
     calls: Arc<Calls>,
     stdio: Option<StdioServer>,
-    listing: Mutex<Arc<Listing>>,
+    listing: Mutex<Arc<ServerListing>>,
     stop: Mutex<Option<RunningServiceCancellationToken>>,
     ended: watch::Receiver<bool>,
 }
@@ -316,7 +316,7 @@ impl McpConnection {
     }
 
     /// What the server offers; asked for again if the server said that it has changed.
-    pub async fn listing(&self) -> Arc<Listing> {
+    pub async fn listing(&self) -> Arc<ServerListing> {
         if self.calls.stale.swap(false, Ordering::Relaxed)
             && let Err(error) = tokio::time::timeout(Duration::from_secs(10), self.list()).await.unwrap_or(Ok(()))
         {
@@ -327,7 +327,7 @@ impl McpConnection {
 
     async fn list(&self) -> Result<(), McpError> {
         let peer = self.peer.peer_info();
-        let mut listing = Listing::default();
+        let mut listing = ServerListing::default();
         if let Some(peer) = &peer {
             listing.has_resources = peer.capabilities.resources.is_some();
             listing.info = serde_json::to_value(&**peer).ok().map(|info| info["serverInfo"].clone()).filter(|info| !info.is_null());
@@ -472,7 +472,7 @@ impl McpConnection {
     ) -> Option<Result<ServerResult, ServiceError>> {
         let mut deadline = Instant::now() + timeout;
         let mut waiting: VecDeque<(Value, oneshot::Sender<ElicitationAnswer>)> = VecDeque::new();
-        let mut asking: Option<(Asking, oneshot::Sender<ElicitationAnswer>, Instant)> = None;
+        let mut asking: Option<(PendingElicitation, oneshot::Sender<ElicitationAnswer>, Instant)> = None;
         loop {
             if asking.is_none()
                 && let Some((request, reply)) = waiting.pop_front()

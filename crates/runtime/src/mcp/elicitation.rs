@@ -30,7 +30,7 @@ pub struct ProgressNote {
     pub message: Option<String>,
 }
 
-pub type Asking = Pin<Box<dyn Future<Output = ElicitationAnswer> + Send>>;
+pub type PendingElicitation = Pin<Box<dyn Future<Output = ElicitationAnswer> + Send>>;
 
 /// The caller that waits for a call.
 pub trait ElicitationListener: Send + Sync {
@@ -39,7 +39,7 @@ pub trait ElicitationListener: Send + Sync {
 
     fn progress(&self, note: ProgressNote);
 
-    fn ask(&self, question: Elicitation) -> Asking;
+    fn ask(&self, question: Elicitation) -> PendingElicitation;
 }
 
 /// There is no user to ask.
@@ -52,7 +52,7 @@ impl ElicitationListener for NoUser {
 
     fn progress(&self, _note: ProgressNote) {}
 
-    fn ask(&self, _question: Elicitation) -> Asking {
+    fn ask(&self, _question: Elicitation) -> PendingElicitation {
         Box::pin(std::future::ready(ElicitationAnswer::Cancelled))
     }
 }

@@ -78,7 +78,7 @@ pub(super) fn fitting<'a>(tools: impl Iterator<Item = &'a ServerTool>, mut room:
 
 /// What a server offers.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Listing {
+pub struct ServerListing {
     pub tools: Vec<ServerTool>,
     /// Why some of what it lists is not offered.
     pub left_out: Vec<String>,

@@ -20,7 +20,7 @@ use crate::feed::ThreadFeed;
 use crate::live::ThreadEvent;
 use crate::mcp::binding::BoundServer;
 use crate::mcp::client::McpConnection;
-use crate::mcp::elicitation::{Asking, Elicitation, ElicitationAnswer, ElicitationListener, ProgressNote};
+use crate::mcp::elicitation::{Elicitation, ElicitationAnswer, ElicitationListener, PendingElicitation, ProgressNote};
 use crate::mcp::offer::{ServerTool, ToolRequest};
 use crate::mcp::{Binding, McpEvent};
 use crate::model::{ToolInput, ToolSpec};
@@ -275,7 +275,7 @@ impl ElicitationListener for ThreadListener {
         self.feed.publish(ThreadEvent::Mcp(McpEvent::Progress { call: self.call.to_string(), progress, total, message }), weight);
     }
 
-    fn ask(&self, question: Elicitation) -> Asking {
+    fn ask(&self, question: Elicitation) -> PendingElicitation {
         let (reply, answer) = oneshot::channel();
         let detail = json!({"callId": self.call, "server": question.server, "request": question.request});
         let asked = CallQuestion { call: self.call.clone(), environment: self.environment.clone(), detail, reply };

@@ -1,6 +1,6 @@
 //! What an environment's own entry leaves of a step's policy: of its sandbox, of what is granted, and of when the user is asked.
 
-use outpost_environment::{Asking, Environment, Fence, Narrowing};
+use outpost_environment::{Environment, Fence, NarrowedApproval, Narrowing};
 use outpost_wire::PathUri;
 
 use super::StepTools;
@@ -13,9 +13,9 @@ use crate::rules::RulesVerdict;
 /// When the user is asked there, as the environment's entry says.
 pub(crate) fn approval(handle: &Environment) -> Option<ApprovalPolicy> {
     handle.narrowing().approval_policy.map(|asking| match asking {
-        Asking::Untrusted => ApprovalPolicy::Untrusted,
-        Asking::OnRequest => ApprovalPolicy::OnRequest,
-        Asking::Never => ApprovalPolicy::Never,
+        NarrowedApproval::Untrusted => ApprovalPolicy::Untrusted,
+        NarrowedApproval::OnRequest => ApprovalPolicy::OnRequest,
+        NarrowedApproval::Never => ApprovalPolicy::Never,
     })
 }
 

@@ -1,7 +1,7 @@
 //! Where groups may be made: which groups of this machine are ours to divide.
 //!
 //! A group of the second version can only be divided among children while no process is in it, so ours are moved into a child
-//! first. With systemd, only what it left to our unit is ours; without, our own group if nobody else is in it, or the top.
+//! first. With systemd, only what it left to our unit is ours; without, our own group if no other process is in it, or the top.
 
 use std::path::{Path, PathBuf};
 

@@ -85,7 +85,7 @@ impl Fake {
         Ok(())
     }
 
-    /// Somebody tries groups; `pids` says what the tree around them still allows.
+    /// A process tries groups; `pids` says what the tree around them still allows.
     fn trial(&self, doors: &[PathBuf], look: &mut dyn FnMut()) -> Result<bool, String> {
         let mut held = false;
         for door in doors {

@@ -3,14 +3,16 @@
 //! A slot is one session's as long as its lock is held. Sessions one after the other use the same slot and find what the last one left.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, flock};
+
+use crate::tree::{directories, remove_tree};
 
 /// The file that says which workspace a directory is for.
 const OWNER: &str = "workspace";
@@ -53,7 +55,7 @@ impl Slot {
 
     /// Forgets what was written. No cell may have it mounted.
     pub fn empty(&self) -> io::Result<()> {
-        ["upper", "work"].iter().try_for_each(|name| remove(&self.path.join(name)))?;
+        ["upper", "work"].iter().try_for_each(|name| remove_tree(&self.path.join(name)))?;
         fill(&self.path)
     }
 }
@@ -128,7 +130,7 @@ impl Layers {
             }
             for slot in directories(&directory)? {
                 match lock(&slot)? {
-                    Some(_held) => remove(&slot)?,
+                    Some(_held) => remove_tree(&slot)?,
                     None => busy += 1,
                 }
             }
@@ -172,14 +174,6 @@ fn is_locked(slot: &Path) -> bool {
     File::open(slot.join(LOCK)).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
 }
 
-fn directories(path: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    Ok(entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect())
-}
-
 /// FNV-1a: two workspaces of one number are told apart by their names.
 fn fingerprint(path: &Path) -> u64 {
     path.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
@@ -201,25 +195,10 @@ pub fn size(path: &Path) -> u64 {
     bytes
 }
 
-/// Removes a tree, also where sandboxed code took its owner's rights away.
-fn remove(path: &Path) -> io::Result<()> {
-    let gone = |removed: io::Result<()>| match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    };
-    if gone(fs::remove_dir_all(path)).is_ok() {
-        return Ok(());
-    }
-    let mut left = vec![path.to_owned()];
-    while let Some(path) = left.pop() {
-        fs::set_permissions(&path, Permissions::from_mode(0o700))?;
-        left.extend(directories(&path)?);
-    }
-    gone(fs::remove_dir_all(path))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -258,7 +237,7 @@ mod tests {
         fs::create_dir_all(&closed).unwrap();
         fs::write(closed.join("x"), "").unwrap();
         for path in [&closed, closed.parent().unwrap()] {
-            fs::set_permissions(path, Permissions::from_mode(0o000)).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o000)).unwrap();
         }
         drop(slot);
         assert_eq!(layers.clear(Path::new("/w")).unwrap(), 0);

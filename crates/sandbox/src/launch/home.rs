@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::{LaunchError, Launcher, LauncherState, ProcessScope, Shared};
 use crate::cell::Cell;
-use crate::home::{Home, HomeSettings, Layers, Slot, public_files, read_without_secrets};
+use crate::home::{HomeSettings, Layers, SandboxHome, Slot, public_files, read_without_secrets};
 use crate::level::Level;
 use crate::limits::Limits;
 use crate::plan::{FileCopy, HomeLayer, SandboxUser};
@@ -105,7 +105,7 @@ impl Launcher {
     pub(super) fn try_layer(&self) -> bool {
         let settings = &self.0.settings;
         let nothing = HomeSettings { directories: Vec::new(), hidden: Vec::new(), mixed: Vec::new() };
-        let Some(known) = settings.home.clone().and_then(|home| Home::new(home, nothing).known()) else { return false };
+        let Some(known) = settings.home.clone().and_then(|home| SandboxHome::new(home, nothing).known()) else { return false };
         let (Some(scratch), Some(directory)) = (&settings.scratch, &settings.layers) else { return false };
         let workspace = scratch.join("trial");
         let view = HomeView {

@@ -1,4 +1,4 @@
-//! What programs outside take away from sandboxes while something runs in them: heard from the guards of cells, told to whoever
+//! What programs outside take away from sandboxes while something runs in them: heard from the guards of cells, told to those who
 //! wants to know, and put back where the executor has to help.
 
 use std::collections::BTreeSet;
@@ -105,7 +105,7 @@ impl Keeping {
         });
     }
 
-    /// What is missing is about to be made again as a rule, by whoever took it away.
+    /// What is missing is about to be made again as a rule, by the program that took it away.
     async fn refill(self, cell: Weak<Cell>, path: PathBuf, refilling: Arc<Mutex<BTreeSet<PathBuf>>>, after: Duration) {
         tokio::time::sleep(after).await;
         refilling.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);

@@ -40,14 +40,14 @@ use crate::policy::PathAccess;
 use crate::shares::Shares;
 use crate::sys::{self, Fork, SignalReader};
 
-/// Why a cell cannot be confined, for whoever asked for it.
+/// Why a cell cannot be confined, for the request that needs it.
 #[derive(Debug, Clone)]
-pub struct Refused {
+pub struct ConfineRefused {
     reason: String,
     cause: CellFailure,
 }
 
-impl Refused {
+impl ConfineRefused {
     /// The users of a mount cannot be mapped, which may be done in another way.
     fn users(self) -> Self {
         Self { cause: CellFailure::Users, ..self }
@@ -63,25 +63,25 @@ impl Refused {
     }
 }
 
-impl From<String> for Refused {
+impl From<String> for ConfineRefused {
     fn from(reason: String) -> Self {
         Self { reason, cause: CellFailure::Policy }
     }
 }
 
-impl From<&str> for Refused {
+impl From<&str> for ConfineRefused {
     fn from(reason: &str) -> Self {
         reason.to_owned().into()
     }
 }
 
-impl From<Refused> for String {
-    fn from(refused: Refused) -> Self {
+impl From<ConfineRefused> for String {
+    fn from(refused: ConfineRefused) -> Self {
         refused.reason
     }
 }
 
-impl Display for Refused {
+impl Display for ConfineRefused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.reason)
     }
@@ -89,11 +89,11 @@ impl Display for Refused {
 
 /// Adds what was being done to an error.
 trait During<T> {
-    fn during(self, what: impl Display) -> Result<T, Refused>;
+    fn during(self, what: impl Display) -> Result<T, ConfineRefused>;
 }
 
 impl<T, E: Display> During<T> for Result<T, E> {
-    fn during(self, what: impl Display) -> Result<T, Refused> {
+    fn during(self, what: impl Display) -> Result<T, ConfineRefused> {
         self.map_err(|error| format!("{what}: {error}").into())
     }
 }
@@ -107,7 +107,7 @@ pub struct Settled {
 
 /// Confines this process. Returns in a new process, the first of its own process table. `shared` is what earlier cells of the
 /// session made.
-pub fn confine(confinement: &Confinement, shared: Shares, ends: GuardSockets) -> Result<Settled, Refused> {
+pub fn confine(confinement: &Confinement, shared: Shares, ends: GuardSockets) -> Result<Settled, ConfineRefused> {
     if confinement.level == Level::Landlock {
         // Without mounts there is nothing to keep in place, and nothing that could be put back.
         alone(&with_matches(confinement, None)?)?;
@@ -155,7 +155,7 @@ pub fn confine(confinement: &Confinement, shared: Shares, ends: GuardSockets) ->
 }
 
 /// Adds what the patterns deny now. Every directory in which they could come to deny something is watched before it is read.
-fn with_matches(confinement: &Confinement, mut watch: Option<&mut Watch>) -> Result<Confinement, Refused> {
+fn with_matches(confinement: &Confinement, mut watch: Option<&mut Watch>) -> Result<Confinement, ConfineRefused> {
     let mut visit = |directory: &std::path::Path| {
         if let Some(watch) = &mut watch {
             watch.for_pattern(directory, confinement);
@@ -182,7 +182,7 @@ fn with_matches(confinement: &Confinement, mut watch: Option<&mut Watch>) -> Res
 }
 
 /// Without namespaces: rights go, and Landlock and seccomp are all that holds.
-fn alone(confinement: &Confinement) -> Result<(), Refused> {
+fn alone(confinement: &Confinement) -> Result<(), ConfineRefused> {
     drop_rights(confinement)?;
     set_no_new_privs(true).during("no_new_privs")?;
     ruleset::restrict_alone(confinement)?;
@@ -191,14 +191,14 @@ fn alone(confinement: &Confinement) -> Result<(), Refused> {
     sys::hear_of_parents_end().during("its parent")
 }
 
-fn become_user(uid: u32, gid: u32) -> Result<(), Refused> {
+fn become_user(uid: u32, gid: u32) -> Result<(), ConfineRefused> {
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     set_thread_groups(&[]).during("groups")?;
     set_thread_res_gid(gid, gid, gid).during("the group of the sandbox")?;
     set_thread_res_uid(uid, uid, uid).during("the user of the sandbox")
 }
 
-fn drop_rights(confinement: &Confinement) -> Result<(), Refused> {
+fn drop_rights(confinement: &Confinement) -> Result<(), ConfineRefused> {
     // Nothing that is run later gets any of them back.
     for capability in CapabilitySet::all().iter() {
         match remove_capability_from_bounding_set(capability) {

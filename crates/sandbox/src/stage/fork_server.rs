@@ -41,7 +41,7 @@ struct Hub {
     quiet: Quiet,
 }
 
-/// Serves until the other end of the socket is gone, and then until nobody is left.
+/// Serves until the other end of the socket is gone, and then until no child is left.
 pub fn run(control: Channel, role: Role, worker: Worker, quiet: Quiet) -> io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
     let mut hub = Hub { role, control, signals: SignalReader::listen()?, known: HashMap::new(), worker, quiet };
@@ -77,7 +77,7 @@ fn enter(doors: &[PathBuf]) -> Result<(), String> {
     Ok(())
 }
 
-/// Finds out whether control groups hold whoever is in them. Ends with its socket.
+/// Finds out whether control groups hold the processes in them. Ends with its socket.
 fn try_groups(socket: &Channel, doors: &[PathBuf]) -> io::Result<()> {
     if let Err(reason) = enter(doors) {
         return socket.send(&StageEvent::Refused { cause: CellFailure::Groups, reason }.encode(), &[]);
@@ -98,7 +98,7 @@ fn try_groups(socket: &Channel, doors: &[PathBuf]) -> io::Result<()> {
     end.map(drop)
 }
 
-/// Whoever waits for somebody to be forked is told why nobody was; a limit may have been reached.
+/// The executor that waits for a process to be forked is told why none was; a limit may have been reached.
 fn fork_failed(socket: &Channel, error: &io::Error) {
     let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
     let _ = socket.send(&StageEvent::Failed { job: 0, errno }.encode(), &[]);
@@ -256,7 +256,7 @@ impl Hub {
     fn wind_down(&mut self) -> io::Result<()> {
         let deadline = Instant::now() + LAST_WAIT;
         loop {
-            if self.clean_up() == Left::Nobody {
+            if self.clean_up() == Left::None {
                 return Ok(());
             }
             if Instant::now() >= deadline {

@@ -34,7 +34,7 @@ fn children_by_search(own: i32) -> io::Result<Vec<Pid>> {
     Ok(children)
 }
 
-/// Kills direct children. Their numbers cannot be somebody else's: nobody but us reaps them.
+/// Kills direct children. Their numbers cannot belong to other processes: only this process reaps them.
 pub fn kill_all(except: impl Fn(Pid) -> bool) {
     for child in children().unwrap_or_default() {
         if !except(child) {
@@ -48,7 +48,7 @@ pub fn kill_all(except: impl Fn(Pid) -> bool) {
 #[derive(PartialEq, Eq, Clone, Copy)]
 pub enum Left {
     Some,
-    Nobody,
+    None,
 }
 
 /// Takes the status of every child that has ended.
@@ -63,7 +63,7 @@ pub fn reap(mut ended: impl FnMut(Pid, WaitStatus)) -> Left {
             Ok(Some((pid, status))) => ended(pid, status),
             Ok(None) => return Left::Some,
             Err(Errno::INTR) => {}
-            Err(_) => return Left::Nobody,
+            Err(_) => return Left::None,
         }
     }
 }

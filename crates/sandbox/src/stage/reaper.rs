@@ -21,7 +21,7 @@ use crate::sys::{self, SignalReader};
 
 /// How often is looked for what has to be killed while there is something.
 const PASS: Duration = Duration::from_millis(5);
-/// How long somebody that cannot be killed is waited for once we are to go.
+/// How long a process that cannot be killed is waited for once we are to go.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
 struct Reaper<'a> {
@@ -36,7 +36,7 @@ struct Reaper<'a> {
 struct Job {
     number: u64,
     leader: Pid,
-    /// Whether its end was told; its number may then belong to somebody else.
+    /// Whether its end was told; its number may then belong to another process.
     exited: bool,
 }
 
@@ -142,11 +142,11 @@ impl Reaper<'_> {
             self.killing &= left == Left::Some;
             return Ok(());
         };
-        let (number, alone) = (job.number, left == Left::Nobody);
+        let (number, alone) = (job.number, left == Left::None);
         let news = match ended {
             Some(exit) => StageEvent::Exited { job: number, exit, alone },
             None if alone && job.exited => StageEvent::Alone { job: number },
-            // Somebody else took the status.
+            // Another process took the status.
             None if alone => StageEvent::Exited { job: number, exit: Exit::Lost, alone },
             None => return Ok(()),
         };
@@ -162,7 +162,7 @@ impl Reaper<'_> {
         self.socket.send(&news.encode(), &[])
     }
 
-    /// Kills everything; whoever still listens is told.
+    /// Kills everything; those that still listen are told.
     fn wind_down(&mut self) {
         let deadline = Instant::now() + LAST_WAIT;
         while Instant::now() < deadline {

@@ -57,7 +57,7 @@ impl From<rusqlite::Error> for IndexError {
 
 /// What the row of a thread was made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
+pub struct DatabaseStamp {
     pub size: u64,
     /// Nanoseconds since 1970.
     pub modified: i64,
@@ -66,7 +66,7 @@ pub struct Stamp {
 /// A row of the table of threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadRow {
-    pub stamp: Stamp,
+    pub stamp: DatabaseStamp,
     pub worded: u64,
     /// The sum of the last line before `worded`; empty if there is none.
     pub chain: String,
@@ -273,7 +273,7 @@ pub fn read(row: &Row<'_>) -> Result<(i64, ThreadRow), IndexError> {
     let parent: Option<String> = row.get(8)?;
     let parent = parent.map(|id| id.parse()).transpose().map_err(|_| IndexError::Unusable("a row is garbled".into()))?;
     let found = ThreadRow {
-        stamp: Stamp { size: row.get(1)?, modified: row.get(2)? },
+        stamp: DatabaseStamp { size: row.get(1)?, modified: row.get(2)? },
         worded: row.get(3)?,
         chain: row.get(4)?,
         high_seq: row.get(5)?,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use outpost_thread::{Fact, Raw, Seq, ThreadId};
 
-use super::database::{Database, IndexError, Stamp, ThreadRow};
+use super::database::{Database, DatabaseStamp, IndexError, ThreadRow};
 use crate::blob::Blobs;
 use crate::journal::{self, JournalLine};
 use crate::reader::{self, Backward, Forward, JournalError, ReadOutcome, ReaderPosition};
@@ -71,9 +71,9 @@ pub fn base(path: &Path) -> Option<ThreadId> {
     start.base.map(|base| base.thread)
 }
 
-pub fn stamp(path: &Path) -> io::Result<Stamp> {
+pub fn stamp(path: &Path) -> io::Result<DatabaseStamp> {
     let meta = fs::metadata(path)?;
-    Ok(Stamp { size: meta.len(), modified: meta.mtime().wrapping_mul(1_000_000_000).wrapping_add(meta.mtime_nsec()) })
+    Ok(DatabaseStamp { size: meta.len(), modified: meta.mtime().wrapping_mul(1_000_000_000).wrapping_add(meta.mtime_nsec()) })
 }
 
 /// What a fork inherits.
@@ -83,7 +83,7 @@ pub trait Ancestors {
 }
 
 /// Reads as little as tells what a list shows.
-pub fn quick_look(journal: &JournalFile, stamp: Stamp, ancestors: &impl Ancestors) -> Result<ThreadSummary, ScanError> {
+pub fn quick_look(journal: &JournalFile, stamp: DatabaseStamp, ancestors: &impl Ancestors) -> Result<ThreadSummary, ScanError> {
     let file = File::open(&journal.path)?;
     let start = reader::start(&file)?;
     let version = start.version;
@@ -195,13 +195,13 @@ pub fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Re
     row.worded = worded;
     row.high_seq = row.high_seq.max(row.summary.seq);
     // A row that is not finished has a time that is never right. Torn bytes at the end are not read again until the journal grows.
-    row.stamp = if limit == stamp.size { stamp } else { Stamp { modified: 0, ..stamp } };
+    row.stamp = if limit == stamp.size { stamp } else { DatabaseStamp { modified: 0, ..stamp } };
     database.update(key, &stored, &row)?;
     Ok(ScanProgress { bytes: worded.saturating_sub(from), is_at_end: limit == stamp.size })
 }
 
 /// Whether the journal is the one that the row knows, with nothing but new lines at its end.
-fn has_only_grown(row: &ThreadRow, file: &File, stamp: Stamp) -> io::Result<bool> {
+fn has_only_grown(row: &ThreadRow, file: &File, stamp: DatabaseStamp) -> io::Result<bool> {
     let is_continued = row.worded > 0 && row.worded <= stamp.size && (row.stamp.size < stamp.size || row.stamp.modified == 0);
     let Ok(sum) = row.chain.parse() else { return Ok(false) };
     if !is_continued {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use outpost_thread::ThreadId;
 use tokio::sync::watch;
 
-use super::database::{self, Database, IndexError, Stamp, ThreadRow};
+use super::database::{self, Database, DatabaseStamp, IndexError, ThreadRow};
 use super::scan::{self, JournalFile, ScanError};
 use super::{Abreast, IndexConfig, State};
 
@@ -166,7 +166,7 @@ impl IndexWriter {
         }
         let mut total = 0;
         for batch in journals.chunks(BATCH) {
-            let changed: Vec<(&JournalFile, Stamp)> = batch
+            let changed: Vec<(&JournalFile, DatabaseStamp)> = batch
                 .iter()
                 .filter_map(|journal| Some((journal, scan::stamp(&journal.path).ok()?)))
                 .filter(|(journal, stamp)| known.get(&journal.id).is_none_or(|row| row.stamp != *stamp || row.worded == 0))
@@ -189,7 +189,7 @@ impl IndexWriter {
         &self,
         database: &Database,
         known: &HashMap<ThreadId, ThreadRow>,
-        changed: &[(&JournalFile, Stamp)],
+        changed: &[(&JournalFile, DatabaseStamp)],
     ) -> Result<Vec<(JournalFile, u64)>, IndexError> {
         let mut later = Vec::new();
         for (journal, stamp) in changed {

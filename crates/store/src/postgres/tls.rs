@@ -23,7 +23,7 @@ pub struct Encryption {
 }
 
 impl Encryption {
-    /// Trusts the certificates in a file, or else whomever `trust` says.
+    /// Trusts the certificates in a file, or else those that `trust` says.
     pub fn new(roots: Option<Arc<Path>>, trust: fn() -> RootCertStore) -> Self {
         Self { roots, trust, connector: Arc::default() }
     }

@@ -82,7 +82,7 @@ pub enum Network {
 pub enum FileSystem {
     Unrestricted,
     Restricted {
-        entries: Vec<Entry>,
+        entries: Vec<PolicyEntry>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         glob_scan_max_depth: Option<NonZeroU32>,
     },
@@ -90,7 +90,7 @@ pub enum FileSystem {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Entry {
+pub struct PolicyEntry {
     pub path: EntryPath,
     pub access: Access,
     #[serde(default, skip_serializing_if = "Option::is_none")]

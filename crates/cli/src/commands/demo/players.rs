@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use outpost_sandbox::{Limits, probe};
+use outpost_sandbox::{Limits, probe, remove_tree};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -241,10 +241,8 @@ impl DemoDirectory {
     pub async fn remove(self) {
         let mut quiet = 0;
         for _ in 0..100 {
-            quiet = match std::fs::remove_dir_all(&self.0) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => quiet + 1,
-                _ => 0,
-            };
+            quiet = if self.0.exists() { 0 } else { quiet + 1 };
+            let _ = remove_tree(&self.0);
             if quiet > 2 {
                 return;
             }

@@ -11,11 +11,11 @@ use super::ssh::{self, attended};
 use super::{change, check, say};
 use crate::ProcessContext;
 use crate::env_args::AddArguments;
-use crate::environments::Known;
+use crate::environments::KnownEnvironments;
 use crate::home::Home;
 
 pub async fn run(arguments: AddArguments, own: &ProcessContext) -> anyhow::Result<u8> {
-    let known = Known::load(&own.variables)?;
+    let known = KnownEnvironments::load(&own.variables)?;
     known.snapshot()?;
     if !known.from_file {
         bail!("OUTPOST_EXEC_SERVER_URL is set, so environments.toml has no effect; unset it first");

@@ -16,7 +16,7 @@ use super::{print, say, table};
 use crate::ProcessContext;
 use crate::commands::{FAILED, UNREACHABLE};
 use crate::env_args::CheckArguments;
-use crate::environments::{self, Known};
+use crate::environments::{self, KnownEnvironments};
 use crate::out;
 use crate::reach::{self, Caller};
 
@@ -25,7 +25,7 @@ const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_
 pub async fn run(arguments: CheckArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let (names, asleep, nameless) = match arguments.names.as_slice() {
         [] => {
-            let known = Known::load(&own.variables)?;
+            let known = KnownEnvironments::load(&own.variables)?;
             let snapshot = known.snapshot()?;
             let asleep = snapshot.asleep();
             // Only a name wakes what sleeps.

@@ -11,19 +11,19 @@ use outpost_wire::EnvironmentId;
 use super::{add, say, table};
 use crate::ProcessContext;
 use crate::commands::FAILED;
-use crate::env_args::{AddArguments, ImportArguments, WayArguments};
-use crate::environments::Known;
+use crate::env_args::{AddArguments, EnvImportArguments, WayArguments};
+use crate::environments::KnownEnvironments;
 use crate::out::aside;
 
 /// Files that include each other are followed so far.
 const DEPTH: usize = 16;
 
-pub async fn run(arguments: ImportArguments, own: &ProcessContext) -> anyhow::Result<u8> {
+pub async fn run(arguments: EnvImportArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let home = std::env::var_os("HOME").map(PathBuf::from).context("HOME is not set, so there is no ~/.ssh/config")?;
     let config = arguments.ssh_config.clone().unwrap_or_else(|| home.join(".ssh/config"));
     let text = std::fs::read_to_string(&config).with_context(|| format!("cannot read {}", config.display()))?;
     let hosts = Reader { home: &home }.hosts(&text, DEPTH);
-    let known: BTreeSet<String> = Known::load(&own.variables)?.snapshot()?.ids().iter().map(ToString::to_string).collect();
+    let known: BTreeSet<String> = KnownEnvironments::load(&own.variables)?.snapshot()?.ids().iter().map(ToString::to_string).collect();
     let fresh: Vec<&String> = hosts.iter().filter(|host| !known.contains(&name_of(host))).collect();
     let chosen: Vec<String> = if arguments.all {
         fresh.into_iter().cloned().collect()
@@ -56,7 +56,7 @@ fn name_of(host: &str) -> String {
     host.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '-' }).collect()
 }
 
-fn addition(host: &str, arguments: &ImportArguments) -> AddArguments {
+fn addition(host: &str, arguments: &EnvImportArguments) -> AddArguments {
     let ssh_args = arguments.ssh_config.iter().flat_map(|file| ["-F".to_owned(), file.display().to_string()]).collect();
     AddArguments {
         name: name_of(host),

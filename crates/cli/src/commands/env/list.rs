@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 
 use super::{print, say, table};
 use crate::ProcessContext;
-use crate::env_args::ListArguments;
-use crate::environments::Known;
+use crate::env_args::EnvListArguments;
+use crate::environments::KnownEnvironments;
 
-pub fn run(arguments: &ListArguments, own: &ProcessContext) -> anyhow::Result<u8> {
-    let known = Known::load(&own.variables)?;
+pub fn run(arguments: &EnvListArguments, own: &ProcessContext) -> anyhow::Result<u8> {
+    let known = KnownEnvironments::load(&own.variables)?;
     let snapshot = known.snapshot()?;
     let default = snapshot.default_id();
     let local = snapshot.include_local.then(|| Row {

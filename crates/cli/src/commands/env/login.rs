@@ -11,7 +11,7 @@ use outpost_wire::EnvironmentId;
 use super::{check, say};
 use crate::ProcessContext;
 use crate::env_args::LoginArguments;
-use crate::environments::Known;
+use crate::environments::KnownEnvironments;
 use crate::home::local_directories;
 
 /// The longest path that ssh can make a socket of; it makes it under a longer name first.
@@ -19,7 +19,7 @@ const MAX_PATH: usize = 107 - 17;
 
 pub async fn run(arguments: &LoginArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let id = EnvironmentId::parse(&arguments.name)?;
-    let known = Known::load(&own.variables)?;
+    let known = KnownEnvironments::load(&own.variables)?;
     let definition = known.definition(&id)?;
     let Some(ssh) = definition.route().and_then(|route| route.ssh) else {
         bail!("`{id}` is {definition}; only a machine behind ssh is logged in to");

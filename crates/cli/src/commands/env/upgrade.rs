@@ -9,12 +9,12 @@ use super::{check, say};
 use crate::ProcessContext;
 use crate::commands::FAILED;
 use crate::env_args::UpgradeArguments;
-use crate::environments::Known;
+use crate::environments::KnownEnvironments;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub async fn run(arguments: &UpgradeArguments, own: &ProcessContext) -> anyhow::Result<u8> {
-    let known = Known::load(&own.variables)?;
+    let known = KnownEnvironments::load(&own.variables)?;
     let ids: Vec<EnvironmentId> = match arguments.all {
         true => known.snapshot()?.entries.iter().map(|entry| entry.id.clone()).collect(),
         false => arguments.names.iter().map(|name| EnvironmentId::parse_own(name)).collect::<Result<_, _>>()?,

@@ -11,7 +11,7 @@ use super::print;
 use crate::ProcessContext;
 use crate::confinement::configured_limits;
 use crate::env_args::WatchArguments;
-use crate::environments::{self, Known};
+use crate::environments::{self, KnownEnvironments};
 use crate::out::{ReaderGone, is_unread, on_line, print_shown};
 use crate::reach::{self, Caller};
 use crate::signals::ForwardedSignals;
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 pub async fn run(arguments: WatchArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let changes = environments::watch();
-    let known = Known::load(&own.variables)?;
+    let known = KnownEnvironments::load(&own.variables)?;
     known.snapshot()?;
     let ids: Vec<EnvironmentId> = arguments.names.iter().map(|name| EnvironmentId::parse(name)).collect::<Result<_, _>>()?;
     for id in ids.iter().filter(|id| !id.is_local()) {

@@ -10,10 +10,10 @@ use serde_json::json;
 use super::{Desk, print, print_json, times};
 use crate::out::{on_line, print_shown};
 use crate::store::now;
-use crate::thread_args::{By, ListArguments};
+use crate::thread_args::{By, ThreadListArguments};
 
 impl Desk {
-    pub async fn list(&self, arguments: ListArguments) -> anyhow::Result<ExitCode> {
+    pub async fn list(&self, arguments: ThreadListArguments) -> anyhow::Result<ExitCode> {
         let kin = match (&arguments.children_of, &arguments.below) {
             (Some(parent), _) => Some(Ancestry::ChildrenOf(self.find(parent).await?)),
             (None, Some(root)) => Some(Ancestry::DescendantsOf(self.find(root).await?)),

@@ -21,13 +21,13 @@ use super::{Desk, print, print_json, times};
 use crate::commands::FAILED;
 use crate::out::{UntrustedOutput, seen_enough};
 use crate::progress::ProgressBar;
-use crate::thread_args::{ExportArguments, ImportArguments};
+use crate::thread_args::{ExportArguments, ThreadImportArguments};
 
 /// Each thread that was imported is on the disk before it is told of; those under way at the same time share the waiting.
 const AT_ONCE: usize = 8;
 
 impl Desk {
-    pub async fn import(&self, arguments: ImportArguments) -> anyhow::Result<ExitCode> {
+    pub async fn import(&self, arguments: ThreadImportArguments) -> anyhow::Result<ExitCode> {
         let (mut reports, mut failures) = (Vec::new(), 0);
         for path in &arguments.paths {
             fs::metadata(path).with_context(|| format!("cannot import {}", path.display()))?;

@@ -11,7 +11,7 @@ use seccompiler::{
     sock_filter,
 };
 
-use super::{During, Refused};
+use super::{ConfineRefused, During};
 use crate::level::Level;
 use crate::policy::NetworkRule;
 use crate::sys;
@@ -84,7 +84,7 @@ const TRACERS_ARE_FILTERED: (u32, u32) = (4, 8);
 pub enum Tracing {
     /// Those of its own sandbox.
     Own,
-    Nobody,
+    None,
 }
 
 impl Tracing {
@@ -92,7 +92,7 @@ impl Tracing {
     /// whose domains are per sandbox. Our own processes are in the same table and domain; they are kept out by not being dumpable.
     pub fn held(level: Level, has_landlock: bool) -> Self {
         let is_separate = level == Level::Full || has_landlock;
-        if is_separate && sys::kernel() >= TRACERS_ARE_FILTERED { Self::Own } else { Self::Nobody }
+        if is_separate && sys::kernel() >= TRACERS_ARE_FILTERED { Self::Own } else { Self::None }
     }
 }
 
@@ -120,7 +120,7 @@ const NEW_NAMESPACES: [libc::c_int; 8] = [
     0x80,
 ];
 
-/// What types into a terminal for somebody else.
+/// What types into a terminal of another process.
 const INJECTION: [u64; 2] = [0x5412, 0x541c];
 
 const SET_ID: [u64; 2] = [0o4000, 0o2000];
@@ -149,14 +149,14 @@ const SHARED: &[libc::c_long] = &[
 /// them: they lead to other programs of the machine, which hold to no policy.
 const REMOTE_FAMILIES: [u64; 3] = [libc::AF_INET as u64, libc::AF_INET6 as u64, libc::AF_NETLINK as u64];
 
-pub fn install(network: NetworkRule, level: Level, tracing: Tracing) -> Result<(), Refused> {
+pub fn install(network: NetworkRule, level: Level, tracing: Tracing) -> Result<(), ConfineRefused> {
     for program in [missing()?, forbidden(network, level, tracing)?] {
         apply_filter(&program).during("seccomp")?;
     }
     Ok(())
 }
 
-fn missing() -> Result<BpfProgram, Refused> {
+fn missing() -> Result<BpfProgram, ConfineRefused> {
     let rules = MISSING.iter().map(|call| (*call, Vec::new())).collect();
     let mut program = compile(rules, libc::ENOSYS)?;
     if cfg!(target_arch = "x86_64") {
@@ -172,9 +172,9 @@ fn missing() -> Result<BpfProgram, Refused> {
     Ok(program)
 }
 
-fn forbidden(network: NetworkRule, level: Level, tracing: Tracing) -> Result<BpfProgram, Refused> {
+fn forbidden(network: NetworkRule, level: Level, tracing: Tracing) -> Result<BpfProgram, ConfineRefused> {
     let shared = SHARED.iter().filter(|_| level == Level::Landlock);
-    let looking = TRACING.iter().filter(|_| tracing == Tracing::Nobody);
+    let looking = TRACING.iter().filter(|_| tracing == Tracing::None);
     let mut rules: Rules = FORBIDDEN.iter().chain(shared).chain(looking).map(|call| (*call, Vec::new())).collect();
     rules.insert(libc::SYS_perf_event_open, measuring(tracing)?);
     for call in [libc::SYS_clone, libc::SYS_unshare] {
@@ -201,16 +201,16 @@ fn forbidden(network: NetworkRule, level: Level, tracing: Tracing) -> Result<Bpf
 
 /// Which events may not be counted. Of one process the kernel asks for the same as of tracing it; those of a processor or of a group
 /// are also other people's, and some machines let every user count them.
-fn measuring(tracing: Tracing) -> Result<Vec<SeccompRule>, Refused> {
+fn measuring(tracing: Tracing) -> Result<Vec<SeccompRule>, ConfineRefused> {
     const OF_A_GROUP: u64 = 1 << 2;
-    let everybody = u64::from(u32::MAX);
+    let all_processes = u64::from(u32::MAX);
     match tracing {
-        Tracing::Nobody => Ok(Vec::new()),
-        Tracing::Own => Ok(vec![rule(&[is(1, everybody)])?, rule(&[has(4, OF_A_GROUP)])?]),
+        Tracing::None => Ok(Vec::new()),
+        Tracing::Own => Ok(vec![rule(&[is(1, all_processes)])?, rule(&[has(4, OF_A_GROUP)])?]),
     }
 }
 
-fn without_namespaces(rules: &mut Rules, network: NetworkRule) -> Result<(), Refused> {
+fn without_namespaces(rules: &mut Rules, network: NetworkRule) -> Result<(), ConfineRefused> {
     let families: &[u64] = if network == NetworkRule::Enabled { &REMOTE_FAMILIES } else { &[] };
     let others: Vec<_> = families.iter().map(|family| differs(0, *family)).collect();
     rules.insert(libc::SYS_socket, if others.is_empty() { Vec::new() } else { vec![rule(&others)?] });
@@ -223,8 +223,8 @@ fn without_namespaces(rules: &mut Rules, network: NetworkRule) -> Result<(), Ref
     Ok(())
 }
 
-/// A file made inside belongs to somebody else outside: it must not lend that somebody's rights.
-fn set_id(rules: &mut Rules) -> Result<(), Refused> {
+/// A file made inside belongs to another user outside: it must not lend that user's rights.
+fn set_id(rules: &mut Rules) -> Result<(), ConfineRefused> {
     let with_mode = |argument: u8| SET_ID.iter().map(|bit| rule(&[has(argument, *bit)])).collect::<Result<Vec<_>, _>>();
     for (call, argument) in [(libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2), (FCHMODAT2, 2), (libc::SYS_mknodat, 2)] {
         rules.insert(call, with_mode(argument)?);
@@ -244,31 +244,31 @@ fn set_id(rules: &mut Rules) -> Result<(), Refused> {
     Ok(())
 }
 
-fn compile(rules: Rules, errno: libc::c_int) -> Result<BpfProgram, Refused> {
+fn compile(rules: Rules, errno: libc::c_int) -> Result<BpfProgram, ConfineRefused> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).during("seccomp on this kind of machine")?;
     let refuse = SeccompAction::Errno(errno.cast_unsigned());
     SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).and_then(BpfProgram::try_from).during("seccomp")
 }
 
-fn rule(conditions: &[Result<SeccompCondition, Refused>]) -> Result<SeccompRule, Refused> {
+fn rule(conditions: &[Result<SeccompCondition, ConfineRefused>]) -> Result<SeccompRule, ConfineRefused> {
     let conditions = conditions.iter().cloned().collect::<Result<_, _>>()?;
     SeccompRule::new(conditions).during("seccomp")
 }
 
-fn condition(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompCondition, Refused> {
+fn condition(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompCondition, ConfineRefused> {
     // The kernel, too, looks at the lower half only of what is an int for it.
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value).during("seccomp")
 }
 
-fn has(argument: u8, bit: u64) -> Result<SeccompCondition, Refused> {
+fn has(argument: u8, bit: u64) -> Result<SeccompCondition, ConfineRefused> {
     condition(argument, SeccompCmpOp::MaskedEq(bit), bit)
 }
 
-fn is(argument: u8, value: u64) -> Result<SeccompCondition, Refused> {
+fn is(argument: u8, value: u64) -> Result<SeccompCondition, ConfineRefused> {
     condition(argument, SeccompCmpOp::Eq, value)
 }
 
-fn differs(argument: u8, value: u64) -> Result<SeccompCondition, Refused> {
+fn differs(argument: u8, value: u64) -> Result<SeccompCondition, ConfineRefused> {
     condition(argument, SeccompCmpOp::Ne, value)
 }
 
@@ -281,7 +281,7 @@ mod tests {
         assert!(missing().is_ok());
         for network in [NetworkRule::Restricted, NetworkRule::Enabled] {
             for level in crate::level::LEVELS {
-                for tracing in [Tracing::Own, Tracing::Nobody] {
+                for tracing in [Tracing::Own, Tracing::None] {
                     assert!(forbidden(network, level, tracing).is_ok());
                 }
             }
@@ -292,7 +292,7 @@ mod tests {
     fn tracing_needs_something_that_keeps_others_out() {
         assert_eq!(Tracing::held(Level::Full, false), Tracing::Own);
         assert_eq!(Tracing::held(Level::Mounts, true), Tracing::Own);
-        assert_eq!(Tracing::held(Level::Mounts, false), Tracing::Nobody);
-        assert_eq!(Tracing::held(Level::Landlock, false), Tracing::Nobody);
+        assert_eq!(Tracing::held(Level::Mounts, false), Tracing::None);
+        assert_eq!(Tracing::held(Level::Landlock, false), Tracing::None);
     }
 }

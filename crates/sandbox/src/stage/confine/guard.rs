@@ -31,7 +31,7 @@ const TRIES: usize = 8;
 pub struct GuardSockets {
     /// Asked by the executor, and answered.
     pub requests: Channel,
-    /// Told to the executor. Nobody waits for it to be read.
+    /// Told to the executor. The guard does not wait for it to be read.
     pub reports: Channel,
 }
 
@@ -266,7 +266,7 @@ impl Keeper {
             let mut mask = self.masks[index].clone();
             match masks::mount_at(&mask.path) {
                 Ok(now) if now == mask.mount => continue,
-                // Where not even we get to, nobody does.
+                // Where not even the guard gets to, no process does.
                 Err(Errno::ACCESS) => continue,
                 _ => {}
             }

@@ -20,7 +20,7 @@ use rustix::process::chdir;
 
 use super::masks::{QUIET, RDONLY, clone, limit};
 use super::view::{ViewSources, attach, pin, tmpfs};
-use super::{During, Refused};
+use super::{ConfineRefused, During};
 use crate::plan::{Confinement, HomeLayer, PathShape, PlannedPath, SandboxUser};
 use crate::policy::PathAccess;
 use crate::sys;
@@ -46,15 +46,17 @@ pub struct HomeMounts {
 }
 
 /// Goes over into the mounts that hold the layer of this cell, if it has one, or makes them. Returns a handle for the next cell.
-pub fn enter(confinement: &Confinement, sources: &ViewSources, shared: Option<OwnedFd>) -> Result<Option<OwnedFd>, Refused> {
+pub fn enter(confinement: &Confinement, sources: &ViewSources, shared: Option<OwnedFd>) -> Result<Option<OwnedFd>, ConfineRefused> {
     let Some(layer) = &confinement.home else { return Ok(None) };
     let mounts = match shared {
         Some(mounts) => {
-            sys::join(mounts.as_fd(), libc::CLONE_NEWNS).during("the layer over the home cannot be shared").map_err(Refused::layer)?;
+            sys::join(mounts.as_fd(), libc::CLONE_NEWNS)
+                .during("the layer over the home cannot be shared")
+                .map_err(ConfineRefused::layer)?;
             mounts
         }
         None => {
-            put_together(layer, confinement.identity, sources).map_err(Refused::layer)?;
+            put_together(layer, confinement.identity, sources).map_err(ConfineRefused::layer)?;
             File::open("/proc/self/ns/mnt").during("the layer over the home")?.into()
         }
     };
@@ -62,7 +64,7 @@ pub fn enter(confinement: &Confinement, sources: &ViewSources, shared: Option<Ow
     Ok(Some(mounts))
 }
 
-fn put_together(layer: &HomeLayer, identity: SandboxUser, sources: &ViewSources) -> Result<(), Refused> {
+fn put_together(layer: &HomeLayer, identity: SandboxUser, sources: &ViewSources) -> Result<(), ConfineRefused> {
     let during = "the layer over the home cannot be mounted";
     // What is mounted here is not for the machine; what the machine mounts later is for the cells that come later.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).during(during)?;
@@ -167,7 +169,7 @@ impl Skeleton {
 }
 
 /// Copies of everything that is mounted on the home and in it. Takes the layer itself out of sight.
-pub fn clones(confinement: &Confinement) -> Result<Option<HomeMounts>, Refused> {
+pub fn clones(confinement: &Confinement) -> Result<Option<HomeMounts>, ConfineRefused> {
     let Some(layer) = &confinement.home else { return Ok(None) };
     let (merged, lower) = (layer.frame.join(MERGED), layer.frame.join(LOWER));
     for place in confinement.places.iter().filter(|place| place.access != PathAccess::Deny && place.shape == PathShape::Tree) {

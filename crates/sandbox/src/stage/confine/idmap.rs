@@ -9,7 +9,7 @@ use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
 
 use crate::sys::{self, Fork};
 
-/// Every id there is, so that any file can be handled; the last one means nobody.
+/// Every id there is, so that any file can be handled; the last one means no user.
 const IDS: u64 = u32::MAX as u64;
 
 /// A map in which two ids have changed places: the full range, or a file of a third owner could not even be renamed.
@@ -41,7 +41,7 @@ pub fn namespace(owner: (u32, u32), id: u32) -> io::Result<File> {
             let made = sys::unshare(libc::CLONE_NEWUSER).is_ok();
             let _ = io::Write::write_all(&mut tell, &[u8::from(made)]);
             drop(tell);
-            // Killed by whoever asked.
+            // Killed by the process that asked.
             loop {
                 std::thread::park();
             }

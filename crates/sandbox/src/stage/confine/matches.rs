@@ -1,6 +1,6 @@
 //! What the patterns of a policy deny.
 //!
-//! Everything that a pattern could mean is looked at, or nothing is run: whoever is held by a pattern could have dug deep,
+//! Everything that a pattern could mean is looked at, or nothing is run: sandboxed code could have dug deep,
 //! made many, or locked a directory to be passed by.
 
 use std::io;
@@ -23,7 +23,7 @@ pub const BOUNDS: Bounds = Bounds { depth: 64, matches: 4096 };
 pub struct Match<'a> {
     pub path: PathBuf,
     glob: &'a Glob,
-    /// A directory that cannot be looked into: all of it is denied, for whoever owns it could open it again.
+    /// A directory that cannot be looked into: all of it is denied, for its owner could open it again.
     is_closed: bool,
 }
 
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(paths(&all, Bounds { depth: 4, matches: 3 }).unwrap().len(), 3);
         assert!(paths(&all, Bounds { depth: 4, matches: 2 }).unwrap_err().contains("more than the 2 paths"));
         assert!(paths(&all, Bounds { depth: 3, matches: 3 }).unwrap_err().contains("3 directories deep"));
-        // Where nothing can fit, nobody has to look.
+        // Where nothing can fit, there is nothing to look at.
         let near = globs(&root, "*/*.env");
         assert_eq!(paths(&near, Bounds { depth: 2, matches: 3 }).unwrap().len(), 2);
         assert!(find_all(&near).iter().all(|found| !found.is_found_anywhere(std::slice::from_ref(&place))));

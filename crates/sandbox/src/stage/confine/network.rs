@@ -7,19 +7,19 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
 
-use super::{During, Refused, become_user};
+use super::{ConfineRefused, During, become_user};
 use crate::level::Level;
 use crate::plan::{Confinement, SandboxUser};
 use crate::policy;
 use crate::shares::Shares;
 use crate::sys;
 
-fn own(name: &str) -> Result<OwnedFd, Refused> {
+fn own(name: &str) -> Result<OwnedFd, ConfineRefused> {
     File::open(format!("/proc/self/ns/{name}")).map(OwnedFd::from).during("the namespaces of the sandbox")
 }
 
 /// Leaves the namespaces of the machine. Returns what other cells of the session may share.
-pub fn separate(confinement: &Confinement, mut shared: Shares) -> Result<Shares, Refused> {
+pub fn separate(confinement: &Confinement, mut shared: Shares) -> Result<Shares, ConfineRefused> {
     let mut rest = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     if confinement.level == Level::Full {
         rest |= libc::CLONE_NEWPID;
@@ -49,7 +49,7 @@ pub fn separate(confinement: &Confinement, mut shared: Shares) -> Result<Shares,
             }
         }
     }
-    // Root by another number, or somebody else without the rights of root.
+    // Root by another number, or another user without the rights of root.
     let inside = match confinement.identity {
         SandboxUser::Owner { uid: 0, id, .. } => Some(id),
         SandboxUser::Owner { uid, gid, .. } => {

@@ -10,14 +10,14 @@ use landlock::{
 };
 use rustix::fs::{Mode, OFlags, open};
 
-use super::{During, Refused};
+use super::{ConfineRefused, During};
 use crate::level::Level;
 use crate::plan::{Confinement, PathShape, PlannedPath};
 use crate::policy::{NetworkRule, PathAccess};
 
 /// Places outside of any policy that programs have to write to. All of them belong to the sandbox alone.
 const PRIVATE: [&str; 2] = ["/dev", "/proc"];
-/// The same where nothing does: what anybody may use without leaving anything behind. Other devices may hold whole file systems.
+/// The same where nothing does: what any user may use without leaving anything behind. Other devices may hold whole file systems.
 const HARMLESS: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 /// How many places may have to be named one by one because something beside them is denied.
 const MANY: usize = 20_000;
@@ -30,7 +30,7 @@ fn handled() -> BitFlags<AccessFs> {
 }
 
 /// Whether this kernel holds any of it.
-pub fn restrict(confinement: &Confinement) -> Result<bool, Refused> {
+pub fn restrict(confinement: &Confinement) -> Result<bool, ConfineRefused> {
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(handled())
@@ -54,7 +54,7 @@ pub fn restrict(confinement: &Confinement) -> Result<bool, Refused> {
 }
 
 /// Without a view of its own: what is not named here cannot be read either.
-pub fn restrict_alone(confinement: &Confinement) -> Result<(), Refused> {
+pub fn restrict_alone(confinement: &Confinement) -> Result<(), ConfineRefused> {
     let rules = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::from_all(ABI::V1))
@@ -65,7 +65,7 @@ pub fn restrict_alone(confinement: &Confinement) -> Result<(), Refused> {
         .scope(Scope::from_all(VERSION))
         .during("Landlock")?;
     let rules = match confinement.network {
-        // Nothing may be connected to; seccomp lets nobody make the sockets for it either.
+        // Nothing may be connected to; seccomp lets no process make the sockets for it either.
         NetworkRule::Restricted => rules.handle_access(AccessNet::from_all(VERSION)).during("Landlock")?,
         NetworkRule::Enabled => rules,
     };
@@ -113,17 +113,17 @@ pub fn restrict_alone(confinement: &Confinement) -> Result<(), Refused> {
 }
 
 /// What is in a directory. Links are left out: where they lead is named by itself, or denied.
-fn entries(directory: &Path) -> Result<Vec<PathBuf>, Refused> {
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, ConfineRefused> {
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
-        // What we may not look into, nobody inside may either.
+        // What we may not look into, no process inside may either.
         Err(_) => return Ok(Vec::new()),
     };
     let is_link = |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_symlink());
     Ok(entries.flatten().filter(|entry| !is_link(entry)).map(|entry| entry.path()).collect())
 }
 
-fn allow(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, Refused> {
+fn allow(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, ConfineRefused> {
     // Not by the library's own `PathFd`: with musl the standard library takes O_PATH for part of the access mode and drops it, so that
     // a device or a pipe would really be opened.
     let place = match open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {

@@ -3,7 +3,7 @@
 //! If everything may be read, the machine's own tree is made read-only in place; otherwise an empty one takes its place and
 //! holds only what is allowed. Writable places are mounted on top of that, what is protected in them on top of those; the
 //! directories in between are mounted on themselves, because what is a mount point cannot be renamed. Every path is opened
-//! without following a single link: whoever owns a writable place could have put one there meanwhile.
+//! without following a single link: the owner of a writable place could have put one there meanwhile.
 
 use std::collections::HashSet;
 use std::fs::{self, File, Permissions};
@@ -19,12 +19,12 @@ use rustix::process::{chdir, pivot_root};
 
 use super::home::{self, HomeMounts};
 use super::masks::{self, Kind, Mask, QUIET, RDONLY, clone, limit};
-use super::{During, Refused, idmap, names};
+use super::{ConfineRefused, During, idmap, names};
 use crate::level::Level;
 use crate::plan::{Confinement, PathShape, PlannedPath, Rights, SandboxUser};
 use crate::policy::PathAccess;
 
-/// Devices that anybody may use.
+/// Devices that any user may use.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 const DEVICE_LINKS: [(&str, &str); 5] = [
     ("fd", "/proc/self/fd"),
@@ -44,7 +44,7 @@ pub struct ViewSources {
 }
 
 impl ViewSources {
-    pub fn open(confinement: &Confinement) -> Result<Self, Refused> {
+    pub fn open(confinement: &Confinement) -> Result<Self, ConfineRefused> {
         let mut maps: Vec<((u32, u32), File)> = Vec::new();
         let SandboxUser::Mapped { id } = confinement.identity else { return Ok(Self { maps }) };
         let own = confinement.places.iter().filter(|place| place.rights != Rights::Others && place.path != Path::new(TEMPORARY));
@@ -58,14 +58,14 @@ impl ViewSources {
             let owner = owner(pinned.as_fd()).during(path.display())?;
             if !maps.iter().any(|(known, _)| *known == owner) {
                 let map = idmap::namespace(owner, id).during("a map of users cannot be made (name a --sandbox-user)");
-                maps.push((owner, map.map_err(Refused::users)?));
+                maps.push((owner, map.map_err(ConfineRefused::users)?));
             }
         }
         Ok(Self { maps })
     }
 
     /// A copy in which the sandbox's user has the rights of the owner.
-    pub fn own(&self, identity: SandboxUser, pinned: &OwnedFd, path: &Path, attributes: u64) -> Result<OwnedFd, Refused> {
+    pub fn own(&self, identity: SandboxUser, pinned: &OwnedFd, path: &Path, attributes: u64) -> Result<OwnedFd, ConfineRefused> {
         let SandboxUser::Mapped { .. } = identity else {
             let copy = clone(pinned, true).during(path.display())?;
             limit(&copy, true, QUIET | attributes).during(path.display())?;
@@ -82,7 +82,7 @@ impl ViewSources {
              name a --sandbox-user and give it the directory, or run the executor as an ordinary user",
                 path.display()
             ))
-            .map_err(Refused::users)?;
+            .map_err(ConfineRefused::users)?;
         Ok(copy)
     }
 }
@@ -93,7 +93,7 @@ fn owner(place: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
 }
 
 /// A handle of a path in which there is no link at all.
-pub fn pin(path: &Path) -> Result<OwnedFd, Refused> {
+pub fn pin(path: &Path) -> Result<OwnedFd, ConfineRefused> {
     let opened = openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS);
     opened.map_err(|error| match error {
         Errno::LOOP => format!("{} is, or lies behind, a symbolic link, which cannot be held", path.display()).into(),
@@ -102,13 +102,13 @@ pub fn pin(path: &Path) -> Result<OwnedFd, Refused> {
 }
 
 /// The same for a path whose last name may be one.
-fn find(path: &Path) -> Result<OwnedFd, Refused> {
+fn find(path: &Path) -> Result<OwnedFd, ConfineRefused> {
     masks::find(path)
         .map_err(|error| match error {
             Errno::LOOP => format!("{} lies behind a symbolic link that was made meanwhile", path.display()),
             error => format!("{}: {}", path.display(), io::Error::from(error)),
         })
-        .map_err(Refused::from)
+        .map_err(ConfineRefused::from)
 }
 
 /// Where a path is while the tree is built.
@@ -135,7 +135,7 @@ struct View<'a> {
 }
 
 /// Returns what has to stay where it was put.
-pub fn build(confinement: &Confinement, sources: ViewSources) -> Result<Vec<Mask>, Refused> {
+pub fn build(confinement: &Confinement, sources: ViewSources) -> Result<Vec<Mask>, ConfineRefused> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).during("the mounts cannot be made private")?;
     let access = access_at(&confinement.places, Path::new("/"));
     let prefix = if access >= PathAccess::Read { "" } else { TEMPORARY };
@@ -196,12 +196,12 @@ pub fn access_at(places: &[PlannedPath], path: &Path) -> PathAccess {
 }
 
 /// Returns the number of the mount.
-pub fn attach(mount: &OwnedFd, target: &Path) -> Result<u64, Refused> {
+pub fn attach(mount: &OwnedFd, target: &Path) -> Result<u64, ConfineRefused> {
     let point = pin(target)?;
     masks::mount_on(&point, mount).during(format!("{} cannot be mounted", target.display()))
 }
 
-pub fn tmpfs(target: &Path, options: &str) -> Result<(), Refused> {
+pub fn tmpfs(target: &Path, options: &str) -> Result<(), ConfineRefused> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     let options = std::ffi::CString::new(options).during("tmpfs")?;
     mount("tmpfs", target, "tmpfs", flags, options.as_c_str())
@@ -221,7 +221,7 @@ impl View<'_> {
     }
 
     /// Copies of everything that has to be put into place by itself.
-    fn clones(&mut self) -> Result<Vec<(PlannedPath, OwnedFd)>, Refused> {
+    fn clones(&mut self) -> Result<Vec<(PlannedPath, OwnedFd)>, ConfineRefused> {
         let mut clones = Vec::new();
         let own = |pinned: &OwnedFd, path: &Path, attributes| self.sources.own(self.confinement.identity, pinned, path, attributes);
         for place in &self.confinement.places {
@@ -242,7 +242,7 @@ impl View<'_> {
                 _ if place.rights == Rights::Owners => own(&pinned, place.origin(), RDONLY)?,
                 _ if place.rights == Rights::OwnersIfPossible => match own(&pinned, &place.path, RDONLY) {
                     Ok(copy) => copy,
-                    // Then it stays what it is to anybody.
+                    // Then it stays what it is to any user.
                     Err(_) => continue,
                 },
                 _ => {
@@ -256,7 +256,7 @@ impl View<'_> {
         Ok(clones)
     }
 
-    fn device_clones(&self) -> Result<Vec<(PathBuf, OwnedFd)>, Refused> {
+    fn device_clones(&self) -> Result<Vec<(PathBuf, OwnedFd)>, ConfineRefused> {
         let harmless = DEVICES.iter().map(|name| Path::new("/dev").join(name));
         // What is asked for may be gone by now, as a card that was pulled out.
         let all = harmless.chain(self.confinement.devices.iter().cloned()).filter(|path| path.exists());
@@ -269,7 +269,7 @@ impl View<'_> {
     }
 
     /// Links at the top of the machine's tree that lead to something that may be read: `/bin` often is one.
-    fn links(&self) -> Result<Vec<(PathBuf, PathBuf)>, Refused> {
+    fn links(&self) -> Result<Vec<(PathBuf, PathBuf)>, ConfineRefused> {
         let mut links = Vec::new();
         for entry in fs::read_dir("/").during("/")?.flatten() {
             let (Ok(target), Ok(place)) = (fs::read_link(entry.path()), entry.path().canonicalize()) else { continue };
@@ -281,14 +281,14 @@ impl View<'_> {
     }
 
     /// A directory that only holds what is put into it.
-    fn scaffold(&mut self, path: &Path) -> Result<(), Refused> {
+    fn scaffold(&mut self, path: &Path) -> Result<(), ConfineRefused> {
         tmpfs(&self.at(path), "mode=0755,size=16m")?;
         self.scaffolds.push(path.to_owned());
         Ok(())
     }
 
     /// Something to mount on, where it is ours to make.
-    fn point(&self, path: &Path, is_directory: bool) -> Result<PathBuf, Refused> {
+    fn point(&self, path: &Path, is_directory: bool) -> Result<PathBuf, ConfineRefused> {
         let target = self.at(path);
         if target.symlink_metadata().is_ok() {
             return Ok(target);
@@ -303,7 +303,7 @@ impl View<'_> {
     }
 
     /// The process table of the sandbox, and no other; or that of the machine, which it can look at and not change.
-    fn proc(&self, machine: Option<OwnedFd>) -> Result<(), Refused> {
+    fn proc(&self, machine: Option<OwnedFd>) -> Result<(), ConfineRefused> {
         let target = self.point(Path::new("/proc"), true)?;
         if let Some(machine) = machine {
             return attach(&machine, &target).map(drop);
@@ -316,7 +316,7 @@ impl View<'_> {
         mount("proc", &target, "proc", flags, None).map_err(io::Error::from).during("a process table of its own cannot be shown")
     }
 
-    fn devices(&self, clones: Vec<(PathBuf, OwnedFd)>) -> Result<(), Refused> {
+    fn devices(&self, clones: Vec<(PathBuf, OwnedFd)>) -> Result<(), ConfineRefused> {
         let dev = self.point(Path::new("/dev"), true)?;
         tmpfs(&dev, "mode=0755,size=1m")?;
         for (name, device) in clones {
@@ -338,7 +338,7 @@ impl View<'_> {
     }
 
     /// The sandbox's user is in the user table, where that may be read.
-    fn names(&self, tables: Vec<(PathBuf, OwnedFd)>) -> Result<(), Refused> {
+    fn names(&self, tables: Vec<(PathBuf, OwnedFd)>) -> Result<(), ConfineRefused> {
         for (path, table) in tables {
             if access_at(&self.confinement.places, &path) == PathAccess::Read && self.at(&path).exists() {
                 attach(&table, &self.at(&path))?;
@@ -348,7 +348,7 @@ impl View<'_> {
     }
 
     /// `/tmp` and `/run` are not those of the machine.
-    fn private_places(&mut self, temporary: Option<OwnedFd>) -> Result<(), Refused> {
+    fn private_places(&mut self, temporary: Option<OwnedFd>) -> Result<(), ConfineRefused> {
         let is_writable = access_at(&self.confinement.places, Path::new(TEMPORARY)) == PathAccess::Write;
         let target = self.point(Path::new(TEMPORARY), true)?;
         match temporary {
@@ -367,7 +367,7 @@ impl View<'_> {
     }
 
     /// A directory on the way that the sandbox's user may not pass is covered by one that it may, holding only the way.
-    fn clear_obstacles(&mut self) -> Result<(), Refused> {
+    fn clear_obstacles(&mut self) -> Result<(), ConfineRefused> {
         if matches!(self.confinement.identity, SandboxUser::Own | SandboxUser::Owner { uid: 0, .. }) || !self.prefix.is_empty() {
             return Ok(());
         }
@@ -388,7 +388,7 @@ impl View<'_> {
         Ok(())
     }
 
-    fn places(&mut self, mut clones: Vec<(PlannedPath, OwnedFd)>) -> Result<(), Refused> {
+    fn places(&mut self, mut clones: Vec<(PlannedPath, OwnedFd)>) -> Result<(), ConfineRefused> {
         let confinement = self.confinement;
         let own = |place: &&PlannedPath| !is_made_here(&place.path) && place.shape != PathShape::Home && !self.is_home(&place.path);
         let places: Vec<&PlannedPath> = confinement.places.iter().filter(own).collect();
@@ -460,7 +460,7 @@ impl View<'_> {
     }
 
     /// Covers what the last mask is for.
-    fn cover_last(&mut self) -> Result<(), Refused> {
+    fn cover_last(&mut self) -> Result<(), ConfineRefused> {
         let prefix = self.prefix;
         let (Some(mask), Some(nothing)) = (self.masks.last_mut(), &self.nothing) else { return Ok(()) };
         let target = at(prefix, &mask.path);
@@ -475,7 +475,7 @@ impl View<'_> {
     }
 
     /// Puts a copy where the last mask is for.
-    fn put_last(&mut self, copy: &OwnedFd) -> Result<(), Refused> {
+    fn put_last(&mut self, copy: &OwnedFd) -> Result<(), ConfineRefused> {
         let Some(path) = self.masks.last().map(|mask| mask.path.clone()) else { return Ok(()) };
         let is_directory = rustix::fs::fstat(copy).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir());
         let target = self.point(&path, is_directory)?;
@@ -492,9 +492,9 @@ impl View<'_> {
         self.at(path).is_dir() && self.confinement.places.iter().any(shown)
     }
 
-    /// Whoever could rename a directory on the way to something that is held would find it there without what holds it the next
+    /// Code that could rename a directory on the way to something that is held would find it there without what holds it the next
     /// time, with a decoy in its place.
-    fn fix_way(&mut self, path: &Path) -> Result<(), Refused> {
+    fn fix_way(&mut self, path: &Path) -> Result<(), ConfineRefused> {
         let places = &self.confinement.places;
         let Some(around) = path.parent().and_then(|parent| places.iter().rev().find(|place| parent.starts_with(&place.path))) else {
             return Ok(());
@@ -526,7 +526,7 @@ impl View<'_> {
     }
 
     /// Puts the layer over the home, and what it leaves as it is on top of that.
-    fn home(&mut self, home: Option<HomeMounts>) -> Result<(), Refused> {
+    fn home(&mut self, home: Option<HomeMounts>) -> Result<(), ConfineRefused> {
         let Some(home) = home else { return Ok(()) };
         let target = self.point(&home.home, true)?;
         let mount = Some(attach(&home.top, &target)?);
@@ -537,7 +537,7 @@ impl View<'_> {
         Ok(())
     }
 
-    fn finish(&self) -> Result<(), Refused> {
+    fn finish(&self) -> Result<(), ConfineRefused> {
         for scaffold in &self.scaffolds {
             let target = self.at(scaffold);
             let _ = fs::set_permissions(&target, Permissions::from_mode(0o755));

@@ -33,7 +33,7 @@ pub enum Quiet {
     /// Nothing is held here.
     #[default]
     Always,
-    /// Nobody hears of changes here.
+    /// The kernel does not report changes here.
     Never,
     Heard {
         queue: OwnedFd,
