@@ -42,7 +42,7 @@ pub(super) fn messages(body: &Value, known: &Known) -> Checked {
     if let Some((name, _)) = members.into_iter().find(|(name, _)| !PARAMS.contains(&name.as_str())) {
         return Err(refuse(name, "Extra inputs are not permitted"));
     }
-    if !body["model"].as_str().is_some_and(|model| !model.is_empty()) {
+    if body["model"].as_str().is_none_or(str::is_empty) {
         return Err(refuse("model", "Field required"));
     }
     let most = match &body["max_tokens"] {
