@@ -138,7 +138,7 @@ async fn every_kind_of_line_has_the_shape_that_clients_know() {
         json!({"type": "item.completed", "item": file("completed")}),
         json!({"type": "item.started", "item": todo(false)}),
         json!({"type": "item.updated", "item": todo(true)}),
-        json!({"type": "item.completed", "item": {"id": "item_4", "type": "error", "message": "there is no tool `fly`"}}),
+        json!({"type": "item.completed", "item": {"id": "item_4", "type": "error", "message": "there is no tool `fly`; there are: exec_command, apply_patch, view_image, update_plan, spawn_agent"}}),
         json!({"type": "item.completed", "item": {"id": "item_5", "type": "agent_message", "text": "that is all"}}),
         json!({"type": "item.completed", "item": todo(true)}),
         json!({"type": "turn.completed", "usage": usage(6)}),
