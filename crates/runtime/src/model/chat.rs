@@ -49,7 +49,7 @@ pub fn request(prompt: &Prompt, quirks: &Quirks) -> Value {
         }
     }
     if let Some(effort) = &prompt.effort {
-        body["reasoning_effort"] = effort.as_str().into();
+        body["reasoning_effort"] = prompt.facts.effort(effort).into();
     }
     if let Some(schema) = &prompt.output_schema {
         body["response_format"] =

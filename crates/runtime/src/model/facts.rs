@@ -138,6 +138,18 @@ impl ModelFacts {
         facts
     }
 
+    /// The level of effort that the model has and that is nearest to the one that is wanted. Where its levels are not known it is passed on.
+    pub fn effort<'a>(&'a self, wanted: &'a str) -> &'a str {
+        const LEVELS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+        let level = |effort: &str| LEVELS.iter().position(|level| *level == effort);
+        if self.efforts.is_empty() || self.efforts.iter().any(|effort| effort == wanted) {
+            return wanted;
+        }
+        let Some(at) = level(wanted) else { return wanted };
+        let distance = |effort: &&String| level(effort).map_or(usize::MAX, |level| level.abs_diff(at));
+        self.efforts.iter().min_by_key(distance).map_or(wanted, String::as_str)
+    }
+
     fn in_table(name: &str) -> Option<Self> {
         let name = plain_name(name);
         if let Some(version) = name.strip_prefix("claude-").map(Version::read) {
@@ -229,6 +241,15 @@ mod tests {
             assert_eq!(facts(name).thinking, form, "{name}");
         }
         assert_eq!(facts("claude-3-opus-20240229").max_output, Some(4096));
+    }
+
+    #[test]
+    fn an_effort_that_a_model_does_not_have_is_the_nearest_that_it_has() {
+        assert_eq!(facts("gpt-5").effort("xhigh"), "high");
+        assert_eq!(facts("gpt-5.1").effort("minimal"), "none");
+        assert_eq!(facts("gpt-5.2").effort("xhigh"), "xhigh");
+        assert_eq!(facts("my-own").effort("xhigh"), "xhigh");
+        assert_eq!(facts("gpt-5").effort("as you like"), "as you like");
     }
 
     #[test]

@@ -126,7 +126,7 @@ pub fn body(prompt: &Prompt) -> serde_json::Result<Pieces> {
         tools: prompt.tools.iter().map(tool).collect(),
         tool_choice: "auto",
         parallel_tool_calls: prompt.facts.parallel_calls,
-        reasoning: prompt.effort.as_ref().map(|effort| json!({"effort": effort, "summary": "auto"})),
+        reasoning: prompt.effort.as_ref().map(|effort| json!({"effort": prompt.facts.effort(effort), "summary": "auto"})),
         text: prompt
             .output_schema
             .as_ref()

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Called, FORMAT};
 use crate::model::Prompt;
-use crate::pictures::acceptable;
+use crate::pictures::{acceptable, described};
 
 /// The API refuses a larger picture, counted in base64.
 const LARGEST_PICTURE: usize = 5 << 20;
@@ -21,10 +21,10 @@ pub struct Conversation {
 }
 
 pub fn of(prompt: &Prompt) -> Conversation {
-    let mut writer = Writer { messages: Vec::new(), ids: HashMap::new(), tools: Called::new(), vision: prompt.facts.vision };
+    let mut writer = Writer { messages: Vec::new(), ids: HashMap::new(), tools: Called::new() };
     for item in prompt.history.items() {
         let Some(item) = acceptable(item.get()).or_else(|| serde_json::from_str(item.get()).ok()) else { continue };
-        writer.add(&item);
+        writer.add(&if prompt.facts.vision { item } else { described(item) });
     }
     let Writer { mut messages, tools, .. } = writer;
     if messages.first().is_none_or(|first| first["role"] != "user") {
@@ -52,7 +52,6 @@ struct Writer {
     /// Ids of calls as this API takes them.
     ids: HashMap<String, String>,
     tools: Called,
-    vision: bool,
 }
 
 impl Writer {
@@ -61,7 +60,7 @@ impl Writer {
         match text("type") {
             "message" | "" if item["role"].is_string() => {
                 let role = if text("role") == "assistant" { "assistant" } else { "user" };
-                for block in self.blocks(&item["content"]) {
+                for block in Self::blocks(&item["content"]) {
                     self.push(role, block);
                 }
             }
@@ -76,7 +75,7 @@ impl Writer {
             "local_shell_call" => self.call(text("call_id"), "local_shell", object(&item["action"])),
             "tool_search_call" if item["call_id"].is_string() => self.call(text("call_id"), "tool_search", object(&item["arguments"])),
             "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" => {
-                let blocks = self.blocks(&item["output"]);
+                let blocks = Self::blocks(&item["output"]);
                 self.result(text("call_id"), blocks);
             }
             "tool_search_output" if item["call_id"].is_string() => {
@@ -125,15 +124,14 @@ impl Writer {
     }
 
     /// The blocks of a message or of a result. Text that says nothing is refused, so it is left out.
-    fn blocks(&self, content: &Value) -> Vec<Value> {
+    fn blocks(content: &Value) -> Vec<Value> {
         let text = |text: &str| (!text.trim().is_empty()).then(|| json!({"type": "text", "text": text}));
         match content {
             Value::String(whole) => text(whole).into_iter().collect(),
             Value::Array(parts) => parts
                 .iter()
                 .filter_map(|part| match part["type"].as_str() {
-                    Some("input_image") if self.vision => Some(image(part["image_url"].as_str().unwrap_or_default())),
-                    Some("input_image") => text("[an image, which this model cannot see]"),
+                    Some("input_image") => Some(image(part["image_url"].as_str().unwrap_or_default())),
                     Some("refusal") => text(part["refusal"].as_str().unwrap_or_default()),
                     _ => text(part["text"].as_str().unwrap_or_default()),
                 })

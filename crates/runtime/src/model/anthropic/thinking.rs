@@ -12,7 +12,7 @@ const LEAST: u64 = 1024;
 #[derive(Debug, Default, PartialEq)]
 pub struct Thinking {
     pub thinking: Option<Value>,
-    pub effort: Option<&'static str>,
+    pub effort: Option<String>,
 }
 
 /// `may_think` is false where the API refuses thinking with a budget: in the middle of calls that were made without.
@@ -21,7 +21,7 @@ pub fn of(prompt: &Prompt, max_tokens: u64, may_think: bool) -> Thinking {
     match prompt.facts.thinking {
         ThinkingForm::None => Thinking::default(),
         ThinkingForm::Adaptive => {
-            Thinking { thinking: Some(json!({"type": "adaptive"})), effort: Some(level(effort, &prompt.facts.efforts)) }
+            Thinking { thinking: Some(json!({"type": "adaptive"})), effort: Some(prompt.facts.effort(effort).to_owned()) }
         }
         ThinkingForm::Budget => {
             let wanted = match effort {
@@ -36,17 +36,5 @@ pub fn of(prompt: &Prompt, max_tokens: u64, may_think: bool) -> Thinking {
             let thinking = (may_think && budget >= LEAST).then(|| json!({"type": "enabled", "budget_tokens": budget}));
             Thinking { thinking, effort: None }
         }
-    }
-}
-
-/// The nearest level that the model has.
-fn level(effort: &str, known: &[String]) -> &'static str {
-    let has = |level: &str| known.iter().any(|known| known == level);
-    match effort {
-        "minimal" | "low" => "low",
-        "medium" => "medium",
-        "xhigh" if has("xhigh") => "xhigh",
-        "xhigh" | "max" if has("max") => "max",
-        _ => "high",
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::model::{Prompt, Quirk, Quirks};
-use crate::pictures::acceptable;
+use crate::pictures::{acceptable, described};
 
 pub fn of(prompt: &Prompt, quirks: &Quirks) -> Vec<Value> {
     let mut messages = Vec::with_capacity(prompt.history.items().len() + 1);
@@ -13,6 +13,7 @@ pub fn of(prompt: &Prompt, quirks: &Quirks) -> Vec<Value> {
     let mut images = Vec::new();
     for item in prompt.history.items() {
         let Some(item) = acceptable(item.get()).or_else(|| serde_json::from_str(item.get()).ok()) else { continue };
+        let item = if prompt.facts.vision { item } else { described(item) };
         // Nothing may stand between the results of one answer's calls.
         let is_output = item["type"].as_str().is_some_and(|kind| kind.ends_with("_output"));
         if !is_output {
@@ -157,7 +158,7 @@ fn image(part: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{HistoryItem, ModelHistory};
+    use crate::model::{HistoryItem, ModelFacts, ModelHistory};
 
     fn messages_of(items: &[Value]) -> Value {
         let items = items.iter().cloned().map(HistoryItem::from).collect();
@@ -198,6 +199,21 @@ mod tests {
         let messages = messages_of(&[json!({"type": "message", "role": "user", "content": [
             {"type": "input_text", "text": "what is this"}, {"type": "input_image", "image_url": "https://x"}]})]);
         assert_eq!(messages[1]["content"][1], json!({"type": "image_url", "image_url": {"url": "https://x"}}));
+    }
+
+    #[test]
+    fn a_model_that_cannot_see_is_told_of_an_image() {
+        let items = [
+            json!({"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": "https://x"}]}),
+            json!({"type": "function_call", "call_id": "1", "name": "view_image", "arguments": "{}"}),
+            json!({"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": "https://x"}]}),
+        ];
+        let blind = ModelFacts { vision: false, ..ModelFacts::default() };
+        let items = items.map(HistoryItem::from).to_vec();
+        let prompt = Prompt { facts: blind.into(), ..Prompt::plain("m", "", ModelHistory::new(items)) };
+        let messages = Value::from(of(&prompt, &Quirks::default()));
+        assert!(!messages.to_string().contains("https://x"), "{messages}");
+        assert_eq!((&messages[0]["content"], messages.as_array().unwrap().len()), (&json!("[an image, which this model cannot see]"), 3));
     }
 
     #[test]
