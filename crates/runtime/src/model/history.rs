@@ -221,6 +221,15 @@ mod tests {
         assert!(Arc::get_mut(&mut all).is_some(), "the items are not shared");
     }
 
+    /// A provider may have been configured with another wire when the thread began.
+    #[test]
+    fn thoughts_of_the_anthropic_wire_are_not_written() {
+        let thought = json!({"type": "reasoning", "format": "anthropic", "summary": [], "encrypted_content": "signed"});
+        let own = json!({"type": "reasoning", "summary": [], "encrypted_content": "sealed"});
+        let all = [thought, own.clone()].map(HistoryItem::from).to_vec();
+        assert_eq!(written(&ModelHistory::new(all)), json!([own]));
+    }
+
     #[test]
     fn another_window_begins_anew() {
         let mut so_far = WrittenSoFar::default();
