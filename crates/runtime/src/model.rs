@@ -212,6 +212,22 @@ impl ModelError {
     }
 }
 
+/// The models that a provider says it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelListing {
+    /// The status with which it answers; not every server has a list.
+    pub status: u16,
+    pub models: Vec<String>,
+}
+
+impl ModelListing {
+    /// Whether a model is in the list; also where there is no list.
+    pub fn may_have(&self, model: &str) -> bool {
+        let is_it = |listed: &String| listed == model || listed.strip_suffix(":latest") == Some(model);
+        self.models.is_empty() || self.models.iter().any(is_it)
+    }
+}
+
 /// A model provider that can be asked.
 #[derive(Clone)]
 pub struct ModelProvider {
@@ -257,11 +273,11 @@ impl ModelProvider {
         }
     }
 
-    /// Whether the provider answers at all: the status of its list of models. Nothing for one that needs no network.
-    pub async fn reach(&self) -> Result<Option<u16>, ModelError> {
+    /// Whether the provider answers at all: its list of models. Nothing for one that needs no network.
+    pub async fn reach(&self) -> Result<Option<ModelListing>, ModelError> {
         match self.provider.wire_api {
             WireApi::Offline => Ok(None),
-            WireApi::Responses | WireApi::Chat | WireApi::Anthropic => self.call(None).get("models").await.map(Some),
+            WireApi::Responses | WireApi::Chat | WireApi::Anthropic => self.call(None).list().await.map(Some),
         }
     }
 

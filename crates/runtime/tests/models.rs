@@ -163,6 +163,21 @@ async fn faults_of_the_anthropic_api() {
     }
 }
 
+/// What a provider of that wire tells besides answers: how many tokens a prompt has, and which models there are.
+#[tokio::test]
+async fn counts_and_lists() {
+    let server = ScriptedModel::with([]).await;
+    server.page("/v1/messages/count_tokens", json!({"input_tokens": 321}));
+    server.page("/v1/models", json!({"data": [{"id": "claude-a", "type": "model"}, {"id": "qwen3:latest"}]}));
+    let model = ask_as(provider(&server, WireApi::Anthropic));
+    assert_eq!(model.count(&prompt()).await, Ok(Some(321)));
+    let listing = model.reach().await.unwrap().unwrap();
+    assert_eq!((listing.status, listing.models.len()), (200, 2));
+    assert!(listing.may_have("claude-a") && listing.may_have("qwen3") && !listing.may_have("gpt-5"));
+    let none = ScriptedModel::with([]).await;
+    assert!(ask_as(provider(&none, WireApi::Chat)).reach().await.unwrap().unwrap().may_have("anything"));
+}
+
 /// A good status with something else than events behind it is named at once, and not asked for again.
 #[tokio::test]
 async fn what_is_no_stream_is_named_at_once() {

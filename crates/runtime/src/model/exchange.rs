@@ -15,7 +15,7 @@ use super::foreign::{Beginning, page};
 use super::quirk::Quirk;
 use super::retry::asked_in_words;
 use super::sse::EventDecoder;
-use super::{ModelError, ModelProgress, OnProgress, Provider, ProviderError, ProviderKey, WireApi};
+use super::{ModelError, ModelListing, ModelProgress, OnProgress, Provider, ProviderError, ProviderKey, WireApi};
 
 /// So much of an error's body is read.
 const MAX_ERROR: usize = 64 << 10;
@@ -127,11 +127,15 @@ impl ModelCall<'_> {
         ModelError::NotAStream { provider, place, found: found.to_owned() }
     }
 
-    /// The status of a page.
-    pub async fn get(&self, path: &str) -> Result<u16, ModelError> {
-        let request = self.http.get(self.provider.endpoint(path)?).headers(self.headers()?);
+    /// The provider's list of models. Both kinds of API have it at the same place and in the same shape.
+    pub async fn list(&self) -> Result<ModelListing, ModelError> {
+        let request = self.http.get(self.provider.endpoint("models")?).headers(self.headers()?);
         let response = request.send().await.map_err(|error| self.unreachable(&error.without_url()))?;
-        Ok(response.status().as_u16())
+        let status = response.status().as_u16();
+        let body = if status == 200 { response.bytes().await.unwrap_or_default() } else { Bytes::new() };
+        let list: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let models = list["data"].as_array().into_iter().flatten().filter_map(|model| model["id"].as_str().map(str::to_owned));
+        Ok(ModelListing { status, models: models.collect() })
     }
 
     /// The JSON document at an address of the same server, if it has one.
