@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use outpost_environment::{Definition, InfoError, Registry};
 use outpost_runtime::follow::ThreadFollower;
 use outpost_runtime::live::LiveThread;
-use outpost_runtime::model::{WireApi, built_in};
+use outpost_runtime::model::{Provider, WireApi, built_in};
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::{Runtime, StartThread};
 use outpost_store::{ListQuery, PageRequest};
@@ -123,6 +123,25 @@ impl Agents {
     /// Why the provider is not the one that a newcomer expects, if this thread is asked to use it.
     pub fn note(&self, thread: &Thread) -> Option<&str> {
         self.assembly.note.as_deref().filter(|_| thread.settings.model_provider.is_none())
+    }
+
+    /// What is assumed of a model that the table does not know.
+    pub fn unknown_model(&self, thread: &Thread) -> Option<String> {
+        let (models, config) = (self.runtime().models(), self.runtime().config());
+        let settings = thread.effective_settings();
+        let is_offline = |provider: &Provider| provider.wire_api == WireApi::Offline;
+        if models.providers().get(&models.provider_id(&settings)).is_none_or(is_offline) {
+            return None;
+        }
+        let name = models.model_name(&settings);
+        let facts = config.facts(&name);
+        (!facts.is_known).then(|| {
+            format!(
+                "model `{name}` is not in the table of models: assuming a context window of {} tokens, images and parallel calls; \
+                 [models.\"{name}\"] in config.toml says otherwise",
+                facts.context_window
+            )
+        })
     }
 
     /// Whether the thread runs what the user writes, without any intelligence in between.

@@ -64,6 +64,7 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
     let told = async {
         let shortfall = agents.assembly.shortfall();
         report.begin(&before, &[shortfall.as_deref(), agents.note(&before)])?;
+        agents.unknown_model(&before).iter().for_each(|note| report.note(note));
         missing.iter().try_for_each(|missing| report.warn(missing))?;
         if input.is_none() && before.turn.is_none() && before.queued.is_empty() {
             report.note("there is nothing to finish: the last turn came to its end; give a prompt to go on");
