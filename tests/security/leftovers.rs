@@ -109,7 +109,7 @@ as_root_and_user! {
         let before = length();
         outpost_testkit::executor::eventually("what ran goes on", || length() > before).await;
         // A client that comes back finds everything as it was, for commands and for files.
-        let script = format!("cd '{}'; cat said; touch .codex/x || echo held", roots[2].display());
+        let script = format!("cd '{}'; cat said; touch .codex/x 2>&1 || echo held", roots[2].display());
         let (code, said) = ground.run(&mut client, &policy(&roots[2]), &script).await;
         assert_eq!((code, said.lines().last(), said.starts_with('x')), (0, Some("held"), true), "{said}");
         client.result("fs/writeFile", call(&roots[0])).await;
