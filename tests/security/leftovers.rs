@@ -13,8 +13,8 @@ use outpost_wire::PathUri;
 use serde_json::json;
 
 use crate::as_root_and_user;
-use crate::card::{MOUNTS, PROTECTED};
-use crate::support::{Ground, give, number};
+use crate::card::{MOUNTS, PROTECTED, can_mount};
+use crate::support::{Bound, Ground, directory, give, is_root, number};
 
 as_root_and_user! {
     #[needs(PROTECTED)]
@@ -44,6 +44,26 @@ as_root_and_user! {
         }
         client.result("session/end", json!({})).await;
         outpost_testkit::executor::eventually("placeholders are gone", || fs::read_dir(&names[0]).unwrap().count() == 0).await;
+    }
+
+    #[needs(PROTECTED)]
+    async fn a_placeholder_that_something_is_mounted_on_goes_later(who: Who) {
+        if !is_root() || !can_mount() {
+            return;
+        }
+        let (ground, other) = (Ground::new(who), directory(who));
+        let mut client = ground.client().await;
+        assert_eq!(ground.run(&mut client, &ground.workspace_write(), "true").await.0, 0);
+        let place = ground.path(".codex");
+        let bound = Bound::new(other.path(), place.clone());
+        // Neither the next executor nor its first sandbox can take away what the killed one left.
+        let ground = ground.killed(who);
+        let mut client = ground.client().await;
+        assert_eq!(ground.run(&mut client, &ground.workspace_write(), "true").await.0, 0);
+        drop(bound);
+        assert!(place.exists());
+        client.result("session/end", json!({})).await;
+        outpost_testkit::executor::eventually("the placeholder is gone", || !place.exists()).await;
     }
 
     async fn after_a_polite_end_nothing_is_left(who: Who) {

@@ -20,6 +20,11 @@ use rustix::io::Errno;
 use crate::policy::STARTUP_FILES;
 use crate::tree::remove_tree;
 
+/// Files in the directory of an executor: who has it, and which placeholders it made.
+const LOCK: &str = "lock";
+const PLACEHOLDERS: &str = "placeholders";
+const RECORD: [&str; 2] = [LOCK, PLACEHOLDERS];
+
 /// The files of one executor.
 #[derive(Debug)]
 pub struct Scratch {
@@ -34,17 +39,57 @@ struct State {
     journal: File,
     /// How many need each placeholder.
     placeholders: HashMap<PathBuf, usize>,
+    /// Those that are needed no more and cannot be removed yet, because another program has mounted something on them.
+    busy: Vec<PathBuf>,
+}
+
+impl State {
+    /// Tries to remove one that is needed no more; otherwise it is tried again later.
+    fn remove(&mut self, place: PathBuf) {
+        if remove_placeholder(&place) == Removal::Busy {
+            self.busy.push(place);
+        }
+    }
+
+    fn remove_busy(&mut self) {
+        for place in std::mem::take(&mut self.busy) {
+            self.remove(place);
+        }
+    }
+}
+
+/// The directory of an executor that is gone, and the placeholders of it that cannot be removed yet.
+struct Left {
+    directory: PathBuf,
+    places: Vec<PathBuf>,
+}
+
+#[derive(PartialEq, Eq)]
+enum Removal {
+    /// It is gone, or another program uses it.
+    Done,
+    Busy,
 }
 
 impl Scratch {
     /// Below a directory that is ours alone. Cleans up after executors that are gone.
     pub fn open(parent: &Path, instance: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-        let _turn = clean_up_below(parent)?;
+        let (_turn, left) = clean_up_below(parent)?;
         let directory = parent.join(instance);
         DirBuilder::new().mode(0o700).create(&directory)?;
         // Half of one would never be cleaned up.
-        Self::fill(&directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))
+        let scratch = Self::fill(&directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))?;
+        // What executors that are gone could not take away is ours to take away now.
+        for Left { directory, places } in left {
+            let mut state = scratch.lock();
+            for place in places {
+                state.journal.write_all(&[place.as_os_str().as_bytes(), b"\0"].concat())?;
+                state.busy.push(place);
+            }
+            let _ = remove_tree(&directory);
+        }
+        Ok(scratch)
     }
 
     /// Removes what executors that are gone left behind. What cannot be removed now is tried again with the first sandbox.
@@ -54,9 +99,9 @@ impl Scratch {
 
     fn fill(directory: &Path) -> io::Result<Self> {
         let make = |name: &str| File::options().create_new(true).append(true).mode(0o600).open(directory.join(name));
-        let lock = make("lock")?;
+        let lock = make(LOCK)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-        let state = State { journal: make("placeholders")?, placeholders: HashMap::new() };
+        let state = State { journal: make(PLACEHOLDERS)?, placeholders: HashMap::new(), busy: Vec::new() };
         Ok(Self { directory: directory.to_owned(), _lock: lock, state: Mutex::new(state) })
     }
 
@@ -132,25 +177,28 @@ impl Scratch {
 
     pub fn release_places(&self, places: &[PathBuf]) {
         let mut state = self.lock();
+        state.remove_busy();
         for place in places.iter().rev() {
             let Some(count) = state.placeholders.get_mut(place) else { continue };
             *count -= 1;
             if *count == 0 {
                 state.placeholders.remove(place);
-                remove_placeholder(place);
+                state.remove(place.clone());
             }
         }
     }
 }
 
 impl Scratch {
-    /// Takes away everything. Nothing can be kept here any more.
+    /// Takes away everything. Nothing can be kept here any more. What cannot be taken away stays written down for the next executor.
     pub fn leave(&self) {
+        let mut state = self.lock();
+        state.remove_busy();
         // Inner ones first.
-        let mut places: Vec<_> = self.lock().placeholders.drain().map(|(place, _)| place).collect();
+        let mut places: Vec<_> = state.placeholders.drain().map(|(place, _)| place).collect();
         places.sort();
-        places.iter().rev().for_each(|place| remove_placeholder(place));
-        let _ = remove_tree(&self.directory);
+        places.into_iter().rev().for_each(|place| state.remove(place));
+        empty(&self.directory, !state.busy.is_empty());
     }
 }
 
@@ -206,9 +254,25 @@ fn startup_text(path: &Path) -> Option<&'static str> {
 }
 
 /// Only if it is still as it was made: otherwise another program uses it.
-fn remove_placeholder(place: &Path) {
+fn remove_placeholder(place: &Path) -> Removal {
     let is_file = place.symlink_metadata().is_ok_and(|metadata| is_startup_placeholder(place, &metadata));
-    let _ = if is_file { fs::remove_file(place) } else { fs::remove_dir(place) };
+    let removed = if is_file { fs::remove_file(place) } else { fs::remove_dir(place) };
+    match removed {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => Removal::Busy,
+        _ => Removal::Done,
+    }
+}
+
+/// Removes the directory of an executor, or all of it but what says which placeholders are left.
+fn empty(directory: &Path, has_left: bool) {
+    if !has_left {
+        let _ = remove_tree(directory);
+        return;
+    }
+    let is_kept = |path: &Path| RECORD.iter().any(|name| path.ends_with(name));
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten().filter(|entry| !is_kept(&entry.path())) {
+        let _ = remove_tree(&entry.path());
+    }
 }
 
 /// Whether a file says what a placeholder for a start-up file says, and nothing else.
@@ -218,29 +282,35 @@ fn is_startup_placeholder(path: &Path, metadata: &fs::Metadata) -> bool {
 }
 
 /// One after the other: a directory that is just being made is not locked yet, and looks as if it had no owner. The turn lasts as
-/// long as what is returned.
-fn clean_up_below(parent: &Path) -> io::Result<File> {
+/// long as the file that is returned; with it come the directories that are left, and the placeholders that cannot be removed now.
+fn clean_up_below(parent: &Path) -> io::Result<(File, Vec<Left>)> {
     let turn = File::open(parent)?;
     flock(&turn, FlockOperation::LockExclusive)?;
+    let mut left = Vec::new();
     for entry in fs::read_dir(parent)?.flatten() {
-        clean_up_after(&entry.path());
+        let busy = clean_up_after(&entry.path());
+        if !busy.is_empty() {
+            left.push(Left { directory: entry.path(), places: busy });
+        }
     }
-    Ok(turn)
+    Ok((turn, left))
 }
 
-fn clean_up_after(directory: &Path) {
-    let Ok(lock) = File::options().read(true).open(directory.join("lock")) else { return };
+/// Returns the placeholders that cannot be removed now.
+fn clean_up_after(directory: &Path) -> Vec<PathBuf> {
+    let Ok(lock) = File::options().read(true).open(directory.join(LOCK)) else { return Vec::new() };
     let is_ours = lock.metadata().is_ok_and(|metadata| metadata.uid() == rustix::process::geteuid().as_raw());
     if !is_ours || flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return;
+        return Vec::new();
     }
-    let places = fs::read(directory.join("placeholders")).unwrap_or_default();
+    let places = fs::read(directory.join(PLACEHOLDERS)).unwrap_or_default();
     // Version 0.1.0 ended each with a line break.
     let end = if places.contains(&0) { b'\0' } else { b'\n' };
-    for place in places.split(|byte| *byte == end).filter(|place| !place.is_empty()).rev() {
-        remove_placeholder(Path::new(OsStr::from_bytes(place)));
-    }
-    let _ = remove_tree(directory);
+    let places = places.split(|byte| *byte == end).filter(|place| !place.is_empty()).rev();
+    let busy: Vec<PathBuf> =
+        places.map(|place| PathBuf::from(OsStr::from_bytes(place))).filter(|place| remove_placeholder(place) == Removal::Busy).collect();
+    empty(directory, !busy.is_empty());
+    busy
 }
 
 #[cfg(test)]
