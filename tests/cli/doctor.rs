@@ -12,7 +12,8 @@ use crate::OUTPOST;
 
 fn doctor(home: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(OUTPOST);
-    for name in ["OPENAI_API_KEY", "CODEX_API_KEY", "OUTPOST_EXEC_SERVER_URL", "OUTPOST_TOKEN"] {
+    for name in ["OPENAI_API_KEY", "CODEX_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OUTPOST_EXEC_SERVER_URL", "OUTPOST_TOKEN"]
+    {
         command.env_remove(name);
     }
     command.arg("doctor").args(arguments).env("OUTPOST_HOME", home).env("SOME_API_KEY", "/very/secret/path").output().unwrap()

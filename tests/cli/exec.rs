@@ -39,7 +39,15 @@ impl Scene {
         command.args(arguments).current_dir(self.work.path()).stdin(Stdio::null());
         // Commands run in a login shell; what the user's own profile does is none of our business.
         command.env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path());
-        for name in ["OPENAI_API_KEY", "CODEX_API_KEY", "OPENAI_BASE_URL", "OUTPOST_EXEC_SERVER_URL", "NO_COLOR"] {
+        for name in [
+            "OPENAI_API_KEY",
+            "CODEX_API_KEY",
+            "ANTHROPIC_API_KEY",
+            "ANTHROPIC_AUTH_TOKEN",
+            "OPENAI_BASE_URL",
+            "OUTPOST_EXEC_SERVER_URL",
+            "NO_COLOR",
+        ] {
             command.env_remove(name);
         }
         command
@@ -130,7 +138,7 @@ async fn every_kind_of_line_has_the_shape_that_clients_know() {
         json!({"type": "item.completed", "item": file("completed")}),
         json!({"type": "item.started", "item": todo(false)}),
         json!({"type": "item.updated", "item": todo(true)}),
-        json!({"type": "item.completed", "item": {"id": "item_4", "type": "error", "message": "there is no tool `fly`"}}),
+        json!({"type": "item.completed", "item": {"id": "item_4", "type": "error", "message": "there is no tool `fly`; there are: exec_command, apply_patch, view_image, update_plan, spawn_agent"}}),
         json!({"type": "item.completed", "item": {"id": "item_5", "type": "agent_message", "text": "that is all"}}),
         json!({"type": "item.completed", "item": todo(true)}),
         json!({"type": "turn.completed", "usage": usage(6)}),
@@ -616,4 +624,48 @@ async fn what_a_sandbox_lost_is_told() {
     std::fs::write(at("go"), "").unwrap();
     lines.for_each(drop);
     assert!(child.wait().unwrap().success());
+}
+
+/// A turn that ends with nothing, with a refusal or with a failure is none that went well, on whichever wire.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ends_empty_or_refused_exits_with_one() {
+    let refused = json!({"type": "message", "id": "msg", "role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot."}]});
+    for (wire, replies, told) in [
+        ("responses", vec![Reply::Items(vec![]), Reply::Items(vec![])], "neither text nor a tool call"),
+        ("chat", vec![Reply::Items(vec![]), Reply::Items(vec![])], "neither text nor a tool call"),
+        ("anthropic", vec![Reply::Items(vec![]), Reply::Items(vec![])], "neither text nor a tool call"),
+        ("responses", vec![Reply::Items(vec![refused])], "the model refused to answer: I cannot."),
+        (
+            "anthropic",
+            vec![Reply::Body { headers: vec![], body: b"<title>Sign in</title>".to_vec() }],
+            "a web page with the title `Sign in`",
+        ),
+    ] {
+        let scene = Scene::speaking(wire, replies).await;
+        let output = scene.run(&["exec", "do it"]);
+        assert_eq!(output.status.code(), Some(1), "{wire}: {output:?}");
+        assert!(text(&output.stderr).contains(told), "{wire}: {}", text(&output.stderr));
+    }
+}
+
+/// The real program on the Anthropic wire: a call, its result, an answer; a key from the variable, and the address without a version.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_built_in_provider_of_anthropic() {
+    const KEY: &str = "sk-ant-do-not-tell-anybody";
+    let run = call("toolu_1", "exec_command", &json!({"cmd": "echo one > made", "login": false}));
+    let scene = Scene::new(vec![Reply::Items(vec![message("I write it."), run]), Reply::message("Written.")]).await;
+    let address = scene.model.base_url();
+    let mut command = scene.command(&["exec", "--provider", "anthropic", "write it"]);
+    command.env("ANTHROPIC_API_KEY", KEY).env("ANTHROPIC_BASE_URL", address.trim_end_matches("/v1"));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(text(&output.stdout).trim(), "Written.");
+    assert_eq!(std::fs::read_to_string(scene.work.path().join("made")).unwrap(), "one\n");
+    let requests = scene.model.requests();
+    assert_eq!((requests.len(), requests[0].path.as_str()), (2, "/v1/messages"));
+    assert!(requests[0].head.to_lowercase().contains(&format!("x-api-key: {}", KEY.to_lowercase())), "{}", requests[0].head);
+    let result = &requests[1].body["messages"][2]["content"][0];
+    assert_eq!((&result["type"], &result["tool_use_id"]), (&json!("tool_result"), &json!("toolu_1")));
+    let found = Command::new("grep").args(["-r", KEY]).arg(scene.home.path()).output().unwrap();
+    assert!(found.stdout.is_empty(), "{found:?}");
 }

@@ -46,7 +46,14 @@ impl Scene {
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "private", "sh", "-c", &script, OUTPOST]).args(arguments);
         command.current_dir(self.work.path()).env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path());
-        for name in ["OPENAI_API_KEY", "CODEX_API_KEY", "OUTPOST_EXEC_SERVER_URL", "CODEX_EXEC_SERVER_URL"] {
+        for name in [
+            "OPENAI_API_KEY",
+            "CODEX_API_KEY",
+            "ANTHROPIC_API_KEY",
+            "ANTHROPIC_AUTH_TOKEN",
+            "OUTPOST_EXEC_SERVER_URL",
+            "CODEX_EXEC_SERVER_URL",
+        ] {
             command.env_remove(name);
         }
         command

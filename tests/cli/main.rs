@@ -20,6 +20,7 @@ mod schema;
 mod shell;
 mod shown;
 mod sources;
+mod tasks;
 mod thread;
 mod world;
 mod written;

@@ -31,7 +31,7 @@ fn a_model_that_cannot_be_asked_is_told_before_there_is_a_thread() {
     let me = Newcomer::new();
     let cases: [(&[&str], &str); 4] = [
         (&["exec", "--provider", "openai", "hi"], "set the variable OPENAI_API_KEY"),
-        (&["exec", "--provider", "nobody", "hi"], "there is no model provider `nobody`; there are: offline, ollama, openai"),
+        (&["exec", "--provider", "nobody", "hi"], "there is no model provider `nobody`; there are: anthropic, offline, ollama, openai"),
         (&["exec", "--provider", "box", "-c", "model_providers.box.base_url=here", "hi"], "it begins with http:// or https://"),
         (&["exec", "-e", "local=/no/such", "$ pwd"], "-e local=/no/such: there is no such directory"),
     ];

@@ -246,7 +246,7 @@ fn with_file(name: &str, text: &str, verb: &[&str]) -> Output {
     std::fs::write(home.path().join(name), text).unwrap();
     let mut command = Command::new(OUTPOST);
     command.args(verb).env("OUTPOST_HOME", home.path()).env("HOME", home.path()).current_dir(home.path()).stdin(Stdio::null());
-    for name in ["OPENAI_API_KEY", "CODEX_API_KEY", "OUTPOST_EXEC_SERVER_URL"] {
+    for name in ["OPENAI_API_KEY", "CODEX_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OUTPOST_EXEC_SERVER_URL"] {
         command.env_remove(name);
     }
     command.output().unwrap()

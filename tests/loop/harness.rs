@@ -212,7 +212,7 @@ pub fn connector(name: &str, bench: Arc<Bench>) -> Connector {
 pub fn parts(config: RuntimeConfig, store: Store, registry: Registry, model: &ScriptedModel, rules: CommandRules) -> RuntimeParts {
     let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::new_v4().to_string());
     let mut providers: BTreeMap<_, _> = built_in();
-    for (name, wire_api) in [("scripted", WireApi::Responses), ("chat", WireApi::Chat)] {
+    for (name, wire_api) in [("scripted", WireApi::Responses), ("chat", WireApi::Chat), ("claude", WireApi::Anthropic)] {
         let mut provider = providers["ollama"].clone();
         provider.base_url = model.base_url();
         provider.wire_api = wire_api;

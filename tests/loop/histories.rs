@@ -1,10 +1,11 @@
 //! The histories that models are asked with. The scripted model refuses what the real APIs refuse, and then the test fails: so each
-//! of these only has to bring a thread into the situation and ask once more, on both wires.
+//! of these only has to bring a thread into the situation and ask once more, on every wire.
 
 use std::time::Duration;
 
 use outpost_runtime::ForkThread;
-use outpost_runtime::live::{Accepted, LiveThread, NewInput};
+use outpost_runtime::feed::Read;
+use outpost_runtime::live::{Accepted, LiveThread, NewInput, ThreadEvent};
 use outpost_store::Need;
 use outpost_testkit::LinkKind;
 use outpost_testkit::model::{Reply, Request, call, message};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Harness, Setup, is_completed, next_fact, settled, turn};
 
-const WIRES: [&str; 2] = ["scripted", "chat"];
+const WIRES: [&str; 3] = ["scripted", "chat", "claude"];
 
 fn forever(id: &str) -> Value {
     call(id, "exec_command", &json!({"cmd": "echo ready > ready; sleep 1000", "yield_time_ms": 30000, "login": false}))
@@ -30,7 +31,10 @@ fn outputs(request: &Request) -> Vec<(String, String)> {
     let items = items.filter(|item| item["type"] == "function_call_output").map(|item| (text(&item["call_id"]), text(&item["output"])));
     let messages = request.body["messages"].as_array().into_iter().flatten();
     let messages = messages.filter(|item| item["role"] == "tool").map(|item| (text(&item["tool_call_id"]), text(&item["content"])));
-    items.chain(messages).collect()
+    let blocks = request.body["messages"].as_array().into_iter().flatten().flat_map(|message| message["content"].as_array()).flatten();
+    let blocks = blocks.filter(|block| block["type"] == "tool_result");
+    let blocks = blocks.map(|block| (text(&block["tool_use_id"]), text(&block["content"][0]["text"])));
+    items.chain(messages).chain(blocks).collect()
 }
 
 fn on(provider: &str) -> NewInput {
@@ -48,7 +52,7 @@ async fn asked_again(harness: &Harness, thread: &LiveThread) -> Vec<Request> {
         settled(thread).await;
     }
     let ends = harness.turn_ends(thread.id()).await;
-    assert!(ends[ends.len() - 2..].iter().all(is_completed), "{ends:?}");
+    assert!(ends[ends.len() - WIRES.len()..].iter().all(is_completed), "{ends:?}");
     harness.model.requests().split_off(before)
 }
 
@@ -139,8 +143,8 @@ async fn a_compaction_in_the_middle_of_a_turn_sees_the_last_results() {
         let mut setup = Setup::new(&[LinkKind::Memory], vec![]);
         setup.config.model_provider = wire.into();
         let harness = Harness::new(setup).await;
-        harness.model.push_for("begin it", two_calls(wire));
-        harness.model.push_for("<compaction_request>", said(wire, "SUMMARY"));
+        harness.model.push_for("begin it", two_calls());
+        harness.model.push_for("<compaction_request>", Reply::message("SUMMARY"));
         let mut start = outpost_runtime::StartThread::new();
         start.created.selection = Some(harness.select(&[0]));
         start.created.settings.compact_at = Some(2_000);
@@ -159,24 +163,9 @@ async fn a_compaction_in_the_middle_of_a_turn_sees_the_last_results() {
     }
 }
 
-fn two_calls(wire: &str) -> Reply {
+fn two_calls() -> Reply {
     let much = json!({"cmd": "seq 1 4000", "login": false});
-    if wire == "chat" {
-        let piece = |index: u32, id: &str, arguments: &Value| json!({"index": index, "id": id, "function": {"name": "exec_command", "arguments": arguments.to_string()}});
-        let calls = [piece(0, "a", &much), piece(1, "b", &json!({"cmd": "true", "login": false}))];
-        return Reply::Chunks(vec![
-            json!({"choices": [{"delta": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}),
-            json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 9}}),
-        ]);
-    }
     Reply::Items(vec![call("a", "exec_command", &much), call("b", "exec_command", &json!({"cmd": "true", "login": false}))])
-}
-
-fn said(wire: &str, text: &str) -> Reply {
-    if wire == "chat" {
-        return Reply::Chunks(vec![json!({"choices": [{"delta": {"content": text}, "finish_reason": "stop"}]})]);
-    }
-    Reply::message(text)
 }
 
 /// A journal that an earlier version left behind: the end of its call holds nothing.
@@ -260,6 +249,47 @@ async fn thoughts_stay_with_the_provider_that_had_them() {
     assert!(harness.turn_ends(thread.id()).await.iter().all(is_completed));
 }
 
+/// A thought as the Anthropic wire gives it.
+fn signed(thought: &str) -> Value {
+    json!({"type": "reasoning", "format": "anthropic", "summary": [], "content": [{"type": "reasoning_text", "text": thought}],
+        "encrypted_content": format!("signature of {thought}")})
+}
+
+/// A signed thought goes back unchanged while its provider is asked, is left out for another, and that is told once.
+#[tokio::test]
+async fn signed_thoughts_go_back_to_their_provider_only() {
+    let mut setup = Setup::new(&[LinkKind::Memory], vec![Reply::Items(vec![signed("hm"), quick("a")]), Reply::message("done")]);
+    setup.config.model_provider = "claude".into();
+    setup.config.reasoning_effort = Some("high".into());
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    turn(&thread, "begin").await;
+    let requests = harness.model.requests();
+    assert_eq!(requests[0].body["thinking"]["type"], "enabled");
+    let thought = json!({"type": "thinking", "thinking": "hm", "signature": "signature of hm"});
+    assert_eq!(requests[1].body["messages"][1]["content"][0], thought, "{:#}", requests[1].body);
+    assert_eq!(requests[1].body["thinking"]["type"], "enabled");
+    for provider in ["scripted", "chat", "claude"] {
+        thread.input(on(provider)).await.unwrap();
+        settled(&thread).await;
+        assert!(!harness.model.requests().pop().unwrap().body.to_string().contains("signature of"), "{provider}");
+    }
+    assert!(harness.turn_ends(thread.id()).await.iter().all(is_completed));
+    let mut told = Vec::new();
+    loop {
+        let read = tokio::select! {
+            biased;
+            read = feed.next() => read,
+            () = std::future::ready(()) => break,
+        };
+        if let Read::Event(ThreadEvent::Warning { message }) = read {
+            told.push(message);
+        }
+    }
+    assert!(told.len() == 1 && told[0].contains("changed to `scripted`"), "{told:?}");
+}
+
 /// A picture of several megabytes is a picture, and not a million tokens of text.
 #[tokio::test]
 async fn a_large_picture_reaches_the_model_and_fills_nothing() {
@@ -317,7 +347,7 @@ fn noise(width: u32, height: u32) -> Vec<u8> {
     [&b"\x89PNG\r\n\x1a\n"[..], &chunk(b"IHDR", &header), &chunk(b"IDAT", &packed), &chunk(b"IEND", b"")].concat()
 }
 
-/// A thread that all kinds of things happen to, one after the other, with a driver, real commands and both wires.
+/// A thread that all kinds of things happen to, one after the other, with a driver, real commands and all wires.
 struct Story {
     harness: Harness,
     runtime: outpost_runtime::Runtime,
@@ -351,17 +381,13 @@ impl Story {
     fn will_run(&mut self, commands: &[String]) {
         let commands = commands.iter().map(|cmd| json!({"cmd": cmd, "yield_time_ms": 30000, "login": false}));
         // Models use the same ids again and again.
-        let reply = if self.wire == "chat" {
-            let piece = |(index, arguments): (usize, Value)| json!({"index": index, "id": format!("call_{index}"), "function": {"name": "exec_command", "arguments": arguments.to_string()}});
-            let calls: Vec<Value> = commands.enumerate().map(piece).collect();
-            Reply::Chunks(vec![
-                json!({"choices": [{"delta": {"reasoning_content": "hm", "tool_calls": calls}, "finish_reason": "tool_calls"}]}),
-            ])
-        } else {
-            let thought = json!({"type": "reasoning", "id": format!("rs_{}", self.count), "summary": [], "encrypted_content": "x"});
-            let calls = commands.enumerate().map(|(index, arguments)| call(&format!("call_{index}"), "exec_command", &arguments));
-            Reply::Items(std::iter::once(thought).chain(calls).collect())
+        let thought = match self.wire {
+            "claude" => signed("hm"),
+            "chat" => json!({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}),
+            _ => json!({"type": "reasoning", "id": format!("rs_{}", self.count), "summary": [], "encrypted_content": "x"}),
         };
+        let calls = commands.enumerate().map(|(index, arguments)| call(&format!("call_{index}"), "exec_command", &arguments));
+        let reply = Reply::Items(std::iter::once(thought).chain(calls).collect());
         self.harness.model.push(reply);
     }
 
@@ -407,7 +433,7 @@ impl Story {
                 self.thread = fork;
             }
             3 => {
-                self.harness.model.push(said(self.wire, "SUMMARY"));
+                self.harness.model.push(Reply::message("SUMMARY"));
                 self.thread.compact().await.unwrap();
                 settled(&self.thread).await;
             }
@@ -426,7 +452,8 @@ impl Story {
                 self.stop().await;
             }
             6 => {
-                self.wire = if self.wire == WIRES[0] { WIRES[1] } else { WIRES[0] };
+                let others: Vec<&str> = WIRES.into_iter().filter(|wire| *wire != self.wire).collect();
+                self.wire = others[self.dice(2) as usize];
                 self.thread.input(self.input("now with you")).await.unwrap();
                 settled(&self.thread).await;
             }

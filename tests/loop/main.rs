@@ -15,3 +15,4 @@ mod servers;
 mod strays;
 mod tools;
 mod turns;
+mod weak;

@@ -8,6 +8,7 @@ mod everyday;
 mod hosts;
 mod install;
 mod interop;
+mod models;
 mod release;
 mod schema;
 mod soak;
@@ -56,6 +57,9 @@ usage: cargo xtask test            install what the tests need and run all of th
        cargo xtask everyday [--list] [--only PATTERN] [--as root|user]
                                    everyday work of developers, bare and sandboxed; without options it writes docs/everyday.md
                                    and the table of docs/sandbox.md. Exit code 1 if a task goes otherwise than its row says
+       cargo xtask models [--list] [--model 0.5b|1.5b] [--wire chat|responses|anthropic] [--only NAME]
+                                   twenty small tasks with a real model through llama.cpp; fetches both and keeps them below
+                                   ~/.cache/outpost-models. It takes about an hour
        cargo xtask bench sandbox   the same calls with and without a sandbox";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
@@ -92,6 +96,7 @@ fn run() -> anyhow::Result<()> {
         ["interop", "--latest"] => interop::latest(),
         ["hosts", names @ ..] => hosts::run(names),
         ["everyday", options @ ..] => everyday::run(options),
+        ["models", options @ ..] => models::run(options),
         ["schema"] => schema::run(),
         ["tidy"] => tidy::run(false),
         ["tidy", "--deny"] => tidy::run(true),

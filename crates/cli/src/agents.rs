@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use futures_util::future::join_all;
 use outpost_environment::{Definition, InfoError, Registry};
+use outpost_runtime::follow::ThreadFollower;
 use outpost_runtime::live::LiveThread;
-use outpost_runtime::model::{WireApi, built_in};
+use outpost_runtime::model::{Provider, WireApi, built_in};
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::{Runtime, StartThread};
 use outpost_store::{ListQuery, PageRequest};
@@ -22,7 +23,6 @@ use crate::assembly::{Assembly, RuntimeOptions};
 use crate::commands::thread::find;
 use crate::config::Config;
 use crate::environments::{token, unknown};
-use crate::follow::ThreadFollower;
 use crate::home::Home;
 
 /// A runtime as the options want it, and what the configuration says about threads.
@@ -125,6 +125,25 @@ impl Agents {
         self.assembly.note.as_deref().filter(|_| thread.settings.model_provider.is_none())
     }
 
+    /// What is assumed of a model that the table does not know.
+    pub fn unknown_model(&self, thread: &Thread) -> Option<String> {
+        let (models, config) = (self.runtime().models(), self.runtime().config());
+        let settings = thread.effective_settings();
+        let is_offline = |provider: &Provider| provider.wire_api == WireApi::Offline;
+        if models.providers().get(&models.provider_id(&settings)).is_none_or(is_offline) {
+            return None;
+        }
+        let name = models.model_name(&settings);
+        let facts = config.facts(&name);
+        (!facts.is_known).then(|| {
+            format!(
+                "model `{name}` is not in the table of models: assuming a context window of {} tokens, images and parallel calls; \
+                 [models.\"{name}\"] in config.toml says otherwise",
+                facts.context_window
+            )
+        })
+    }
+
     /// Whether the thread runs what the user writes, without any intelligence in between.
     pub async fn is_scripted(&self, thread: &LiveThread) -> anyhow::Result<bool> {
         let settings = thread.snapshot().await?.settings;
@@ -164,7 +183,7 @@ impl Agents {
         let missing = missing.iter().map(words).collect();
         let before = opened.thread;
         let thread = self.runtime().resume(id).await?;
-        let follow = ThreadFollower::catching_up(before.last, &thread, store);
+        let follow = thread.follow(before.last);
         let mut changes: Vec<Fact> = Vec::new();
         if self.settings != Settings::default() {
             changes.push(SettingsChanged { settings: self.settings.clone() }.into());
@@ -207,8 +226,7 @@ impl Agents {
         start.ephemeral = birth.ephemeral;
         let thread = self.runtime().start(start).await?;
         let before = thread.snapshot().await?;
-        // An ephemeral thread has a store of its own.
-        let follow = ThreadFollower::after(before.last, &thread, &self.runtime().store_of(thread.id()).await);
+        let follow = thread.follow(before.last);
         Ok(Open { thread, follow, before, missing: vec![] })
     }
 

@@ -11,7 +11,7 @@ use outpost_environment::{EnvironmentOptions, Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
 use outpost_runtime::mcp::McpConfig;
-use outpost_runtime::model::{ModelError, ModelProvider, Provider, built_in};
+use outpost_runtime::model::{ModelError, ModelProvider, Provider, Quirk, Quirks, built_in};
 use outpost_runtime::models::{Models, VariableLookup as ModelVariables};
 use outpost_runtime::rules::{CommandRule, CommandRules};
 use outpost_runtime::skills::host::{HostRoot, HostSkillScope};
@@ -97,6 +97,7 @@ impl Assembly {
                 budgets: config.budgets,
                 agents: config.agents,
                 context_windows: windows,
+                models: config.models.clone(),
                 questions,
                 host_skills: host_skills(home, &own.variables),
                 user_instructions: Some(home.path().join("AGENTS.md")),
@@ -166,11 +167,21 @@ fn providers(config: &Config, own: &VisibleVariables) -> BTreeMap<String, Provid
             openai.env_key = Some(CODEX_KEY.into());
         }
     }
+    if let Some(anthropic) = providers.get_mut("anthropic") {
+        anthropic.base_url = text(own, "ANTHROPIC_BASE_URL").unwrap_or_else(|| anthropic.base_url.clone());
+        // Gateways give out a token in the place of a key; it goes into another header.
+        if text(own, ANTHROPIC_KEY).is_none() && text(own, ANTHROPIC_TOKEN).is_some() {
+            anthropic.env_key = Some(ANTHROPIC_TOKEN.into());
+            anthropic.quirks = Quirks::from([Quirk::BearerKey]);
+        }
+    }
     providers.extend(config.model_providers.clone());
     providers
 }
 
 const CODEX_KEY: &str = "CODEX_API_KEY";
+const ANTHROPIC_KEY: &str = "ANTHROPIC_API_KEY";
+const ANTHROPIC_TOKEN: &str = "ANTHROPIC_AUTH_TOKEN";
 
 /// A variable that says something.
 fn text(own: &VisibleVariables, name: &str) -> Option<String> {
@@ -193,6 +204,9 @@ fn choose(wanted: Option<String>, own: &VisibleVariables) -> (String, Option<Str
     if text(own, "OPENAI_API_KEY").or_else(|| text(own, CODEX_KEY)).is_some() {
         return ("openai".into(), None);
     }
+    if text(own, ANTHROPIC_KEY).or_else(|| text(own, ANTHROPIC_TOKEN)).is_some() {
+        return ("anthropic".into(), None);
+    }
     let note = "no model is configured and OPENAI_API_KEY is not set: using the offline provider, which only runs the commands you write";
     ("offline".into(), Some(note.into()))
 }
@@ -200,6 +214,7 @@ fn choose(wanted: Option<String>, own: &VisibleVariables) -> (String, Option<Str
 fn default_model(provider: &str) -> &'static str {
     match provider {
         "openai" => "gpt-5",
+        "anthropic" => "claude-sonnet-4-5",
         "ollama" => "qwen3",
         _ => "offline",
     }

@@ -13,7 +13,7 @@ use anyhow::{Context, anyhow, bail};
 use outpost_executor::{GitMode, HttpTarget};
 use outpost_runtime::agents::AgentLimits;
 use outpost_runtime::config::Budgets;
-use outpost_runtime::model::Provider;
+use outpost_runtime::model::{ModelOverrides, Provider};
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::skills::choice::SkillChoice;
@@ -37,6 +37,8 @@ pub struct Config {
     /// Context windows by model, in tokens.
     pub model_context_windows: BTreeMap<String, u64>,
     pub model_context_window: Option<u64>,
+    /// What is known of models, in the place of the built-in table.
+    pub models: BTreeMap<String, ModelOverrides>,
     pub model_reasoning_effort: Option<String>,
     /// Where the built-in provider `openai` is.
     pub openai_base_url: Option<String>,

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::agents::AgentLimits;
 use crate::mcp::McpConfig;
+use crate::model::{ModelFacts, ModelOverrides};
 use crate::permissions::SandboxMode;
 use crate::policy::{AllowedPolicies, ApprovalPolicy};
 use crate::skills::choice::SkillChoice;
@@ -29,6 +30,8 @@ pub struct RuntimeConfig {
     pub agents: AgentLimits,
     /// The context window of models, in tokens, by name; `default` for the others.
     pub context_windows: BTreeMap<String, u64>,
+    /// What configuration says of models in the place of the built-in table, by name.
+    pub models: BTreeMap<String, ModelOverrides>,
     /// Whether a user can be asked.
     pub questions: bool,
     /// How long a step waits for environments that are starting: for the primary, and for the others after it.
@@ -54,14 +57,23 @@ pub struct RuntimeConfig {
     pub mcp: McpConfig,
 }
 
-/// How much a thread, one of its turns, or a thread with all its agents may use. Nothing is no limit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+/// How much a thread, one of its turns, or a thread with all its agents may use. Nothing, or zero, is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Budgets {
     pub turn_tokens: Option<u64>,
     pub thread_tokens: Option<u64>,
     pub tree_tokens: Option<u64>,
     pub turn_seconds: Option<u64>,
+    /// How often the model may be asked in one turn.
+    pub turn_steps: Option<u64>,
+}
+
+impl Default for Budgets {
+    /// Far more than a turn that gets anywhere needs, so that one that gets nowhere ends by itself.
+    fn default() -> Self {
+        Self { turn_tokens: Some(50_000_000), thread_tokens: None, tree_tokens: None, turn_seconds: None, turn_steps: Some(500) }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +94,7 @@ impl Default for RuntimeConfig {
             budgets: Budgets::default(),
             agents: AgentLimits::default(),
             context_windows: BTreeMap::new(),
+            models: BTreeMap::new(),
             questions: true,
             patience: StepPatience { primary: Duration::from_secs(10), others: Duration::from_secs(1) },
             discovery_patience: Duration::from_secs(5),
@@ -111,7 +124,17 @@ impl RuntimeConfig {
 
     /// The window of a model.
     pub fn window(&self, model: &str) -> u64 {
-        let known = self.context_windows.get(model).or_else(|| self.context_windows.get("default"));
-        known.copied().unwrap_or(128_000)
+        self.facts(model).context_window
+    }
+
+    /// What is known of a model.
+    pub fn facts(&self, model: &str) -> ModelFacts {
+        let mut facts = ModelFacts::of(model, &self.models);
+        let is_said = self.models.get(model).is_some_and(|own| own.context_window.is_some());
+        let window = self.context_windows.get(model).or_else(|| self.context_windows.get("default"));
+        if let Some(window) = window.filter(|_| !is_said) {
+            facts.context_window = *window;
+        }
+        facts
     }
 }

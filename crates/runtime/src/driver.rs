@@ -8,6 +8,7 @@ mod calls;
 mod commands;
 mod compaction;
 mod losses;
+mod nudge;
 mod queue;
 mod repeats;
 mod revert;
@@ -101,6 +102,10 @@ pub(crate) struct Driver {
     work: JoinSet<Done>,
     /// The request to the model, if one is out.
     asking: Option<AbortHandle>,
+    /// What the last answer lacked, if the model is asked to go on.
+    lack: Option<nudge::Lack>,
+    /// The context window that was told to be smaller than assumed.
+    small_window: Option<u64>,
     calls: HashMap<CallId, RunningCall>,
     /// What the present step froze. Nothing after a restart: then it is captured anew.
     step: Option<Arc<StepTools>>,
@@ -163,6 +168,8 @@ impl Driver {
             mailbox,
             work: JoinSet::new(),
             asking: None,
+            lack: None,
+            small_window: None,
             calls: HashMap::new(),
             step: None,
             told: AnnouncedContext::default(),
@@ -350,7 +357,9 @@ impl Driver {
                 context.apply(&entry);
             }
             let weight = 256 + entry.fact.data().map_or(0, |data| data.get().len());
+            let end = entry.end();
             self.feed.publish(ThreadEvent::Entry(Arc::new(entry)), weight);
+            self.feed.set_mark(end);
         }
         self.tell_status();
         Ok(())
@@ -370,9 +379,13 @@ impl Driver {
         let budgets = &self.shared.config.budgets;
         let total = self.thread.usage.total.total;
         let before = self.thread.turn.as_ref().map_or(total, |turn| turn.tokens_before);
-        let over = |limit: Option<u64>, used: u64| limit.filter(|limit| used >= *limit);
+        let over = |limit: Option<u64>, used: u64| limit.filter(|limit| *limit > 0 && used >= *limit);
         if let Some(limit) = over(budgets.turn_tokens, total.saturating_sub(before)) {
             return Some(format!("this turn has used its {limit} tokens (`budgets.turn_tokens`)"));
+        }
+        let steps = self.thread.turn.as_ref().map_or(0, |turn| u64::from(turn.next_step()));
+        if let Some(limit) = over(budgets.turn_steps, steps) {
+            return Some(format!("this turn has asked the model {limit} times (`budgets.turn_steps`)"));
         }
         if let Some(limit) = over(budgets.thread_tokens, total) {
             return Some(format!("this thread has used its {limit} tokens (`budgets.thread_tokens`)"));
@@ -384,7 +397,7 @@ impl Driver {
     }
 
     fn out_of_time(&self) -> Option<String> {
-        let limit = self.shared.config.budgets.turn_seconds?;
+        let limit = self.shared.config.budgets.turn_seconds.filter(|limit| *limit > 0)?;
         let is_over = self.time_left().is_some_and(|left| left.is_zero());
         is_over.then(|| format!("this turn has taken its {limit} seconds (`budgets.turn_seconds`)"))
     }
@@ -402,7 +415,7 @@ impl Driver {
 
     /// How long the running turn may still take; nothing if there is no limit, or while it only waits for a user's answer.
     fn time_left(&self) -> Option<Duration> {
-        let limit = Duration::from_secs(self.shared.config.budgets.turn_seconds?);
+        let limit = Duration::from_secs(self.shared.config.budgets.turn_seconds.filter(|limit| *limit > 0)?);
         let turn = self.thread.turn.as_ref().filter(|_| !matches!(self.thread.next(), NextAction::AwaitAnswer { .. }))?;
         let taken = Duration::from_millis((self.shared.clock)().saturating_sub(turn.started_at));
         Some(limit.saturating_sub(taken))
@@ -435,6 +448,7 @@ impl Driver {
         facts.push(finished.into());
         self.record(facts, Need::BeforeCompleted).await?;
         self.answers.clear();
+        self.lack = None;
         self.trace = None;
         self.answer = None;
         self.step = None;

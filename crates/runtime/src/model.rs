@@ -3,15 +3,21 @@
 //! The language of this room is that of the Responses API, because it is the richest: history is a list of items, and an
 //! item is kept exactly as it was received. Other wires translate to and from it at their edge.
 
+mod anthropic;
 mod chat;
 mod exchange;
+pub mod facts;
+mod foreign;
 mod history;
 mod offline;
 mod provider;
+mod quirk;
 mod responses;
 mod retry;
 mod schema;
+mod served;
 mod sse;
+mod text_calls;
 
 use std::sync::Arc;
 
@@ -21,8 +27,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
+pub use facts::{ModelFacts, ModelOverrides};
 pub use history::{ModelHistory, WrittenSoFar};
 pub use provider::{Provider, ProviderError, ProviderKey, WireApi, built_in};
+pub use quirk::{Quirk, Quirks};
 
 use crate::model::retry::Tries;
 
@@ -39,6 +47,8 @@ pub struct Prompt {
     /// What the final answer must look like, as a JSON schema.
     pub output_schema: Option<Arc<Value>>,
     pub effort: Option<String>,
+    /// What is known of the model.
+    pub facts: Arc<ModelFacts>,
     /// Requests with the same key share what the provider has cached of their common beginning.
     pub cache_key: String,
     /// What of a distributed trace it belongs to.
@@ -55,6 +65,7 @@ impl Prompt {
             tools: [].into(),
             output_schema: None,
             effort: None,
+            facts: Arc::default(),
             cache_key: String::new(),
             trace: None,
         }
@@ -82,6 +93,21 @@ pub enum ToolInput {
 pub struct ModelResponse {
     pub items: Vec<HistoryItem>,
     pub usage: ModelUsage,
+    pub stop: StopReason,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StopReason {
+    /// The model was done, or waits for the results of its calls.
+    #[default]
+    Complete,
+    /// It reached the limit of its length.
+    Truncated,
+    /// The model or its provider did not want to answer.
+    Refused,
+    /// The provider wants to be asked again with what there is.
+    Paused,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +115,8 @@ pub struct ModelResponse {
 pub struct ModelUsage {
     pub input_tokens: u64,
     pub cached_input_tokens: u64,
+    /// The part of the input that the provider put into its cache.
+    pub cache_write_tokens: u64,
     pub output_tokens: u64,
     pub reasoning_tokens: u64,
     pub total_tokens: u64,
@@ -121,6 +149,10 @@ pub enum ModelProgress {
     RateLimits {
         limits: Value,
     },
+    /// Something about the answer that the user should know.
+    Notice {
+        text: String,
+    },
 }
 
 /// Which piece of a thought: a paragraph of its summary, or of the thought itself.
@@ -151,6 +183,8 @@ pub enum ModelError {
     Silent { provider: String, after_ms: u64 },
     #[error("{provider} answers nonsense: {reason}")]
     Nonsense { provider: String, reason: String },
+    #[error("{provider} sent no event stream but {found}; check its `base_url` ({place}) and the proxy variables")]
+    NotAStream { provider: String, place: String, found: String },
 }
 
 impl ModelError {
@@ -165,6 +199,7 @@ impl ModelError {
             Self::Cut { .. } => "cut",
             Self::Silent { .. } => "silent",
             Self::Nonsense { .. } => "nonsense",
+            Self::NotAStream { .. } => "notAStream",
         }
     }
 
@@ -174,6 +209,22 @@ impl ModelError {
             Self::Refused { status, .. } | Self::Busy { status, .. } => Some(*status),
             _ => None,
         }
+    }
+}
+
+/// The models that a provider says it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelListing {
+    /// The status with which it answers; not every server has a list.
+    pub status: u16,
+    pub models: Vec<String>,
+}
+
+impl ModelListing {
+    /// Whether a model is in the list; also where there is no list.
+    pub fn may_have(&self, model: &str) -> bool {
+        let is_it = |listed: &String| listed == model || listed.strip_suffix(":latest") == Some(model);
+        self.models.is_empty() || self.models.iter().any(is_it)
     }
 }
 
@@ -204,9 +255,15 @@ impl ModelProvider {
                 WireApi::Offline => Ok(offline::answer(prompt, &*self.ids, progress)),
                 WireApi::Responses => responses::ask(&self.call(prompt.trace.as_ref()), prompt, progress).await,
                 WireApi::Chat => chat::ask(&self.call(prompt.trace.as_ref()), prompt, progress).await,
+                WireApi::Anthropic => anthropic::ask(&self.call(prompt.trace.as_ref()), prompt, progress).await,
             };
             let error = match attempt {
-                Ok(answer) => return Ok(answer),
+                Ok(mut answer) => {
+                    if self.provider.quirks.has(Quirk::TextCalls) {
+                        text_calls::apply(&mut answer, &prompt.tools, &*self.ids, progress);
+                    }
+                    return Ok(answer);
+                }
                 Err(error) => error,
             };
             let Some(again) = tries.after(&error) else { return Err(error) };
@@ -216,11 +273,27 @@ impl ModelProvider {
         }
     }
 
-    /// Whether the provider answers at all: the status of its list of models. Nothing for one that needs no network.
-    pub async fn reach(&self) -> Result<Option<u16>, ModelError> {
+    /// Whether the provider answers at all: its list of models. Nothing for one that needs no network.
+    pub async fn reach(&self) -> Result<Option<ModelListing>, ModelError> {
         match self.provider.wire_api {
             WireApi::Offline => Ok(None),
-            WireApi::Responses | WireApi::Chat => self.call(None).get("models").await.map(Some),
+            WireApi::Responses | WireApi::Chat | WireApi::Anthropic => self.call(None).list().await.map(Some),
+        }
+    }
+
+    /// The context window that the server really gives a model. Only servers nearby are asked: those of clouds are in the table.
+    pub async fn served_context(&self, model: &str) -> Option<u64> {
+        if self.provider.wire_api == WireApi::Offline || !self.provider.is_near() {
+            return None;
+        }
+        served::context(&self.call(None), model).await
+    }
+
+    /// How many tokens a prompt takes as the provider counts them; nothing where its wire has no count.
+    pub async fn count(&self, prompt: &Prompt) -> Result<Option<u64>, ModelError> {
+        match self.provider.wire_api {
+            WireApi::Anthropic => anthropic::count(&self.call(None), prompt).await.map(Some),
+            WireApi::Offline | WireApi::Responses | WireApi::Chat => Ok(None),
         }
     }
 
@@ -229,7 +302,8 @@ impl ModelProvider {
         match wire {
             WireApi::Offline => Ok(None),
             WireApi::Responses => responses::body(prompt)?.read().map(Some),
-            WireApi::Chat => Ok(Some(chat::request(prompt))),
+            WireApi::Chat => Ok(Some(chat::request(prompt, &Quirks::default()))),
+            WireApi::Anthropic => Ok(Some(anthropic::request(prompt, &Quirks::default()))),
         }
     }
 

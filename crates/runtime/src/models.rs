@@ -1,7 +1,7 @@
 //! The table of model providers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use outpost_thread::Settings;
 
@@ -18,6 +18,8 @@ pub struct Models {
     ids: Arc<dyn Fn() -> String + Send + Sync>,
     /// Made on first use, because most threads of a test or a demo never leave the machine.
     http: OnceLock<reqwest::Client>,
+    /// Context windows as servers told them, by provider and model; nothing where a server was asked and did not say.
+    served: Mutex<BTreeMap<(String, String), Option<u64>>>,
 }
 
 impl Models {
@@ -27,7 +29,15 @@ impl Models {
         variables: VariableLookup,
         ids: Arc<dyn Fn() -> String + Send + Sync>,
     ) -> Self {
-        Self { providers, default_provider: provider, default_model: model, variables, ids, http: OnceLock::new() }
+        Self {
+            providers,
+            default_provider: provider,
+            default_model: model,
+            variables,
+            ids,
+            http: OnceLock::new(),
+            served: Mutex::default(),
+        }
     }
 
     pub fn providers(&self) -> &BTreeMap<String, Provider> {
@@ -46,6 +56,18 @@ impl Models {
     /// The provider that a thread asks, by the id under which it is configured.
     pub fn provider_id(&self, settings: &Settings) -> String {
         settings.model_provider.clone().unwrap_or_else(|| self.default_provider.clone())
+    }
+
+    /// The context window that a provider's server really gives a model, if it says so. It is asked once.
+    pub async fn served_context(&self, provider: &str, model: &ModelProvider, name: &str) -> Option<u64> {
+        let key = (provider.to_owned(), name.to_owned());
+        let lock = || self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = lock().get(&key) {
+            return *known;
+        }
+        let served = model.served_context(name).await;
+        lock().insert(key, served);
+        served
     }
 
     /// A provider that can be asked, or what is missing.

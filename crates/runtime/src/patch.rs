@@ -4,10 +4,12 @@
 
 mod apply;
 mod diff;
+mod lenient;
 mod parse;
 
 pub use apply::{Applied, ApplyError, apply};
 pub use diff::{Diff, Disagreement};
+pub use lenient::accepted_form;
 pub use parse::{ParseError, parse, parse_command};
 
 /// What a patch wants, file by file, in the order in which it was written.

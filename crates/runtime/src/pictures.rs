@@ -116,6 +116,17 @@ pub(crate) fn acceptable(item: &str) -> Option<Value> {
     })
 }
 
+/// An item for a model that cannot see: in the place of each picture stands that there was one.
+pub(crate) fn described(mut item: Value) -> Value {
+    for name in ["content", "output"] {
+        let parts = item.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten();
+        for part in parts.filter(|part| part["type"] == "input_image") {
+            *part = json!({"type": "input_text", "text": "[an image, which this model cannot see]"});
+        }
+    }
+    item
+}
+
 fn has_pictures(item: &str) -> bool {
     item.contains("\"input_image\"")
 }

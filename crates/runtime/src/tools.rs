@@ -18,6 +18,7 @@ pub(crate) mod permit;
 mod plan;
 pub mod processes;
 mod skill;
+mod tidy;
 mod wait;
 
 use std::sync::Arc;
@@ -418,6 +419,10 @@ impl StepTools {
             return plan;
         }
         match ToolCall::read(asked.item, &self.dynamic) {
+            Err(why) if !self.specs.iter().any(|spec| spec.name == asked.call.tool) => {
+                let names: Vec<&str> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
+                asked.fail(&format!("{why}; there are: {}", names.join(", ")))
+            }
             Err(why) => asked.fail(&why),
             Ok(ToolCall::Exec(exec)) => self.plan_exec(asked, exec),
             Ok(ToolCall::WriteStdin(write)) => self.plan_stdin(asked, write),

@@ -25,9 +25,14 @@ enum Provider {
     Workshop,
     /// Chat.
     Home,
+    /// Anthropic, with signed thoughts.
+    Abbey,
 }
 
-const ALL: [Provider; 3] = [Provider::Cloud, Provider::Workshop, Provider::Home];
+const ALL: [Provider; 4] = [Provider::Cloud, Provider::Workshop, Provider::Home, Provider::Abbey];
+
+/// A thought of that wire, and its signature.
+const SIGNED: (&str, &str) = ("hm", "signed");
 
 impl Provider {
     fn name(self) -> &'static str {
@@ -35,16 +40,23 @@ impl Provider {
             Self::Cloud => "openai",
             Self::Workshop => "workshop",
             Self::Home => "home",
+            Self::Abbey => "abbey",
         }
     }
 
     fn accepts(self, items: &[Raw]) -> Result<(), String> {
         let mut items = items.to_vec();
         items.push(message("user", "what now?"));
-        let prompt = Prompt::plain("m", "be brief", ModelHistory::new(items));
-        let (api, wire) = if self == Self::Home { (WireApi::Chat, Wire::Chat) } else { (WireApi::Responses, Wire::Responses) };
+        // Thinking has rules of its own on the wire that signs it.
+        let prompt = Prompt { effort: Some("high".into()), ..Prompt::plain("m", "be brief", ModelHistory::new(items)) };
+        let (api, wire) = match self {
+            Self::Cloud | Self::Workshop => (WireApi::Responses, Wire::Responses),
+            Self::Home => (WireApi::Chat, Wire::Chat),
+            Self::Abbey => (WireApi::Anthropic, Wire::Anthropic),
+        };
         let body = ModelProvider::body(api, &prompt).unwrap().unwrap();
-        let known = Known { plain_thoughts: self == Self::Workshop, ..Known::default() };
+        let thoughts = vec![(SIGNED.0.to_owned(), SIGNED.1.to_owned())];
+        let known = Known { plain_thoughts: self == Self::Workshop, thoughts, ..Known::default() };
         check_value(wire, &body, &known).map_err(|violation| format!("{} refuses: {violation}\n{body:#}", self.name()))
     }
 }
@@ -114,6 +126,8 @@ fn item(said: &Said, provider: Option<Provider>) -> Raw {
         Said::Hologram => json!({"type": "hologram", "id": "h"}),
         Said::Thought => match provider {
             Some(Provider::Cloud) | None => json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"}),
+            Some(Provider::Abbey) => json!({"type": "reasoning", "id": "y", "format": "anthropic", "summary": [],
+                "content": [{"type": "reasoning_text", "text": SIGNED.0}], "encrypted_content": SIGNED.1}),
             Some(_) => json!({"type": "reasoning", "id": "x", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}),
         },
         Said::Call(at, kind) => {
@@ -355,7 +369,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     prop_oneof![
         4 => Just(Happening::Input),
         2 => Just(Happening::Steering),
-        5 => prop_oneof![Just(Provider::Cloud), Just(Provider::Workshop), Just(Provider::Home)].prop_map(Happening::Step),
+        5 => prop_oneof![Just(Provider::Cloud), Just(Provider::Workshop), Just(Provider::Home), Just(Provider::Abbey)].prop_map(Happening::Step),
         6 => said().prop_map(Happening::Answer),
         6 => (0..4_usize, ending).prop_map(|(which, ending)| Happening::CallEnds(which, ending)),
         3 => status.prop_map(Happening::TurnEnds),
@@ -402,6 +416,7 @@ proptest! {
         run.happen(&Happening::Input);
         run.happen(&Happening::Step(Provider::Cloud));
         run.happen(&Happening::Step(Provider::Home));
+        run.happen(&Happening::Step(Provider::Abbey));
         run.judge();
     }
 }

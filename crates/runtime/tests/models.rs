@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outpost_runtime::model::{
-    ModelError, ModelHistory, ModelProgress, ModelProvider, ModelResponse, Prompt, Provider, ProviderKey, ToolInput, ToolSpec, WireApi,
-    built_in, http_client,
+    ModelError, ModelHistory, ModelProgress, ModelProvider, ModelResponse, Prompt, Provider, ProviderKey, Quirk, Quirks, StopReason,
+    ToolInput, ToolSpec, WireApi, built_in, http_client,
 };
 use outpost_testkit::model::{Reply, ScriptedModel, call, message, response_events};
 use outpost_thread::Raw;
@@ -44,6 +44,7 @@ fn prompt() -> Prompt {
         .into(),
         output_schema: None,
         effort: None,
+        facts: Arc::default(),
         cache_key: "thread".into(),
         trace: None,
     }
@@ -100,6 +101,135 @@ async fn chat_completions() {
     assert_eq!(body["tools"][1]["function"]["parameters"]["required"], json!(["input"]));
 }
 
+fn signed(text: &str) -> Value {
+    json!({"type": "reasoning", "id": "id-1", "format": "anthropic", "summary": [], "content": [{"type": "reasoning_text", "text": text}],
+        "encrypted_content": "sig"})
+}
+
+#[tokio::test]
+async fn the_anthropic_api() {
+    let calls = [call("toolu_1", "exec_command", &json!({"cmd": "ls"})), call("toolu_2", "exec_command", &json!({}))];
+    let items_said = [&[signed("hm"), message("hello there")], &calls[..]].concat();
+    let server = ScriptedModel::with([Reply::Items(items_said.clone())]).await;
+    let (answer, progress) = ask(&ask_as(provider(&server, WireApi::Anthropic))).await;
+    let answer = answer.unwrap();
+    let kept = items(&answer);
+    assert_eq!(kept[0], signed("hm"));
+    assert_eq!((&kept[1]["content"], &kept[2..]), (&items_said[1]["content"], &calls[..]));
+    assert_eq!(answer.usage.total_tokens, 2);
+    let deltas: String =
+        progress.iter().filter_map(|p| if let ModelProgress::TextDelta { delta, .. } = p { Some(delta.as_str()) } else { None }).collect();
+    assert_eq!(deltas, "hello there");
+    assert!(progress.iter().any(|p| matches!(p, ModelProgress::ReasoningDelta { delta, .. } if delta == "hm")));
+    let request = server.requests().remove(0);
+    assert_eq!(request.path, "/v1/messages");
+    let head = request.head.to_lowercase();
+    assert!(head.contains("x-api-key: secret") && head.contains("anthropic-version: 2023-06-01"), "{head}");
+    assert!(!head.contains("authorization"), "{head}");
+    let body = request.body;
+    let cached = |text: &str| json!([{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]);
+    assert_eq!((&body["system"], &body["messages"][0]["content"]), (&cached("be brief"), &cached("hi")));
+    assert_eq!(body["tools"][1]["input_schema"]["required"], json!(["input"]));
+    assert_eq!((&body["max_tokens"], &body["stream"]), (&json!(32_000), &json!(true)));
+}
+
+/// The provider's own words for trouble: before the stream and in the middle of it.
+#[tokio::test]
+async fn faults_of_the_anthropic_api() {
+    let fault = |kind: &str, message: &str| json!({"type": "error", "error": {"type": kind, "message": message}});
+    let overloaded = fault("overloaded_error", "Overloaded");
+    let start = json!({"type": "message_start", "message": {"usage": {"input_tokens": 1}}});
+    for passes in [
+        Reply::Status { status: 529, headers: vec![], body: overloaded.to_string() },
+        Reply::Status { status: 429, headers: vec![("retry-after", "0".into())], body: fault("rate_limit_error", "slow").to_string() },
+        Reply::Events(vec![start.clone(), overloaded]),
+        Reply::Events(vec![start.clone(), json!({"type": "ping"})]),
+    ] {
+        let server = ScriptedModel::with([passes.clone(), Reply::message("whole")]).await;
+        let (answer, progress) = ask(&ask_as(provider(&server, WireApi::Anthropic))).await;
+        assert_eq!(items(&answer.unwrap_or_else(|error| panic!("{passes:?}: {error}")))[0]["content"][0]["text"], "whole");
+        assert_eq!(progress.iter().filter(|p| matches!(p, ModelProgress::Retrying { attempt: 1, .. })).count(), 1, "{passes:?}");
+    }
+    let long = fault("invalid_request_error", "prompt is too long: 208310 tokens > 200000 maximum");
+    let delta = |stop: &str| json!({"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {}});
+    for full in [Reply::status(400, &long.to_string()), Reply::Events(vec![start.clone(), delta("model_context_window_exceeded")])] {
+        let server = ScriptedModel::with([full]).await;
+        let error = ask(&ask_as(provider(&server, WireApi::Anthropic))).await.0.unwrap_err();
+        assert!(matches!(error, ModelError::ContextExceeded { .. }), "{error:?}");
+    }
+    for (stop, reason) in [("refusal", StopReason::Refused), ("max_tokens", StopReason::Truncated), ("end_turn", StopReason::Complete)] {
+        let server = ScriptedModel::with([Reply::Events(vec![start.clone(), delta(stop), json!({"type": "message_stop"})])]).await;
+        assert_eq!(ask(&ask_as(provider(&server, WireApi::Anthropic))).await.0.unwrap().stop, reason);
+    }
+}
+
+/// What a provider of that wire tells besides answers: how many tokens a prompt has, and which models there are.
+#[tokio::test]
+async fn counts_and_lists() {
+    let server = ScriptedModel::with([]).await;
+    server.page("/v1/messages/count_tokens", json!({"input_tokens": 321}));
+    server.page("/v1/models", json!({"data": [{"id": "claude-a", "type": "model"}, {"id": "qwen3:latest"}]}));
+    let model = ask_as(provider(&server, WireApi::Anthropic));
+    assert_eq!(model.count(&prompt()).await, Ok(Some(321)));
+    let listing = model.reach().await.unwrap().unwrap();
+    assert_eq!((listing.status, listing.models.len()), (200, 2));
+    assert!(listing.may_have("claude-a") && listing.may_have("qwen3") && !listing.may_have("gpt-5"));
+    let none = ScriptedModel::with([]).await;
+    assert!(ask_as(provider(&none, WireApi::Chat)).reach().await.unwrap().unwrap().may_have("anything"));
+}
+
+/// A good status with something else than events behind it is named at once, and not asked for again.
+#[tokio::test]
+async fn what_is_no_stream_is_named_at_once() {
+    let page = "<!DOCTYPE html><html><head><title>Sign in to Example</title></head></html>";
+    let html = vec![("content-type", "text/html".to_owned())];
+    let gzip = vec![("content-type", "text/event-stream".to_owned()), ("content-encoding", "gzip".to_owned())];
+    for (headers, body, told) in [
+        (html, page.as_bytes().to_vec(), "a web page with the title `Sign in to Example`"),
+        (gzip, b"\x1f\x8b\x08\x00".to_vec(), "compressed with gzip"),
+        (vec![], b"\x1f\x8b\x08\x00".to_vec(), "compressed with gzip"),
+        (vec![], b"{\"id\":\"x\",\"choices\":[]}".to_vec(), "a JSON document"),
+        (vec![], b"Please log in first.\n".to_vec(), "the text `Please log in first.`"),
+    ] {
+        for wire in [WireApi::Responses, WireApi::Chat, WireApi::Anthropic] {
+            let server = ScriptedModel::with([Reply::Body { headers: headers.clone(), body: body.clone() }]).await;
+            let error = ask(&ask_as(provider(&server, wire))).await.0.unwrap_err();
+            assert!(matches!(&error, ModelError::NotAStream { .. }) && error.to_string().contains(told), "{error}");
+            assert!(error.to_string().contains("base_url"), "{error}");
+            assert_eq!(server.requests().len(), 1, "{told}");
+        }
+    }
+    // An error of a gateway under a good status is what it says.
+    let busy = Reply::Body { headers: vec![], body: br#"{"error":{"code":429,"message":"slow down"}}"#.to_vec() };
+    let server = ScriptedModel::with([busy, Reply::message("whole")]).await;
+    assert!(ask(&ask_as(provider(&server, WireApi::Responses))).await.0.is_ok());
+    let away =
+        Reply::Status { status: 302, headers: vec![("location", "https://login.example/?token=secret".into())], body: String::new() };
+    let server = ScriptedModel::with([away]).await;
+    let error = ask(&ask_as(provider(&server, WireApi::Responses))).await.0.unwrap_err().to_string();
+    assert!(error.contains("redirected to https://login.example/:") && !error.contains("secret"), "{error}");
+}
+
+/// Calls that a model writes into its text are calls where the provider has that quirk, and the user is told.
+#[tokio::test]
+async fn calls_in_text_are_taken_by_quirk() {
+    let text = "I look.\n<tool_call>\n{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\"}}\n</tool_call>";
+    for (quirks, count) in [(Quirks::default(), 1), (Quirks::from([Quirk::TextCalls]), 2)] {
+        for wire in [WireApi::Responses, WireApi::Chat, WireApi::Anthropic] {
+            let server = ScriptedModel::with([Reply::message(text)]).await;
+            let (answer, progress) = ask(&ask_as(Provider { quirks: quirks.clone(), ..provider(&server, wire) })).await;
+            let kept = items(&answer.unwrap());
+            assert_eq!(kept.len(), count, "{kept:?}");
+            let notices = progress.iter().filter(|p| matches!(p, ModelProgress::Notice { text } if text.contains("text_calls"))).count();
+            assert_eq!(notices, count - 1);
+            if count == 2 {
+                assert_eq!((&kept[0]["content"][0]["text"], &kept[1]["name"]), (&json!("I look."), &json!("exec_command")));
+                assert_eq!(kept[1]["arguments"], "{\"cmd\":\"ls\"}");
+            }
+        }
+    }
+}
+
 /// A fault that passes is asked again, and the user is told; the second answer is whole.
 #[tokio::test]
 async fn faults_that_pass() {
@@ -142,7 +272,7 @@ async fn faults_that_stay() {
         (Reply::Cut("data: {garbage\n\n".into()), |e| matches!(e, ModelError::Nonsense { .. })),
     ];
     for (fault, is_it) in cases {
-        for wire in [WireApi::Responses, WireApi::Chat] {
+        for wire in [WireApi::Responses, WireApi::Chat, WireApi::Anthropic] {
             let server = ScriptedModel::with([fault.clone()]).await;
             let error = ask(&ask_as(provider(&server, wire))).await.0.unwrap_err();
             assert!(is_it(&error), "{fault:?}: {error:?}");

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, flock, mkdirat, openat, openat2, unlinkat};
@@ -20,11 +21,6 @@ use rustix::io::Errno;
 use crate::policy::STARTUP_FILES;
 use crate::tree::remove_tree;
 
-/// Files in the directory of an executor: who has it, and which placeholders it made.
-const LOCK: &str = "lock";
-const PLACEHOLDERS: &str = "placeholders";
-const RECORD: [&str; 2] = [LOCK, PLACEHOLDERS];
-
 /// The files of one executor.
 #[derive(Debug)]
 pub struct Scratch {
@@ -32,6 +28,8 @@ pub struct Scratch {
     /// Held as long as we run: a directory whose lock is free has no owner.
     _lock: File,
     state: Mutex<State>,
+    /// Executors that are gone left placeholders that could not be removed yet.
+    has_left_some: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -39,56 +37,18 @@ struct State {
     journal: File,
     /// How many need each placeholder.
     placeholders: HashMap<PathBuf, usize>,
-    /// Those that are needed no more and cannot be removed yet, because another program has mounted something on them.
-    busy: Vec<PathBuf>,
-}
-
-impl State {
-    /// Tries to remove one that is needed no more; otherwise it is tried again later.
-    fn remove(&mut self, place: PathBuf) {
-        if remove_placeholder(&place) == Removal::Busy {
-            self.busy.push(place);
-        }
-    }
-
-    fn remove_busy(&mut self) {
-        for place in std::mem::take(&mut self.busy) {
-            self.remove(place);
-        }
-    }
-}
-
-/// The directory of an executor that is gone, and the placeholders of it that cannot be removed yet.
-struct Left {
-    directory: PathBuf,
-    places: Vec<PathBuf>,
-}
-
-#[derive(PartialEq, Eq)]
-enum Removal {
-    /// It is gone, or another program uses it.
-    Done,
-    Busy,
 }
 
 impl Scratch {
     /// Below a directory that is ours alone. Cleans up after executors that are gone.
     pub fn open(parent: &Path, instance: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-        let (_turn, left) = clean_up_below(parent)?;
+        let (_turn, has_left_some) = clean_up_below(parent)?;
         let directory = parent.join(instance);
         DirBuilder::new().mode(0o700).create(&directory)?;
         // Half of one would never be cleaned up.
         let scratch = Self::fill(&directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))?;
-        // What executors that are gone could not take away is ours to take away now.
-        for Left { directory, places } in left {
-            let mut state = scratch.lock();
-            for place in places {
-                state.journal.write_all(&[place.as_os_str().as_bytes(), b"\0"].concat())?;
-                state.busy.push(place);
-            }
-            let _ = remove_tree(&directory);
-        }
+        scratch.has_left_some.store(has_left_some, Ordering::Relaxed);
         Ok(scratch)
     }
 
@@ -99,10 +59,10 @@ impl Scratch {
 
     fn fill(directory: &Path) -> io::Result<Self> {
         let make = |name: &str| File::options().create_new(true).append(true).mode(0o600).open(directory.join(name));
-        let lock = make(LOCK)?;
+        let lock = make("lock")?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-        let state = State { journal: make(PLACEHOLDERS)?, placeholders: HashMap::new(), busy: Vec::new() };
-        Ok(Self { directory: directory.to_owned(), _lock: lock, state: Mutex::new(state) })
+        let state = State { journal: make("placeholders")?, placeholders: HashMap::new() };
+        Ok(Self { directory: directory.to_owned(), _lock: lock, state: Mutex::new(state), has_left_some: AtomicBool::new(false) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -177,28 +137,36 @@ impl Scratch {
 
     pub fn release_places(&self, places: &[PathBuf]) {
         let mut state = self.lock();
-        state.remove_busy();
         for place in places.iter().rev() {
             let Some(count) = state.placeholders.get_mut(place) else { continue };
-            *count -= 1;
-            if *count == 0 {
+            *count = count.saturating_sub(1);
+            // One that something is mounted on stays ours, and is tried again at the end.
+            if *count == 0 && remove_placeholder(place) == Removal::Settled {
                 state.placeholders.remove(place);
-                state.remove(place.clone());
             }
+        }
+        drop(state);
+        self.clean_up_again();
+    }
+
+    /// Tries once more what executors that are gone could not remove.
+    fn clean_up_again(&self) {
+        if self.has_left_some.load(Ordering::Relaxed)
+            && let Some(Ok((_turn, has_left_some))) = self.directory.parent().map(clean_up_below)
+        {
+            self.has_left_some.store(has_left_some, Ordering::Relaxed);
         }
     }
 }
 
 impl Scratch {
-    /// Takes away everything. Nothing can be kept here any more. What cannot be taken away stays written down for the next executor.
+    /// Takes away everything. Nothing can be kept here any more.
     pub fn leave(&self) {
-        let mut state = self.lock();
-        state.remove_busy();
         // Inner ones first.
-        let mut places: Vec<_> = state.placeholders.drain().map(|(place, _)| place).collect();
+        let mut places: Vec<_> = self.lock().placeholders.drain().map(|(place, _)| place).collect();
         places.sort();
-        places.into_iter().rev().for_each(|place| state.remove(place));
-        empty(&self.directory, !state.busy.is_empty());
+        settle(&self.directory, places.into_iter().rev());
+        self.clean_up_again();
     }
 }
 
@@ -253,26 +221,40 @@ fn startup_text(path: &Path) -> Option<&'static str> {
     })
 }
 
+/// What became of a placeholder that is to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    /// It is gone, or another program uses it.
+    Settled,
+    /// A program outside has mounted something on it.
+    Busy,
+}
+
 /// Only if it is still as it was made: otherwise another program uses it.
 fn remove_placeholder(place: &Path) -> Removal {
     let is_file = place.symlink_metadata().is_ok_and(|metadata| is_startup_placeholder(place, &metadata));
     let removed = if is_file { fs::remove_file(place) } else { fs::remove_dir(place) };
     match removed {
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => Removal::Busy,
-        _ => Removal::Done,
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Removal::Busy,
+        _ => Removal::Settled,
     }
 }
 
-/// Removes the directory of an executor, or all of it but what says which placeholders are left.
-fn empty(directory: &Path, has_left: bool) {
-    if !has_left {
+/// Removes placeholders, and the directory that knows of them unless some are busy: then it goes on to know of those.
+fn settle(directory: &Path, places: impl Iterator<Item = PathBuf>) -> Removal {
+    let busy: Vec<PathBuf> = places.filter(|place| remove_placeholder(place) == Removal::Busy).collect();
+    if busy.is_empty() {
         let _ = remove_tree(directory);
-        return;
+        return Removal::Settled;
     }
-    let is_kept = |path: &Path| RECORD.iter().any(|name| path.ends_with(name));
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten().filter(|entry| !is_kept(&entry.path())) {
-        let _ = remove_tree(&entry.path());
+    let list: Vec<u8> = busy.iter().rev().flat_map(|place| [place.as_os_str().as_bytes(), b"\0"].concat()).collect();
+    let _ = fs::write(directory.join("placeholders"), list);
+    for other in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if other.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let _ = remove_tree(&other.path());
+        }
     }
+    Removal::Busy
 }
 
 /// Whether a file says what a placeholder for a start-up file says, and nothing else.
@@ -282,35 +264,28 @@ fn is_startup_placeholder(path: &Path, metadata: &fs::Metadata) -> bool {
 }
 
 /// One after the other: a directory that is just being made is not locked yet, and looks as if it had no owner. The turn lasts as
-/// long as the file that is returned; with it come the directories that are left, and the placeholders that cannot be removed now.
-fn clean_up_below(parent: &Path) -> io::Result<(File, Vec<Left>)> {
+/// long as the first part of what is returned; the second says whether something is left for another time.
+fn clean_up_below(parent: &Path) -> io::Result<(File, bool)> {
     let turn = File::open(parent)?;
     flock(&turn, FlockOperation::LockExclusive)?;
-    let mut left = Vec::new();
+    let mut has_left_some = false;
     for entry in fs::read_dir(parent)?.flatten() {
-        let busy = clean_up_after(&entry.path());
-        if !busy.is_empty() {
-            left.push(Left { directory: entry.path(), places: busy });
-        }
+        has_left_some |= clean_up_after(&entry.path()) == Removal::Busy;
     }
-    Ok((turn, left))
+    Ok((turn, has_left_some))
 }
 
-/// Returns the placeholders that cannot be removed now.
-fn clean_up_after(directory: &Path) -> Vec<PathBuf> {
-    let Ok(lock) = File::options().read(true).open(directory.join(LOCK)) else { return Vec::new() };
+fn clean_up_after(directory: &Path) -> Removal {
+    let Ok(lock) = File::options().read(true).open(directory.join("lock")) else { return Removal::Settled };
     let is_ours = lock.metadata().is_ok_and(|metadata| metadata.uid() == rustix::process::geteuid().as_raw());
     if !is_ours || flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return Vec::new();
+        return Removal::Settled;
     }
-    let places = fs::read(directory.join(PLACEHOLDERS)).unwrap_or_default();
+    let places = fs::read(directory.join("placeholders")).unwrap_or_default();
     // Version 0.1.0 ended each with a line break.
     let end = if places.contains(&0) { b'\0' } else { b'\n' };
-    let places = places.split(|byte| *byte == end).filter(|place| !place.is_empty()).rev();
-    let busy: Vec<PathBuf> =
-        places.map(|place| PathBuf::from(OsStr::from_bytes(place))).filter(|place| remove_placeholder(place) == Removal::Busy).collect();
-    empty(directory, !busy.is_empty());
-    busy
+    let places = places.split(|byte| *byte == end).filter(|place| !place.is_empty());
+    settle(directory, places.rev().map(|place| PathBuf::from(OsStr::from_bytes(place))))
 }
 
 #[cfg(test)]

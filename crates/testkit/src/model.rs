@@ -15,12 +15,16 @@ use crate::strict::{Known, Violation, Wire, check};
 /// What the model does with one request.
 #[derive(Debug, Clone)]
 pub enum Reply {
-    /// Answers with these items, as the Responses API does.
+    /// Answers with these items, in the words of the wire that was asked on.
     Items(Vec<Value>),
     /// Answers with this text, a word at a time.
     Streamed(String),
     /// Sends these chunks, as Chat Completions does, and then the last word.
     Chunks(Vec<Value>),
+    /// Sends these events, as the Anthropic API does.
+    Events(Vec<Value>),
+    /// Answers with this body under a good status, whatever it is.
+    Body { headers: Vec<(&'static str, String)>, body: Vec<u8> },
     /// Refuses.
     Status { status: u16, headers: Vec<(&'static str, String)>, body: String },
     /// Begins a good answer, sends this and hangs up.
@@ -74,6 +78,8 @@ struct Script {
     /// For requests that contain a text.
     special: Vec<(String, Reply)>,
     requests: Vec<Request>,
+    /// Documents of the server's own, by path.
+    pages: Vec<(String, Value)>,
     /// What was refused and not looked at yet.
     violations: Vec<Violation>,
     known: Known,
@@ -87,6 +93,10 @@ impl Script {
         for item in items {
             self.known.kinds.extend(item["type"].as_str().map(str::to_owned));
             self.known.plain_thoughts |= item["type"] == "reasoning" && !item["encrypted_content"].is_string();
+            if item["format"] == "anthropic" {
+                let thought = item["content"][0]["text"].as_str().unwrap_or_default().to_owned();
+                self.known.thoughts.push((thought, item["encrypted_content"].as_str().unwrap_or_default().to_owned()));
+            }
         }
     }
 }
@@ -135,6 +145,11 @@ impl ScriptedModel {
         self.script.lock().unwrap().replies.push_back(reply);
     }
 
+    /// Answers with this document at a path that is no part of a wire.
+    pub fn page(&self, path: &str, document: Value) {
+        self.script.lock().unwrap().pages.push((path.into(), document));
+    }
+
     /// A reply to the first request that contains this text, for scripts with several voices. The first that fits counts.
     pub fn push_for(&self, text: &str, reply: Reply) {
         self.script.lock().unwrap().special.push((text.into(), reply));
@@ -176,51 +191,69 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
     stream.read_exact(&mut body).await.ok()?;
     let path = head.split_whitespace().nth(1)?.to_owned();
     let stream = stream.get_mut();
-    let wire = path.split('?').next().unwrap_or_default();
-    if !wire.ends_with("/responses") && !wire.ends_with("/chat/completions") {
-        return stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await.ok();
+    let page = script.lock().unwrap().pages.iter().find(|(known, _)| *known == path).map(|(_, document)| document.to_string());
+    if let Some(page) = page {
+        let head =
+            format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", page.len());
+        return stream.write_all(format!("{head}{page}").as_bytes()).await.ok();
     }
-    let is_chat = wire.ends_with("/chat/completions");
+    let Some(wire) = wire_of(path.split('?').next().unwrap_or_default()) else {
+        return stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await.ok();
+    };
     let reply = {
         let mut script = script.lock().unwrap();
         let text = String::from_utf8_lossy(&body);
-        let refused = check(if is_chat { Wire::Chat } else { Wire::Responses }, &body, &script.known).err();
+        let refused = check(wire, &body, &script.known).err();
         let refused = refused.filter(|_| !script.takes_everything);
         let value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         script.requests.push(Request { path, head, body: value });
         if let Some(violation) = refused {
-            let reply = Reply::status(400, &violation.body().to_string());
+            let reply = Reply::status(400, &violation.body(wire).to_string());
             script.violations.push(violation);
             reply
         } else {
             let special = script.special.iter().position(|(wanted, _)| text.contains(wanted.as_str()));
             let special = special.map(|at| script.special.remove(at).1);
             let reply = special.or_else(|| script.replies.pop_front());
-            let reply = reply.unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") });
+            let reply = reply.unwrap_or_else(|| Reply::message("done"));
             if let Reply::Items(items) = &reply {
                 script.says(items);
             }
             reply
         }
     };
-    send(stream, reply).await
+    send(stream, wire, reply).await
 }
 
-fn chat_done() -> Reply {
-    Reply::Chunks(vec![json!({"choices": [{"delta": {"content": "done"}, "finish_reason": "stop"}]})])
+/// The wire that a path belongs to.
+fn wire_of(path: &str) -> Option<Wire> {
+    let wires = [("/responses", Wire::Responses), ("/chat/completions", Wire::Chat), ("/v1/messages", Wire::Anthropic)];
+    wires.into_iter().find(|(end, _)| path.ends_with(end)).map(|(_, wire)| wire)
 }
 
-async fn send(stream: &mut TcpStream, reply: Reply) -> Option<()> {
+async fn send(stream: &mut TcpStream, wire: Wire, reply: Reply) -> Option<()> {
     const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n";
     let whole = |body: String| format!("{HEAD}content-length: {}\r\n\r\n{body}", body.len());
     // A body of unknown length, so that only its own end says whether it is whole.
     let open = |body: String| format!("{HEAD}\r\n{body}");
     let text = match reply {
-        Reply::Items(items) => whole(response_events(&items)),
-        Reply::Streamed(text) => whole(events(&streamed_events(&text))),
-        Reply::Chunks(chunks) => {
-            let chunks: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
-            whole(format!("{chunks}data: [DONE]\n\n"))
+        Reply::Items(items) => whole(match wire {
+            Wire::Responses => response_events(&items),
+            Wire::Chat => chunks(&chat_chunks(&items)),
+            Wire::Anthropic => named(&anthropic_events(&items)),
+        }),
+        Reply::Streamed(text) => whole(match wire {
+            Wire::Responses => events(&streamed_events(&text)),
+            Wire::Chat => chunks(&chat_chunks(&[message(&text)])),
+            Wire::Anthropic => named(&anthropic_events(&[message(&text)])),
+        }),
+        Reply::Chunks(list) => whole(chunks(&list)),
+        Reply::Events(list) => whole(named(&list)),
+        Reply::Body { headers, body } => {
+            let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+            let head = format!("HTTP/1.1 200 OK\r\n{headers}content-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            stream.write_all(head.as_bytes()).await.ok()?;
+            return stream.write_all(&body).await.ok();
         }
         Reply::Status { status, headers, body } => {
             let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
@@ -235,7 +268,7 @@ async fn send(stream: &mut TcpStream, reply: Reply) -> Option<()> {
             while !file.exists() {
                 tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             }
-            return Box::pin(send(stream, *reply)).await;
+            return Box::pin(send(stream, wire, *reply)).await;
         }
         Reply::Endless => {
             stream.write_all(open("data: ".into()).as_bytes()).await.ok()?;
@@ -273,7 +306,79 @@ fn events(streamed: &[Value]) -> String {
     let created = json!({"type": "response.created", "response": {"id": "r"}});
     let completed = json!({"type": "response.completed", "response": {"id": "r", "usage": usage}});
     let all = std::iter::once(&created).chain(streamed).chain([&completed]);
-    all.map(|event| format!("event: {}\ndata: {event}\n\n", kind(event))).collect()
+    named(&all.cloned().collect::<Vec<_>>())
+}
+
+/// Events with their names in front.
+fn named(events: &[Value]) -> String {
+    events.iter().map(|event| format!("event: {}\ndata: {event}\n\n", kind(event))).collect()
+}
+
+/// Chunks of Chat Completions, and the last word.
+fn chunks(chunks: &[Value]) -> String {
+    let chunks: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+    format!("{chunks}data: [DONE]\n\n")
+}
+
+/// Items as Chat Completions streams them. What it has no words for is left out.
+fn chat_chunks(items: &[Value]) -> Vec<Value> {
+    let mut chunks = Vec::new();
+    let mut calls = 0;
+    for item in items {
+        let delta = match item["type"].as_str().unwrap_or_default() {
+            "message" => json!({"content": item["content"][0]["text"]}),
+            "reasoning" if item["content"].is_array() => json!({"reasoning_content": item["content"][0]["text"]}),
+            "function_call" => {
+                let function = json!({"name": item["name"], "arguments": item["arguments"]});
+                calls += 1;
+                json!({"tool_calls": [{"index": calls - 1, "id": item["call_id"], "type": "function", "function": function}]})
+            }
+            _ => continue,
+        };
+        chunks.push(json!({"choices": [{"index": 0, "delta": delta, "finish_reason": null}]}));
+    }
+    let reason = if calls > 0 { "tool_calls" } else { "stop" };
+    chunks.push(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}));
+    chunks.push(json!({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}));
+    chunks
+}
+
+/// Items as the Anthropic API streams them: each a block, in pieces. What it has no words for is left out.
+fn anthropic_events(items: &[Value]) -> Vec<Value> {
+    let usage = json!({"input_tokens": 1, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0, "output_tokens": 1});
+    let start = json!({"id": "msg", "type": "message", "role": "assistant", "content": [], "usage": usage});
+    let mut events = vec![json!({"type": "message_start", "message": start}), json!({"type": "ping"})];
+    let is_block = |item: &&Value| match item["type"].as_str().unwrap_or_default() {
+        "message" | "function_call" => true,
+        "reasoning" => item["format"] == "anthropic",
+        _ => false,
+    };
+    let mut reason = "end_turn";
+    for (index, item) in items.iter().filter(is_block).enumerate() {
+        let (block, deltas) = match item["type"].as_str().unwrap_or_default() {
+            "message" => {
+                let text = item["content"][0]["text"].as_str().unwrap_or_default();
+                let words = text.split_inclusive(' ').map(|word| json!({"type": "text_delta", "text": word}));
+                (json!({"type": "text", "text": ""}), words.collect())
+            }
+            "reasoning" => {
+                let thought = json!({"type": "thinking_delta", "thinking": item["content"][0]["text"]});
+                let signature = json!({"type": "signature_delta", "signature": item["encrypted_content"]});
+                (json!({"type": "thinking", "thinking": "", "signature": ""}), vec![thought, signature])
+            }
+            _ => {
+                reason = "tool_use";
+                let input = json!({"type": "input_json_delta", "partial_json": item["arguments"]});
+                (json!({"type": "tool_use", "id": item["call_id"], "name": item["name"], "input": {}}), vec![input])
+            }
+        };
+        events.push(json!({"type": "content_block_start", "index": index, "content_block": block}));
+        events.extend(deltas.into_iter().map(|delta| json!({"type": "content_block_delta", "index": index, "delta": delta})));
+        events.push(json!({"type": "content_block_stop", "index": index}));
+    }
+    events.push(json!({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 1}}));
+    events.push(json!({"type": "message_stop"}));
+    events
 }
 
 fn kind(event: &Value) -> &str {

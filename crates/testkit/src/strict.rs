@@ -3,6 +3,7 @@
 //! One pure function looks at the body of a request, so that the scripted model and tests of properties hold a history to the same
 //! rules. It knows the wires as their documentation and their refusals describe them, and nothing of the program that speaks.
 
+mod anthropic;
 mod chat;
 mod responses;
 mod tools;
@@ -22,6 +23,7 @@ use self::tools::{function, names, output_format, responses_tool, tools};
 pub enum Wire {
     Responses,
     Chat,
+    Anthropic,
 }
 
 /// Why a request is refused.
@@ -45,7 +47,10 @@ impl Violation {
     }
 
     /// The body of the answer, which has the status 400.
-    pub fn body(&self) -> Value {
+    pub fn body(&self, wire: Wire) -> Value {
+        if wire == Wire::Anthropic {
+            return json!({"type": "error", "error": {"type": "invalid_request_error", "message": self.message}});
+        }
         json!({"error": {"message": self.message, "type": "invalid_request_error", "param": self.param, "code": self.code}})
     }
 
@@ -101,6 +106,8 @@ pub struct Known {
     pub kinds: BTreeSet<String>,
     /// Thoughts that were told in plain words.
     pub plain_thoughts: bool,
+    /// Thoughts of the Anthropic wire, and the signature of each.
+    pub thoughts: Vec<(String, String)>,
 }
 
 /// Whether the real API of a wire takes this request.
@@ -121,6 +128,7 @@ pub fn check_value(wire: Wire, body: &Value, known: &Known) -> Checked {
     let params: &[&str] = match wire {
         Wire::Responses => &RESPONSES,
         Wire::Chat => &CHAT,
+        Wire::Anthropic => return anthropic::messages(body, known),
     };
     if let Some(name) = members.keys().find(|name| !params.contains(&name.as_str())) {
         return Err(Violation::unknown(name.as_str()));
@@ -165,6 +173,7 @@ pub fn check_value(wire: Wire, body: &Value, known: &Known) -> Checked {
             }
             effort(&body["reasoning_effort"], "reasoning_effort")?;
         }
+        Wire::Anthropic => {}
     }
     Ok(())
 }

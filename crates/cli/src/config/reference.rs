@@ -24,13 +24,13 @@ pub const KEYS: &[ConfigKey] = &[
         "model",
         r#""gpt-5""#,
         "the provider's own",
-        "The model of threads that choose none. `openai`: `gpt-5`, `ollama`: `qwen3`; a provider of your own has none, so name one.",
+        "The model of threads that choose none. `openai`: `gpt-5`, `anthropic`: `claude-sonnet-4-5`, `ollama`: `qwen3`; a provider of your own has none, so name one.",
     ),
     key(
         "model_provider",
         r#""ollama""#,
-        "`openai` if its key is set, else `offline`",
-        "`openai`, `ollama`, `offline`, or a table of `model_providers`.",
+        "`openai` or `anthropic`, whose key is set first, else `offline`",
+        "`openai`, `anthropic`, `ollama`, `offline`, or a table of `model_providers`.",
     ),
     key("model_providers.NAME.name", r#""The box""#, "empty", "The provider's name, for people."),
     key("model_providers.NAME.base_url", r#""http://10.0.0.7:8000/v1""#, "required", "Where its API is."),
@@ -38,7 +38,7 @@ pub const KEYS: &[ConfigKey] = &[
         "model_providers.NAME.wire_api",
         r#""chat""#,
         "`responses`",
-        "`responses` (OpenAI Responses), `chat` (Chat Completions) or `offline`.",
+        "`responses` (OpenAI Responses), `chat` (Chat Completions), `anthropic` (Anthropic Messages) or `offline`.",
     ),
     key("model_providers.NAME.env_key", r#""BOX_KEY""#, "no key is sent", "The variable that holds the key."),
     key("model_providers.NAME.http_headers", r#"{ x-team = "a" }"#, "none", "More headers."),
@@ -52,7 +52,29 @@ pub const KEYS: &[ConfigKey] = &[
         "`300000`",
         "Silence for so long, or a line that does not end in it, is a failure.",
     ),
-    key("model_context_window", "200000", "`128000`", "The context window, in tokens."),
+    key(
+        "model_providers.NAME.quirks",
+        r#"["text_calls"]"#,
+        "none",
+        "In what the server differs from its wire: `text_calls`, `bearer_key`, `no_parallel_calls`, `no_stream_options`, `no_cache_control`, `echo_reasoning`. See [models.md](models.md#quirks).",
+    ),
+    key(
+        "models.NAME.context_window",
+        "32768",
+        "the built-in table's",
+        "The context window of a model, in tokens. See [models.md](models.md#the-table-of-models).",
+    ),
+    key("models.NAME.max_output_tokens", "8192", "the built-in table's", "The most tokens of one answer, on the wire that must be told."),
+    key("models.NAME.vision", "false", "the built-in table's", "Whether the model is shown images."),
+    key("models.NAME.parallel_calls", "false", "`true`", "Whether one answer may hold several calls."),
+    key("models.NAME.efforts", r#"["low", "high"]"#, "the built-in table's", "The levels of effort that it has."),
+    key(
+        "models.NAME.thinking",
+        r#""adaptive""#,
+        "the built-in table's",
+        "How the Anthropic wire asks it to think: `none`, `budget` (a number of tokens) or `adaptive` (a level).",
+    ),
+    key("model_context_window", "200000", "the table's, or `128000`", "The context window of all models, in tokens."),
     key("model_context_windows.NAME", "32768", "`model_context_window`", "The context window of one model."),
     key("model_reasoning_effort", r#""high""#, "the model's own", "How long a model that reasons may do so."),
     key("openai_base_url", r#""https://gateway.example.org/v1""#, "OpenAI's own", "Where the built-in provider `openai` is."),
@@ -145,7 +167,8 @@ pub const KEYS: &[ConfigKey] = &[
         "`effect`",
         "`effect` syncs before what must not run twice and before a turn is told as completed, `turn` only the latter, `stored` never.",
     ),
-    key("budgets.turn_tokens", "200000", "no limit", "What one turn may use, in tokens."),
+    key("budgets.turn_tokens", "200000", "`50000000`", "What one turn may use, in tokens. Of all budgets: `0` is no limit."),
+    key("budgets.turn_steps", "100", "`500`", "How often the model may be asked in one turn."),
     key("budgets.thread_tokens", "2000000", "no limit", "What a thread may use."),
     key("budgets.tree_tokens", "5000000", "no limit", "What a thread and all its agents may use."),
     key("budgets.turn_seconds", "3600", "no limit", "How long a turn may take."),
@@ -305,6 +328,8 @@ pub fn page() -> String {
          | `SSL_CERT_FILE` | certificates of authorities that are trusted instead of the machine's own |\n\
          | `NO_COLOR` | no colours |\n\
          | `OPENAI_API_KEY`, `CODEX_API_KEY` | the key of the built-in provider `openai` |\n\
+         | `ANTHROPIC_API_KEY`, `ANTHROPIC_AUTH_TOKEN` | the key of the built-in provider `anthropic`, or the token that goes into `Authorization` in its place |\n\
+         | `ANTHROPIC_BASE_URL` | where that provider is |\n\
          | `OPENAI_BASE_URL` | where that provider is; `openai_base_url` counts before it |\n\
          | `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY` | proxies for requests to models |\n\n\
          Commands of agents find `OUTPOST_THREAD_ID`, `OUTPOST_ENVIRONMENT_ID`, `OUTPOST_AGENT=1`, `NO_COLOR=1`, `TERM=dumb`, `PAGER=cat` and `GIT_PAGER=cat`, and the executor's own \

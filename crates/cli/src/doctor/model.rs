@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outpost_runtime::model::{ModelError, ProviderError};
+use outpost_runtime::model::{ModelError, ModelListing, ProviderError};
 use tokio::time::timeout;
 
 use super::{Finding, Patient, not_looked_at};
@@ -29,11 +29,18 @@ pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let place = model.provider().place();
     vec![match timeout(PATIENCE, model.reach()).await {
         Ok(Ok(None)) => Finding::good(what, "needs no network, and understands nothing"),
-        Ok(Ok(Some(401 | 403))) => {
+        Ok(Ok(Some(ModelListing { status: 401 | 403, .. }))) => {
             let key = model.provider().env_key.clone().unwrap_or_else(|| "no variable".into());
             Finding::broken(what, format!("{place} answers and refuses the key"), format!("look at the key; it is taken from {key}"))
         }
-        Ok(Ok(Some(status @ 500..))) => Finding::weak(what, format!("{place} answers with {status}"), "try again later"),
+        Ok(Ok(Some(ModelListing { status: status @ 500.., .. }))) => {
+            Finding::weak(what, format!("{place} answers with {status}"), "try again later")
+        }
+        Ok(Ok(Some(listing))) if config.model.as_deref().is_some_and(|model| !listing.may_have(model)) => {
+            let note = format!("{place} answers, and does not list the model `{}`", config.model.as_deref().unwrap_or_default());
+            let some: Vec<&str> = listing.models.iter().take(8).map(String::as_str).collect();
+            Finding::weak(what, note, format!("it lists {} models: {}", listing.models.len(), some.join(", ")))
+        }
         // Not every server has a list of models.
         Ok(Ok(Some(_))) => Finding::good(what, format!("{place} answers")),
         Ok(Err(error)) if name == "ollama" => Finding::broken(what, error.to_string(), "`ollama serve` starts it on this machine"),

@@ -4,20 +4,23 @@ use std::sync::Arc;
 
 use outpost_store::Need;
 use outpost_thread::{
-    CallId, CallRequest, CompactReason, Fact, ModelAnswered, ModelAsked, Raw, StepCaptured, StepEnvironment, TokenTotals, TurnFinished,
-    TurnId, TurnStatus,
+    CallId, CallRequest, CompactReason, Fact, ModelAnswered, ModelAsked, Raw, Settings, StepCaptured, StepEnvironment, TokenTotals,
+    TurnFinished, TurnId, TurnStatus,
 };
 use outpost_thread::{InterruptReason, Marker};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::nudge::{Lack, was_asked};
 use super::repeats::{POINTED_OUT, TOO_MANY, pointed_out, repeated};
 use super::{Done, Driver, Stop};
 use crate::capabilities::RootReport;
 use crate::environment_context::EnvironmentContext;
 use crate::live::ThreadEvent;
 use crate::mcp::told::ToldServers;
-use crate::model::{ModelError, ModelHistory, ModelResponse, ModelUsage, Prompt, WrittenSoFar};
+use crate::model::{
+    ModelError, ModelFacts, ModelHistory, ModelProgress, ModelProvider, ModelResponse, ModelUsage, Prompt, StopReason, WrittenSoFar,
+};
 use crate::skills::listing::ToldCapabilities;
 use crate::skills::mentioned;
 use crate::tools::StepTools;
@@ -100,7 +103,9 @@ impl Driver {
     }
 
     async fn capture(&mut self, seen: Option<Vec<StepEnvironment>>) -> Arc<StepTools> {
-        let captured = self.shared.capture(&self.thread, self.processes.clone()).await;
+        let names_session = |item: &Raw| item.get().contains("session id");
+        let sessions = self.context.as_ref().is_some_and(|context| context.items().iter().any(names_session));
+        let captured = self.shared.capture(&self.thread, self.processes.clone(), sessions).await;
         let tools = Arc::new(StepTools { seen, ..captured });
         self.keep_servers(tools.mcp.clone());
         self.losses.hear(&tools.view, &self.feed);
@@ -122,7 +127,8 @@ impl Driver {
         items.push(user_message(message));
         let model = self.shared.models.model_name(&settings);
         let plain = Prompt::plain(model, self.shared.instructions(&self.thread), ModelHistory::new(items));
-        Ok(Prompt { effort: self.shared.config.effort(&settings), cache_key: self.cache_key(), trace: self.trace.clone(), ..plain })
+        let facts = Arc::new(self.shared.config.facts(&plain.model));
+        Ok(Prompt { facts, effort: self.shared.config.effort(&settings), cache_key: self.cache_key(), trace: self.trace.clone(), ..plain })
     }
 
     pub(super) async fn begin_step(&mut self, turn: TurnId, step: u32) -> Result<(), Stop> {
@@ -139,6 +145,10 @@ impl Driver {
             Err(error) => return self.fail_turn(turn, &error).await,
         };
         self.load_context().await?;
+        let facts = self.facts(&settings, &model).await;
+        if self.is_too_full(&facts, step) {
+            return self.begin_compaction(turn, CompactReason::Full).await;
+        }
         let repeated = self.context.as_ref().and_then(|context| repeated(context.items())).filter(|_| step > 0);
         if let Some((count, tool)) = repeated.as_ref().filter(|(count, _)| *count >= TOO_MANY) {
             let why = format!(
@@ -173,6 +183,7 @@ impl Driver {
         items.extend(self.named_skills(&turn, &tools).await);
         let again = repeated.filter(|(count, _)| *count >= POINTED_OUT);
         items.extend(again.map(|(count, tool)| user_message(&pointed_out(count, &tool))));
+        items.extend(self.lack.take().map(|lack| user_message(&lack.message())));
         // Only what is new is written down.
         let roots = tools.capabilities.roots.clone();
         let now = AnnouncedContext {
@@ -191,8 +202,17 @@ impl Driver {
         };
         let name = self.shared.models.model_name(&settings);
         let provider = Some(self.shared.models.provider_id(&settings));
+        let facts = Arc::new(facts);
         let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider };
+        let before = self.context.as_ref().map(outpost_thread::Context::revision);
         self.record(vec![captured.into(), asked.into()], Need::Stored).await?;
+        if before != self.context.as_ref().map(outpost_thread::Context::revision) {
+            let message = format!(
+                "the model provider changed to `{}`: what only the one before can read (its reasoning, its own tools) is left out from here on",
+                self.shared.models.provider_id(&settings)
+            );
+            self.feed.publish(ThreadEvent::Warning { message }, 256);
+        }
         self.told.update(news);
         let (items, revision) = self.context.as_ref().map(|context| (context.shared(), context.revision())).unwrap_or_default();
         let history = self.written.follow((self.thread.window, revision), items);
@@ -203,13 +223,18 @@ impl Driver {
             tools: tools.specs.clone(),
             output_schema: self.output_schema(),
             effort: self.shared.config.effort(&settings),
+            facts,
             cache_key: self.cache_key(),
             trace: self.trace.clone(),
         };
         let feed = self.feed.clone();
         self.asking = Some(self.work.spawn(async move {
             let progress = |progress| {
-                feed.publish(ThreadEvent::Progress { turn: turn.clone(), step, progress }, 512);
+                let (event, weight) = match progress {
+                    ModelProgress::Notice { text } => (ThreadEvent::Warning { message: text }, 256),
+                    progress => (ThreadEvent::Progress { turn: turn.clone(), step, progress }, 512),
+                };
+                feed.publish(event, weight);
             };
             let answer = model.ask(&prompt, &progress).await;
             Done::Asked { turn, step, answer }
@@ -250,9 +275,56 @@ impl Driver {
         self.seat.used(answer.usage.total_tokens);
         let taken = self.thread.turn.iter().flat_map(|turn| &turn.calls).map(|call| call.id.clone()).collect();
         let (items, calls) = calls_of(answer.items, taken, &*self.shared.ids);
-        let answered =
-            ModelAnswered { turn, step, items, calls, complete: true, goes_on: false, usage: Some(tokens(answer.usage)), response: None };
-        self.record(vec![answered.into()], Need::Stored).await
+        let is_refused = answer.stop == StopReason::Refused || refusal(&items).is_some();
+        let why = refusal(&items);
+        let lack = if calls.is_empty() && !is_refused { Lack::of(&items, answer.stop) } else { None };
+        let was_asked = self.context.as_ref().is_some_and(|context| was_asked(context.items()));
+        let goes_on = (lack.is_some() && !was_asked) || answer.stop == StopReason::Paused;
+        let usage = Some(tokens(answer.usage));
+        let answered = ModelAnswered { turn: turn.clone(), step, items, calls, complete: true, goes_on, usage, response: None };
+        self.record(vec![answered.into()], Need::Stored).await?;
+        if is_refused {
+            let why = why.map_or_else(|| "the model refused to answer".to_owned(), |why| format!("the model refused to answer: {why}"));
+            return self.fail_turn_with(turn, json!({"message": why, "kind": "modelRefused"})).await;
+        }
+        match lack {
+            Some(_) if !was_asked => self.lack = lack,
+            Some(lack) => {
+                if let Some((kind, message)) = lack.failure() {
+                    return self.fail_turn_with(turn, json!({"message": message, "kind": kind})).await;
+                }
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// What is known of the model that is asked. A window that its server made smaller is told once.
+    async fn facts(&mut self, settings: &Settings, model: &ModelProvider) -> ModelFacts {
+        let models = &self.shared.models;
+        let (name, provider) = (models.model_name(settings), models.provider_id(settings));
+        let mut facts = self.shared.config.facts(&name);
+        let served = models.served_context(&provider, model, &name).await.filter(|served| *served < facts.context_window);
+        if let Some(served) = served {
+            if self.small_window != Some(served) {
+                let message = format!(
+                    "the server of `{provider}` gives `{name}` a context window of {served} tokens, and {} were assumed: the conversation is \
+                     summed up earlier. Start the server with a larger one if the task needs it",
+                    facts.context_window
+                );
+                self.feed.publish(ThreadEvent::Warning { message }, 256);
+                self.small_window = Some(served);
+            }
+            facts.context_window = served;
+        }
+        facts
+    }
+
+    /// Whether the context must be made smaller before a step, although the thread's own limit is not reached: its server gives less.
+    fn is_too_full(&self, facts: &ModelFacts, step: u32) -> bool {
+        let is_new = self.thread.turn.as_ref().is_some_and(|turn| turn.step != Some(step));
+        let is_small = self.small_window == Some(facts.context_window);
+        is_small && is_new && self.may_compact(step) && self.thread.usage.active >= facts.context_window / 100 * 80
     }
 
     fn may_compact(&self, step: u32) -> bool {
@@ -300,11 +372,21 @@ fn tokens(usage: ModelUsage) -> TokenTotals {
     TokenTotals {
         input: usage.input_tokens,
         cached_input: usage.cached_input_tokens,
-        cache_write_input: 0,
+        cache_write_input: usage.cache_write_tokens,
         output: usage.output_tokens,
         reasoning_output: usage.reasoning_tokens,
         total: usage.total_tokens,
     }
+}
+
+/// The words with which a model refused, in an answer that says nothing else.
+fn refusal(items: &[Raw]) -> Option<String> {
+    let refused = |item: &Raw| {
+        let item: Value = item.read().ok().filter(|_| item.get().contains("\"refusal\""))?;
+        let parts = item["content"].as_array()?;
+        parts.iter().find_map(|part| part["refusal"].as_str().filter(|_| part["type"] == "refusal")).map(str::to_owned)
+    };
+    items.iter().find_map(refused)
 }
 
 /// The calls that an answer asks for. Two calls with one id cannot be told apart, so the second one gets another; a call

@@ -10,12 +10,13 @@ mod stream;
 use serde_json::{Value, json};
 
 use super::exchange::{ModelCall, ProviderMessage};
+use super::quirk::{Quirk, Quirks};
 use super::schema::{is_strict, sound};
 use super::{ModelError, ModelResponse, OnProgress, Prompt, ToolInput, ToolSpec};
 
 /// Asks once.
 pub async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
-    let body = serde_json::to_vec(&request(prompt)).map_err(|error| call.nonsense(error))?;
+    let body = serde_json::to_vec(&request(prompt, &call.provider.quirks)).map_err(|error| call.nonsense(error))?;
     let mut events = call.post("chat/completions", body, progress).await?;
     let mut stream = stream::PartialMessage::new(call.ids, progress);
     while let Some(data) = events.next().await? {
@@ -36,18 +37,19 @@ pub async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>
 }
 
 /// The body of a request.
-pub fn request(prompt: &Prompt) -> Value {
-    let mut body = json!({
-        "model": prompt.model,
-        "messages": messages::of(prompt),
-        "stream": true,
-        "stream_options": {"include_usage": true},
-    });
+pub fn request(prompt: &Prompt, quirks: &Quirks) -> Value {
+    let mut body = json!({"model": prompt.model, "messages": messages::of(prompt, quirks), "stream": true});
+    if !quirks.has(Quirk::NoStreamOptions) {
+        body["stream_options"] = json!({"include_usage": true});
+    }
     if !prompt.tools.is_empty() {
         body["tools"] = prompt.tools.iter().map(tool).collect();
+        if quirks.has(Quirk::NoParallelCalls) || !prompt.facts.parallel_calls {
+            body["parallel_tool_calls"] = false.into();
+        }
     }
     if let Some(effort) = &prompt.effort {
-        body["reasoning_effort"] = effort.as_str().into();
+        body["reasoning_effort"] = prompt.facts.effort(effort).into();
     }
     if let Some(schema) = &prompt.output_schema {
         body["response_format"] =

@@ -1,5 +1,7 @@
 //! One request to a provider and the events of its answer.
 
+use std::time::SystemTime;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use outpost_wire::envelope::TraceContext;
@@ -8,9 +10,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
+use super::anthropic;
+use super::foreign::{Beginning, page};
+use super::quirk::Quirk;
 use super::retry::asked_in_words;
 use super::sse::EventDecoder;
-use super::{ModelError, ModelProgress, OnProgress, Provider, ProviderError, ProviderKey};
+use super::{ModelError, ModelListing, ModelProgress, OnProgress, Provider, ProviderError, ProviderKey, WireApi};
 
 /// So much of an error's body is read.
 const MAX_ERROR: usize = 64 << 10;
@@ -25,14 +30,9 @@ pub struct ModelCall<'a> {
 }
 
 impl ModelCall<'_> {
-    /// Posts a body; done when the head of a good answer is there.
+    /// Posts a body; done when a stream of events has begun.
     pub async fn post(&self, path: &str, body: impl Into<reqwest::Body>, progress: OnProgress<'_>) -> Result<Events, ModelError> {
-        let request = self.http.post(self.provider.endpoint(path)?).headers(self.headers()?).body(body);
-        let response = match timeout(self.provider.idle(), request.send()).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(self.unreachable(&error.without_url())),
-            Err(_) => return Err(self.silent()),
-        };
+        let response = self.send(path, body).await?;
         if let Some(limits) = rate_limits(response.headers()) {
             progress(ModelProgress::RateLimits { limits });
         }
@@ -40,14 +40,114 @@ impl ModelCall<'_> {
             return Err(self.refusal(response).await);
         }
         let name = self.provider.name.clone();
-        Ok(Events { response, decoder: EventDecoder::default(), idle: self.provider.idle(), provider: name, ended: false })
+        let mut events = Events { response, decoder: EventDecoder::default(), idle: self.provider.idle(), provider: name, ended: false };
+        self.look_at_beginning(&mut events).await?;
+        Ok(events)
     }
 
-    /// The status of a page.
-    pub async fn get(&self, path: &str) -> Result<u16, ModelError> {
-        let request = self.http.get(self.provider.endpoint(path)?).headers(self.headers()?);
+    /// Posts a body that is answered with a JSON document.
+    pub async fn post_json(&self, path: &str, body: String) -> Result<Value, ModelError> {
+        let response = self.send(path, body).await?;
+        if !response.status().is_success() {
+            return Err(self.refusal(response).await);
+        }
+        let body = match timeout(self.provider.idle(), response.bytes()).await {
+            Ok(body) => body.map_err(|error| self.cut(with_causes(&error.without_url())))?,
+            Err(_) => return Err(self.silent()),
+        };
+        serde_json::from_slice(&body).map_err(|error| self.nonsense(format!("the answer is not JSON: {error}")))
+    }
+
+    async fn send(&self, path: &str, body: impl Into<reqwest::Body>) -> Result<Response, ModelError> {
+        let request = self.http.post(self.provider.endpoint(path)?).headers(self.headers()?).body(body);
+        match timeout(self.provider.idle(), request.send()).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(self.unreachable(&error.without_url())),
+            Err(_) => Err(self.silent()),
+        }
+    }
+
+    /// Reads until it is clear that events come. What is something else would be the same when it is asked for again.
+    async fn look_at_beginning(&self, events: &mut Events) -> Result<(), ModelError> {
+        let encoding = events.response.headers().get(header::CONTENT_ENCODING).and_then(|encoding| encoding.to_str().ok());
+        if let Some(encoding) = encoding.filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+            return Err(self.not_a_stream(&format!("a body compressed with {encoding}, which was not asked for")));
+        }
+        let mut body = Vec::new();
+        loop {
+            let found = match Beginning::of(&body) {
+                Beginning::Unknown if body.len() < MAX_ERROR && !events.ended => {
+                    match timeout(self.provider.idle(), events.response.chunk()).await {
+                        Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
+                        Ok(Ok(None)) => events.ended = true,
+                        Ok(Err(error)) => return Err(self.cut(with_causes(&error.without_url()))),
+                        Err(_) => return Err(self.silent()),
+                    }
+                    continue;
+                }
+                Beginning::Unknown | Beginning::Events => {
+                    events.decoder.push(&body);
+                    return Ok(());
+                }
+                Beginning::Compressed(encoding) => format!("a body compressed with {encoding}, which was not asked for"),
+                Beginning::Binary => "bytes that are no text: a proxy may have compressed them".to_owned(),
+                Beginning::Page => page(&self.rest(body, &mut events.response).await),
+                Beginning::Text => {
+                    let text = String::from_utf8_lossy(&body).into_owned();
+                    format!("the text `{}`", text.trim_start().lines().next().unwrap_or_default().chars().take(80).collect::<String>())
+                }
+                Beginning::Json => {
+                    let body = self.rest(body, &mut events.response).await;
+                    // Gateways answer with an error of their own after they have promised a good answer.
+                    if let Ok(Value::Object(document)) = serde_json::from_slice::<Value>(&body)
+                        && let Some(error) = document.get("error").filter(|error| !error.is_null())
+                    {
+                        let status = error["code"].as_u64().and_then(|code| u16::try_from(code).ok()).filter(|code| *code >= 400);
+                        return Err(self.failure(status.unwrap_or(200), ProviderMessage::from_value(error), None));
+                    }
+                    "a JSON document: it may not be able to stream".to_owned()
+                }
+            };
+            return Err(self.not_a_stream(&found));
+        }
+    }
+
+    /// The rest of a body that is of interest only for its words.
+    async fn rest(&self, mut body: Vec<u8>, response: &mut Response) -> Vec<u8> {
+        while body.len() < MAX_ERROR
+            && let Ok(Ok(Some(chunk))) = timeout(self.provider.idle(), response.chunk()).await
+        {
+            body.extend_from_slice(&chunk[..chunk.len().min(MAX_ERROR - body.len())]);
+        }
+        body
+    }
+
+    fn not_a_stream(&self, found: &str) -> ModelError {
+        let (provider, place) = (self.provider.name.clone(), self.provider.place());
+        ModelError::NotAStream { provider, place, found: found.to_owned() }
+    }
+
+    /// The provider's list of models. Both kinds of API have it at the same place and in the same shape.
+    pub async fn list(&self) -> Result<ModelListing, ModelError> {
+        let request = self.http.get(self.provider.endpoint("models")?).headers(self.headers()?);
         let response = request.send().await.map_err(|error| self.unreachable(&error.without_url()))?;
-        Ok(response.status().as_u16())
+        let status = response.status().as_u16();
+        let body = if status == 200 { response.bytes().await.unwrap_or_default() } else { Bytes::new() };
+        let list: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let models = list["data"].as_array().into_iter().flatten().filter_map(|model| model["id"].as_str().map(str::to_owned));
+        Ok(ModelListing { status, models: models.collect() })
+    }
+
+    /// The JSON document at an address of the same server, if it has one.
+    pub async fn get_json(&self, url: &str) -> Option<Value> {
+        let response = self.http.get(url).headers(self.headers().ok()?).send().await.ok()?;
+        if response.status().is_success() { serde_json::from_slice(&response.bytes().await.ok()?).ok() } else { None }
+    }
+
+    /// What the same server answers to a body at an address that is no part of its wire.
+    pub async fn post_to(&self, url: &str, body: String) -> Option<Value> {
+        let response = self.http.post(url).headers(self.headers().ok()?).body(body).send().await.ok()?;
+        if response.status().is_success() { serde_json::from_slice(&response.bytes().await.ok()?).ok() } else { None }
     }
 
     fn headers(&self) -> Result<HeaderMap, ProviderError> {
@@ -55,10 +155,19 @@ impl ModelCall<'_> {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
         let bad = |header: &str| ProviderError::BadHeader { provider: self.provider.name.clone(), header: header.to_owned() };
+        let is_anthropic = self.provider.wire_api == WireApi::Anthropic;
+        if is_anthropic {
+            headers.insert("anthropic-version", HeaderValue::from_static(anthropic::VERSION));
+        }
         if let Some(key) = self.key {
-            let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose())).map_err(|_| bad("authorization"))?;
+            let (name, value) = if is_anthropic && !self.provider.quirks.has(Quirk::BearerKey) {
+                (HeaderName::from_static("x-api-key"), key.expose().to_owned())
+            } else {
+                (header::AUTHORIZATION, format!("Bearer {}", key.expose()))
+            };
+            let mut value = HeaderValue::from_str(&value).map_err(|_| bad(name.as_str()))?;
             value.set_sensitive(true);
-            headers.insert(header::AUTHORIZATION, value);
+            headers.insert(name, value);
         }
         // A trace that makes no sense is no reason not to ask.
         if let Some(trace) = self.trace
@@ -91,14 +200,14 @@ impl ModelCall<'_> {
     async fn refusal(&self, mut response: Response) -> ModelError {
         let status = response.status().as_u16();
         let asked = retry_after(response.headers());
-        let mut body = Vec::new();
-        while let Ok(Ok(Some(chunk))) = timeout(self.provider.idle(), response.chunk()).await {
-            body.extend_from_slice(&chunk[..chunk.len().min(MAX_ERROR - body.len())]);
-            if body.len() >= MAX_ERROR {
-                break;
-            }
+        let target = response.headers().get(header::LOCATION).and_then(|target| target.to_str().ok()).map(str::to_owned);
+        let body = self.rest(Vec::new(), &mut response).await;
+        let mut told = ProviderMessage::from_body(&body);
+        if let Some(target) = target.filter(|_| (300..400).contains(&status)) {
+            // What stands behind the question mark may be secret.
+            let target = target.split(['?', '#']).next().unwrap_or_default();
+            told.message = format!("redirected to {target}: a sign-in page, or the `base_url` is another one");
         }
-        let told = ProviderMessage::from_body(&body);
         self.failure(status, told, asked)
     }
 
@@ -107,7 +216,7 @@ impl ModelCall<'_> {
         let ProviderMessage { code, message } = told;
         let provider = self.provider.name.clone();
         match (code.as_str(), status) {
-            ("context_length_exceeded", _) => ModelError::ContextExceeded { message },
+            _ if is_too_long(&code, &message) => ModelError::ContextExceeded { message },
             ("insufficient_quota" | "usage_not_included" | "invalid_prompt", _) => ModelError::Refused { provider, status, message },
             (_, 408 | 409 | 425 | 429 | 500..) => {
                 let retry_after_ms = asked.or_else(|| asked_in_words(&message));
@@ -126,6 +235,21 @@ impl ModelCall<'_> {
     }
 }
 
+/// Whether an error says that the conversation does not fit the context window. Few servers have a code for it.
+fn is_too_long(code: &str, message: &str) -> bool {
+    const CODES: [&str; 3] = ["context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"];
+    const WORDS: [&str; 6] = [
+        "prompt is too long",
+        "exceed context limit",
+        "maximum context length is",
+        "exceeds the available context size",
+        "input is too long for requested model",
+        "longer than the model's context length",
+    ];
+    let message = message.to_ascii_lowercase();
+    CODES.contains(&code) || WORDS.iter().any(|words| message.contains(words))
+}
+
 /// An error in the provider's own words.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ProviderMessage {
@@ -141,6 +265,7 @@ impl ProviderMessage {
         }
         match serde_json::from_slice::<Body>(body) {
             Ok(body) => Self::from_value(&body.error),
+            Err(_) if Beginning::of(body) == Beginning::Page => Self { code: String::new(), message: page(body) },
             Err(_) => {
                 let text = String::from_utf8_lossy(body);
                 let mut message: String = text.trim().chars().take(500).collect();
@@ -224,16 +349,29 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// How long a provider asks to wait, in milliseconds: as a number, or as the date to wait for.
 fn retry_after(headers: &HeaderMap) -> Option<u64> {
-    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok().filter(|number| *number >= 0.0);
-    number("retry-after-ms").or_else(|| number("retry-after").map(|seconds| seconds * 1000.0)).map(|ms| ms.min(1e9) as u64)
+    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+    let number = |name: &str| text(name)?.parse::<f64>().ok().filter(|number| *number >= 0.0);
+    let in_numbers = number("retry-after-ms").or_else(|| number("retry-after").map(|seconds| seconds * 1000.0));
+    in_numbers.map(|ms| ms.min(1e9) as u64).or_else(|| {
+        let now = SystemTime::now();
+        // The date of the answer tells how far its clock is from ours.
+        let then = text("date").and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or(now);
+        let until = httpdate::parse_http_date(text("retry-after")?).ok()?;
+        u64::try_from(until.duration_since(then).unwrap_or_default().as_millis()).ok()
+    })
 }
 
 /// The headers in which providers tell how much of an allowance is left.
 fn rate_limits(headers: &HeaderMap) -> Option<Value> {
     let limits: Map<String, Value> = headers
         .iter()
-        .filter_map(|(name, value)| Some((name.as_str().strip_prefix("x-ratelimit-")?.to_owned(), value.to_str().ok()?.into())))
+        .filter_map(|(name, value)| {
+            let name = name.as_str();
+            let limit = name.strip_prefix("x-ratelimit-").or_else(|| name.strip_prefix("anthropic-ratelimit-"))?;
+            Some((limit.to_owned(), value.to_str().ok()?.into()))
+        })
         .collect();
     (!limits.is_empty()).then_some(Value::Object(limits))
 }
@@ -247,13 +385,25 @@ mod tests {
         let told = ProviderMessage::from_body(br#"{"error":{"message":"no such model","code":"model_not_found"}}"#);
         assert_eq!(told, ProviderMessage { code: "model_not_found".into(), message: "no such model".into() });
         assert_eq!(ProviderMessage::from_body(br#"{"error":"plain"}"#).message, "plain");
-        assert_eq!(ProviderMessage::from_body(b"<html>bad gateway").message, "<html>bad gateway");
+        assert_eq!(ProviderMessage::from_body(b"bad gateway").message, "bad gateway");
+        assert_eq!(ProviderMessage::from_body(b"<html><title>Down</title>").message, "a web page with the title `Down`");
         assert_eq!(ProviderMessage::from_body(b"").message, "without a word");
+    }
+
+    #[test]
+    fn a_full_context_is_known_by_code_or_words() {
+        assert!(is_too_long("exceed_context_size_error", ""));
+        assert!(is_too_long("", "prompt is too long: 208310 tokens > 200000 maximum"));
+        assert!(is_too_long("BadRequestError", "This model's maximum context length is 4096 tokens. However, you requested 5000."));
+        assert!(!is_too_long("invalid_request_error", "max_tokens: Field required"));
     }
 
     #[test]
     fn waits_in_headers() {
         let mut headers = HeaderMap::new();
+        headers.insert("retry-after", HeaderValue::from_static("Wed, 21 Oct 2026 07:28:30 GMT"));
+        headers.insert("date", HeaderValue::from_static("Wed, 21 Oct 2026 07:28:00 GMT"));
+        assert_eq!(retry_after(&headers), Some(30_000));
         headers.insert("retry-after", HeaderValue::from_static("2"));
         assert_eq!(retry_after(&headers), Some(2000));
         headers.insert("retry-after-ms", HeaderValue::from_static("15"));

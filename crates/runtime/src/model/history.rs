@@ -61,7 +61,7 @@ impl WrittenSoFar {
             Some(last) => last.to_vec(),
             None => Vec::new(),
         };
-        for item in news {
+        for item in news.iter().filter(|item| !is_of_another_wire(item.get())) {
             if !text.is_empty() || !self.pieces.is_empty() {
                 text.push(b',');
             }
@@ -103,6 +103,18 @@ impl Pieces {
     pub(super) fn read(self) -> serde_json::Result<serde_json::Value> {
         serde_json::from_slice(&self.0.iter().flatten().copied().collect::<Vec<u8>>())
     }
+}
+
+/// Whether an item is a thinking block of the Anthropic wire, which no other wire can read. Such items are left out already where the
+/// provider changed; here are those of a provider that was configured with another wire before.
+fn is_of_another_wire(item: &str) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Thought<'a> {
+        #[serde(borrow, default)]
+        format: Option<Cow<'a, str>>,
+    }
+    item.contains("\"reasoning\"")
+        && serde_json::from_str::<Thought<'_>>(item).is_ok_and(|item| item.format.is_some_and(|format| format == super::anthropic::FORMAT))
 }
 
 /// Kinds of items that need no id. Others keep theirs, because their use is unknown.
@@ -207,6 +219,15 @@ mod tests {
         let mut all = Arc::new(all);
         assert_eq!(first.as_ptr(), so_far.follow((0, 0), all.clone()).pieces[0].as_ptr());
         assert!(Arc::get_mut(&mut all).is_some(), "the items are not shared");
+    }
+
+    /// A provider may have been configured with another wire when the thread began.
+    #[test]
+    fn thoughts_of_the_anthropic_wire_are_not_written() {
+        let thought = json!({"type": "reasoning", "format": "anthropic", "summary": [], "encrypted_content": "signed"});
+        let own = json!({"type": "reasoning", "summary": [], "encrypted_content": "sealed"});
+        let all = [thought, own.clone()].map(HistoryItem::from).to_vec();
+        assert_eq!(written(&ModelHistory::new(all)), json!([own]));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use serde_json::{Value, json};
 
-use super::{HistoryItem, ModelProgress, ModelResponse, ModelUsage, OnProgress, Prompt};
+use super::{HistoryItem, ModelProgress, ModelResponse, ModelUsage, OnProgress, Prompt, StopReason};
 use crate::live::TURN_RESUMED;
 
 /// The tool that runs commands.
@@ -40,7 +40,7 @@ pub fn answer(prompt: &Prompt, ids: &(dyn Fn() -> String + Send + Sync), progres
     let items: Vec<HistoryItem> = items.into_iter().map(HistoryItem::from).collect();
     let (input, output) = (bytes(prompt.history.items()), bytes(&items));
     let usage = ModelUsage { input_tokens: input, output_tokens: output, total_tokens: input + output, ..ModelUsage::default() };
-    ModelResponse { items, usage }
+    ModelResponse { items, usage, stop: StopReason::Complete }
 }
 
 /// A command that was called for already.

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::Deserialize;
 use thiserror::Error;
+
+use super::quirk::{Quirk, Quirks};
 
 /// One entry of the table `model_providers`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -33,6 +36,9 @@ pub struct Provider {
     pub stream_max_retries: u32,
     #[serde(default = "stream_idle_timeout_ms")]
     pub stream_idle_timeout_ms: u64,
+    /// In what it differs from its wire.
+    #[serde(default)]
+    pub quirks: Quirks,
 }
 
 fn request_max_retries() -> u32 {
@@ -53,6 +59,7 @@ pub enum WireApi {
     #[default]
     Responses,
     Chat,
+    Anthropic,
     Offline,
 }
 
@@ -101,6 +108,7 @@ impl Provider {
             request_max_retries: request_max_retries(),
             stream_max_retries: stream_max_retries(),
             stream_idle_timeout_ms: stream_idle_timeout_ms(),
+            quirks: Quirks::default(),
         }
     }
 
@@ -140,13 +148,39 @@ impl Provider {
         if self.wire_api == WireApi::Offline { Ok(()) } else { self.endpoint("").map(drop) }
     }
 
+    /// The address that paths are added to. Clients of the Anthropic wire name it without its version, those of the others with it.
+    fn versioned_url(&self) -> String {
+        let base = self.base_url.trim_end_matches('/');
+        let last = base.rsplit('/').next().unwrap_or_default();
+        let is_version = last.strip_prefix('v').is_some_and(|number| !number.is_empty() && number.chars().all(|c| c.is_ascii_digit()));
+        if self.wire_api == WireApi::Anthropic && !is_version { format!("{base}/v1") } else { base.to_owned() }
+    }
+
+    /// Its address without the version: where a server's own pages are.
+    pub(super) fn root(&self) -> String {
+        let base = self.versioned_url();
+        base.rsplit_once("/v")
+            .filter(|(_, rest)| rest.chars().all(|c| c.is_ascii_digit()))
+            .map_or(base.clone(), |(root, _)| root.to_owned())
+    }
+
+    /// Whether its server is on this machine or on a network of the user's own.
+    pub(super) fn is_near(&self) -> bool {
+        let Some(host) = self.base_url.parse::<reqwest::Url>().ok().and_then(|url| url.host_str().map(str::to_owned)) else { return false };
+        match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+            Ok(IpAddr::V4(address)) => address.is_loopback() || address.is_private() || address.is_link_local(),
+            Ok(IpAddr::V6(address)) => address.is_loopback() || address.is_unique_local(),
+            Err(_) => !host.contains('.') || host.ends_with(".local") || host.ends_with(".lan") || host.ends_with(".internal"),
+        }
+    }
+
     pub(super) fn endpoint(&self, path: &str) -> Result<reqwest::Url, ProviderError> {
         let bad = || ProviderError::BadUrl { provider: self.name.clone(), url: self.base_url.clone() };
         let base: reqwest::Url = self.base_url.parse().map_err(|_| bad())?;
         if !matches!(base.scheme(), "http" | "https") {
             return Err(bad());
         }
-        let mut url: reqwest::Url = format!("{}/{path}", self.base_url.trim_end_matches('/')).parse().map_err(|_| bad())?;
+        let mut url: reqwest::Url = format!("{}/{path}", self.versioned_url()).parse().map_err(|_| bad())?;
         if !self.query_params.is_empty() {
             url.query_pairs_mut().extend_pairs(&self.query_params);
         }
@@ -158,13 +192,14 @@ impl Provider {
 pub fn built_in() -> BTreeMap<String, Provider> {
     let mut openai = Provider::at("OpenAI", "https://api.openai.com/v1", WireApi::Responses);
     openai.env_key = Some("OPENAI_API_KEY".into());
-    [
-        ("openai", openai),
-        ("ollama", Provider::at("Ollama", "http://127.0.0.1:11434/v1", WireApi::Chat)),
-        ("offline", Provider::at("offline", "", WireApi::Offline)),
-    ]
-    .map(|(id, provider)| (id.to_owned(), provider))
-    .into()
+    let mut anthropic = Provider::at("Anthropic", "https://api.anthropic.com/v1", WireApi::Anthropic);
+    anthropic.env_key = Some("ANTHROPIC_API_KEY".into());
+    let mut ollama = Provider::at("Ollama", "http://127.0.0.1:11434/v1", WireApi::Chat);
+    // Many of its templates have no calls, and models write them all the same.
+    ollama.quirks = Quirks::from([Quirk::TextCalls]);
+    [("openai", openai), ("anthropic", anthropic), ("ollama", ollama), ("offline", Provider::at("offline", "", WireApi::Offline))]
+        .map(|(id, provider)| (id.to_owned(), provider))
+        .into()
 }
 
 #[cfg(test)]
@@ -191,6 +226,32 @@ mod tests {
             provider.base_url = url.into();
             assert!(provider.endpoint("x").is_err(), "{url}");
         }
+    }
+
+    #[test]
+    fn the_anthropic_wire_needs_no_version_in_its_address() {
+        let mut provider = built_in()["anthropic"].clone();
+        for (base, endpoint) in [
+            ("https://api.anthropic.com", "https://api.anthropic.com/v1/messages"),
+            ("https://api.anthropic.com/v1/", "https://api.anthropic.com/v1/messages"),
+            ("https://gateway.example/anthropic", "https://gateway.example/anthropic/v1/messages"),
+        ] {
+            provider.base_url = base.into();
+            assert_eq!(provider.endpoint("messages").unwrap().as_str(), endpoint);
+        }
+    }
+
+    #[test]
+    fn servers_nearby_are_told_from_those_of_clouds() {
+        let at = |url: &str| Provider { base_url: url.into(), ..built_in()["ollama"].clone() };
+        for near in ["http://127.0.0.1:8080/v1", "http://10.0.0.7/v1", "http://[::1]:1/v1", "http://box:8080/v1", "http://gpu.local/v1"] {
+            assert!(at(near).is_near(), "{near}");
+        }
+        for far in ["https://api.openai.com/v1", "https://8.8.8.8/v1", "nonsense"] {
+            assert!(!at(far).is_near(), "{far}");
+        }
+        assert_eq!(at("http://box:8080/v1/").root(), "http://box:8080");
+        assert_eq!(at("http://box:8080/vllm").root(), "http://box:8080/vllm");
     }
 
     #[test]

@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use super::exchange::{ModelCall, ProviderMessage};
 use super::history::Pieces;
 use super::schema::{is_strict, sound};
-use super::{HistoryItem, ModelError, ModelProgress, ModelResponse, ModelUsage, OnProgress, Prompt, ReasoningPart, ToolInput, ToolSpec};
+use super::{
+    HistoryItem, ModelError, ModelProgress, ModelResponse, ModelUsage, OnProgress, Prompt, ReasoningPart, StopReason, ToolInput, ToolSpec,
+};
 
 /// Asks once.
 pub async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
@@ -64,7 +66,14 @@ fn take(
         }
         "response.incomplete" => {
             let reason = text(&event["response"]["incomplete_details"], "reason");
-            return Err(call.cut(format!("the provider stopped it ({reason})")));
+            answer.stop = match reason.as_str() {
+                "max_output_tokens" => StopReason::Truncated,
+                "content_filter" => StopReason::Refused,
+                _ => return Err(call.cut(format!("the provider stopped it ({reason})"))),
+            };
+            // Whether a call is whole is not known.
+            answer.items.retain(|item| !item.get().contains("_call\""));
+            return Ok(Some(usage(&event["response"]["usage"])));
         }
         _ => {}
     }
@@ -77,6 +86,7 @@ fn usage(usage: &Value) -> ModelUsage {
     ModelUsage {
         input_tokens: input,
         cached_input_tokens: number(&usage["input_tokens_details"]["cached_tokens"]),
+        cache_write_tokens: 0,
         output_tokens: output,
         reasoning_tokens: number(&usage["output_tokens_details"]["reasoning_tokens"]),
         total_tokens: usage["total_tokens"].as_u64().unwrap_or(input + output),
@@ -115,8 +125,8 @@ pub fn body(prompt: &Prompt) -> serde_json::Result<Pieces> {
     let after = After {
         tools: prompt.tools.iter().map(tool).collect(),
         tool_choice: "auto",
-        parallel_tool_calls: true,
-        reasoning: prompt.effort.as_ref().map(|effort| json!({"effort": effort, "summary": "auto"})),
+        parallel_tool_calls: prompt.facts.parallel_calls,
+        reasoning: prompt.effort.as_ref().map(|effort| json!({"effort": prompt.facts.effort(effort), "summary": "auto"})),
         text: prompt
             .output_schema
             .as_ref()

@@ -48,7 +48,11 @@ impl Tries {
             ModelError::Unreachable { .. } => (&mut self.requests, None),
             ModelError::Busy { retry_after_ms, .. } => (&mut self.requests, retry_after_ms.map(Duration::from_millis)),
             ModelError::Cut { .. } | ModelError::Silent { .. } => (&mut self.streams, None),
-            ModelError::Provider(_) | ModelError::Refused { .. } | ModelError::ContextExceeded { .. } | ModelError::Nonsense { .. } => {
+            ModelError::Provider(_)
+            | ModelError::Refused { .. }
+            | ModelError::ContextExceeded { .. }
+            | ModelError::Nonsense { .. }
+            | ModelError::NotAStream { .. } => {
                 return None;
             }
         };

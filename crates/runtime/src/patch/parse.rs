@@ -2,16 +2,17 @@
 
 use thiserror::Error;
 
+use super::lenient::{heading, prepared};
 use super::{Chunk, FileChange, Patch, PatchLine};
 
-const BEGIN: &str = "*** Begin Patch";
-const END: &str = "*** End Patch";
-const ENVIRONMENT: &str = "*** Environment ID:";
-const ADD: &str = "*** Add File:";
-const DELETE: &str = "*** Delete File:";
-const UPDATE: &str = "*** Update File:";
-const MOVE: &str = "*** Move to:";
-const END_OF_FILE: &str = "*** End of File";
+pub(super) const BEGIN: &str = "*** Begin Patch";
+pub(super) const END: &str = "*** End Patch";
+pub(super) const ENVIRONMENT: &str = "*** Environment ID:";
+pub(super) const ADD: &str = "*** Add File:";
+pub(super) const DELETE: &str = "*** Delete File:";
+pub(super) const UPDATE: &str = "*** Update File:";
+pub(super) const MOVE: &str = "*** Move to:";
+pub(super) const END_OF_FILE: &str = "*** End of File";
 
 /// What is wrong with a patch, and in which of its lines (counted from 1).
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -42,9 +43,10 @@ pub enum ParseError {
     Empty,
 }
 
-/// Reads a patch. Blank lines around it and a here-document around it are forgiven.
+/// Reads a patch. What models write around it, or leave out of it, is forgiven where it can mean only one thing (`lenient.rs`).
 pub fn parse(text: &str) -> Result<Patch, ParseError> {
-    Parser::new(unwrap_here_document(text)).patch()
+    let text = prepared(text);
+    Parser::new(unwrap_here_document(&text)).patch()
 }
 
 /// Reads the patch in a shell command of the form `apply_patch <<'EOF' … EOF`, with or without a `cd DIR &&` in front.
@@ -193,9 +195,19 @@ impl<'t> Parser<'t> {
     }
 
     fn added(&mut self) -> Result<String, ParseError> {
-        let mut content = String::new();
+        let mut lines = Vec::new();
         while !is_header(self.peek()?) && self.peek()?.trim() != END_OF_FILE {
-            let (line, text) = self.next()?;
+            lines.push(self.next()?);
+        }
+        // Where no line has the mark, it was left out of all of them: then all are as they stand.
+        if !lines.iter().any(|(_, text)| text.starts_with('+')) {
+            let text: Vec<&str> = lines.iter().map(|(_, text)| *text).collect();
+            let text = text.join("\n");
+            let text = text.trim_end_matches([' ', '\n']);
+            return Ok(if text.is_empty() { String::new() } else { format!("{text}\n") });
+        }
+        let mut content = String::new();
+        for (line, text) in lines {
             match text.strip_prefix('+') {
                 Some(rest) => {
                     content.push_str(rest);
@@ -211,8 +223,8 @@ impl<'t> Parser<'t> {
     fn chunk(&mut self) -> Result<Chunk, ParseError> {
         let mut chunk = Chunk::default();
         let mut at = 0;
-        if let Some(heading) = self.peek()?.trim_end().strip_prefix("@@") {
-            chunk.heading = Some(heading.strip_prefix(' ').unwrap_or(heading)).filter(|text| !text.is_empty()).map(str::to_owned);
+        if let Some(text) = self.peek()?.trim_end().strip_prefix("@@") {
+            chunk.heading = Some(heading(text.strip_prefix(' ').unwrap_or(text))).filter(|text| !text.is_empty()).map(str::to_owned);
             at = self.next()?.0;
         }
         loop {
@@ -324,11 +336,11 @@ mod tests {
     fn what_is_wrong_is_said_with_its_line() {
         let cases: [(&str, ParseError); 9] = [
             ("nothing", ParseError::NoBegin { found: "nothing".into() }),
-            ("*** Begin Patch\n*** Delete File: a", ParseError::NoEnd),
+            ("<<EOF\n*** Begin Patch\n*** Delete File: a\nEOF", ParseError::NoEnd),
             ("*** Begin Patch\n*** End Patch", ParseError::Empty),
             ("*** Begin Patch\n*** Delete File: a\n*** End Patch\nmore", ParseError::TextAfterEnd { line: 4 }),
             ("*** Begin Patch\n*** Add File:\n+x\n*** End Patch", ParseError::EmptyValue { line: 2, header: ADD }),
-            ("*** Begin Patch\n*** Add File: a\nx\n*** End Patch", ParseError::NotAdded { line: 3, found: "x".into() }),
+            ("*** Begin Patch\n*** Add File: a\n+y\nx\n*** End Patch", ParseError::NotAdded { line: 4, found: "x".into() }),
             ("*** Begin Patch\n*** Update File: a\n*** End Patch", ParseError::NothingChanged { line: 2, path: "a".into() }),
             ("*** Begin Patch\n*** Update File: a\n@@\n*** End Patch", ParseError::EmptyChunk { line: 3 }),
             ("*** Begin Patch\n*** Update File: a\n*x\n*** End Patch", ParseError::NotAChange { line: 3, found: "*x".into() }),

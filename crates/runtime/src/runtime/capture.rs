@@ -113,7 +113,8 @@ impl RuntimeShared {
     }
 
     /// Everything that a step of this thread can use.
-    pub async fn capture(self: &Arc<Self>, thread: &Thread, processes: Arc<BackgroundProcesses>) -> StepTools {
+    /// `sessions` says whether a command of its went on behind a session id.
+    pub async fn capture(self: &Arc<Self>, thread: &Thread, processes: Arc<BackgroundProcesses>, sessions: bool) -> StepTools {
         let (view, declared) = self.view_with_servers(thread).await;
         let infos = view.workplaces().filter_map(|place| match place.handle.state() {
             ConnectionState::Ready(connected) => Some((place.attachment.environment_id.clone(), connected.info.clone())),
@@ -138,6 +139,10 @@ impl RuntimeShared {
             text_tools: wire == Some(WireApi::Responses) && thread.settings.other.get("textTools").is_some_and(|on| on == true),
             agents: depth < self.config.agents.depth,
             questions: self.config.questions,
+            escalation: !mode.is_full_access() && approval != ApprovalPolicy::Never,
+            sessions: sessions || processes.has_running(),
+            has_agents: !thread.agents.is_empty(),
+            vision: self.config.facts(&self.models.model_name(&thread.effective_settings())).vision,
         };
         let more = dynamic.iter().map(|tool| ToolSpec {
             name: tool.name.clone(),

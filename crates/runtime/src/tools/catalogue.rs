@@ -22,6 +22,14 @@ pub struct Offer {
     pub agents: bool,
     /// Whether a user is there to answer questions.
     pub questions: bool,
+    /// Whether the user may be asked to let a command leave the sandbox.
+    pub escalation: bool,
+    /// Whether a command of this thread went on behind a session id.
+    pub sessions: bool,
+    /// Whether this thread has made agents.
+    pub has_agents: bool,
+    /// Whether the model can be shown images.
+    pub vision: bool,
 }
 
 /// The grammar of a patch, in Lark's notation.
@@ -43,11 +51,15 @@ path: /[^\n]+/
 %import common.LF
 "#;
 
-/// The tools of a step. Without an environment nothing is offered that would need one.
+/// The tools of a step. What cannot be used now is not offered, because every word of it is read with each request: nothing that needs
+/// an environment without one, no question where none may be asked, nothing for sessions and agents before there are some. What was
+/// offered once in a thread stays, so that a provider's cache of the beginning is kept.
 pub fn tools(offer: &Offer) -> Vec<ToolSpec> {
     let mut tools = Vec::new();
     if offer.environments > 0 {
-        tools.extend([exec_command(offer), write_stdin(), apply_patch(offer), view_image(offer)]);
+        tools.extend([exec_command(offer), apply_patch(offer)]);
+        tools.extend(offer.sessions.then(write_stdin));
+        tools.extend(offer.vision.then(|| view_image(offer)));
     }
     if offer.permissions {
         tools.push(request_permissions());
@@ -63,7 +75,8 @@ pub fn tools(offer: &Offer) -> Vec<ToolSpec> {
         tools.push(read_skill());
     }
     if offer.agents {
-        tools.extend(agents());
+        tools.push(spawn_agent());
+        tools.extend(offer.has_agents.then(agents).into_iter().flatten());
     }
     tools
 }
@@ -84,7 +97,7 @@ fn number(description: &str) -> Value {
 /// With more than one environment each call may name the one that it means.
 fn with_environment(mut properties: Map<String, Value>, offer: &Offer) -> Value {
     if offer.environments > 1 {
-        properties.insert("environment_id".into(), string("The environment to use, by its id. Without it, the primary one."));
+        properties.insert("environment_id".into(), string("Id of the environment; default: the primary one."));
     }
     Value::Object(properties)
 }
@@ -98,20 +111,18 @@ fn object(value: Value) -> Map<String, Value> {
 
 fn exec_command(offer: &Offer) -> ToolSpec {
     let mut properties = object(json!({
-        "cmd": string("The command line, for the shell of that environment."),
-        "workdir": string("The directory to run in; relative paths start at the environment's own. Without it, that one."),
-        "shell": string("Another shell than the environment's own."),
-        "login": {"type": "boolean", "description": "Whether the shell reads the user's profile first. It does unless told otherwise."},
-        "tty": {"type": "boolean", "description": "Whether to run it on a terminal. Only for programs that need one."},
-        "yield_time_ms": number("How long to wait for it to end before its output so far is returned, in milliseconds (250 to 30000, otherwise 10000)."),
-        "max_output_tokens": number("The most tokens of output to return; the middle is left out beyond that."),
-        "sandbox_permissions": sandbox_permissions(offer),
-        "justification": string("One sentence for the user that says why, if they are asked."),
-        "prefix_rule": {
-            "type": "array", "items": {"type": "string"},
-            "description": "With require_escalated: the first words of commands that the user may allow for good.",
-        },
+        "cmd": {"type": "string"},
+        "workdir": string("Default: the environment's directory."),
+        "tty": {"type": "boolean", "description": "Run on a terminal."},
+        "yield_time_ms": number("Wait so long for its end (250 to 30000, default 10000)."),
+        "max_output_tokens": {"type": "number"},
     }));
+    if offer.escalation {
+        properties.insert("sandbox_permissions".into(), sandbox_permissions(offer));
+        properties.insert("justification".into(), string("One sentence for the user that says why, if they are asked."));
+        let words = "With require_escalated: the first words of commands that the user may allow for good.";
+        properties.insert("prefix_rule".into(), json!({"type": "array", "items": {"type": "string"}, "description": words}));
+    }
     if offer.permissions {
         properties.insert(
             "additional_permissions".into(),
@@ -120,7 +131,7 @@ fn exec_command(offer: &Offer) -> ToolSpec {
     }
     function(
         "exec_command",
-        "Runs a command. If it does not end in time, the answer holds a session id with which write_stdin can go on.",
+        "Runs a shell command. If it does not end in time it goes on, and you get a session id for it.",
         with_environment(properties, offer),
         &["cmd"],
     )
@@ -174,48 +185,54 @@ fn request_permissions() -> ToolSpec {
 
 fn write_stdin() -> ToolSpec {
     let properties = json!({
-        "session_id": number("The session id that exec_command returned."),
-        "chars": string("What to write to it; nothing means only to look."),
-        "yield_time_ms": number("How long to wait for output, in milliseconds."),
-        "max_output_tokens": number("The most tokens of output to return."),
+        "session_id": {"type": "number"},
+        "chars": string("What to write; empty: only look."),
+        "yield_time_ms": {"type": "number"},
+        "max_output_tokens": {"type": "number"},
     });
-    function("write_stdin", "Writes to a command that is still running, or looks at what it has done since.", properties, &["session_id"])
+    function("write_stdin", "Writes to a running command, or looks at what it has done since.", properties, &["session_id"])
 }
 
 fn apply_patch(offer: &Offer) -> ToolSpec {
     let mut description = String::from(
-        "Changes files with a patch. All of its files are changed, or none.\n\
-         The patch begins with the line `*** Begin Patch` and ends with `*** End Patch`. In between, for each file, stands one of \
-         `*** Add File: PATH` (followed by the lines of the file, each after a `+`), `*** Delete File: PATH`, or `*** Update File: PATH` \
-         (optionally `*** Move to: PATH` after it, then chunks). A chunk begins with `@@`, optionally followed by a line above the \
-         place, and lists lines after a blank (stays), `-` (goes) or `+` (comes). Give about three lines of context. \
-         `*** End of File` after a chunk says that it is at the end.",
+        "Creates, edits and deletes files: all of a patch or nothing. Each file has one of these sections:\n\
+         *** Begin Patch\n\
+         *** Add File: new.txt\n\
+         +first line\n\
+         *** Update File: src/a.py\n\
+         @@ def main():\n \
+         kept line\n\
+         -old line\n\
+         +new line\n\
+         *** Delete File: old.txt\n\
+         *** End Patch\n\
+         Give about three kept lines around a change; the text after @@ may be left out. `*** Move to: PATH` after Update File renames.",
     );
     if offer.environments > 1 {
-        description.push_str(" After the first line, `*** Environment ID: ID` names the environment; without it the primary one is meant.");
+        description.push_str(" `*** Environment ID: ID` after the first line names the environment; default: the primary one.");
     }
     let input = if offer.text_tools {
         ToolInput::Text { grammar: PATCH_GRAMMAR.to_owned() }
     } else {
-        let properties = with_environment(object(json!({"input": string("The whole patch.")})), offer);
+        let properties = with_environment(object(json!({"input": string("The patch.")})), offer);
         ToolInput::Object(json!({"type": "object", "properties": properties, "required": ["input"], "additionalProperties": false}))
     };
     ToolSpec { name: "apply_patch".into(), description, input }
 }
 
 fn view_image(offer: &Offer) -> ToolSpec {
-    let properties = object(json!({"path": string("The image file; relative paths start at the environment's directory.")}));
-    function("view_image", "Shows you an image file of an environment.", with_environment(properties, offer), &["path"])
+    let properties = object(json!({"path": {"type": "string"}}));
+    function("view_image", "Shows you an image file.", with_environment(properties, offer), &["path"])
 }
 
 fn update_plan() -> ToolSpec {
     let step = json!({
         "type": "object",
-        "properties": {"step": {"type": "string"}, "status": {"type": "string", "enum": ["pending", "in_progress", "completed"]}},
-        "required": ["step", "status"], "additionalProperties": false,
+        "properties": {"step": {"type": "string"}, "status": {"enum": ["pending", "in_progress", "completed"]}},
+        "required": ["step", "status"],
     });
-    let properties = json!({"explanation": string("Why the plan changed."), "plan": {"type": "array", "items": step}});
-    function("update_plan", "Tells the user your plan and how far you are. At most one step is in progress.", properties, &["plan"])
+    let properties = json!({"explanation": {"type": "string"}, "plan": {"type": "array", "items": step}});
+    function("update_plan", "Shows the user your plan; at most one step is in progress.", properties, &["plan"])
 }
 
 fn request_user_input() -> ToolSpec {
@@ -250,18 +267,21 @@ fn read_skill() -> ToolSpec {
     function("read_skill", "Reads a skill, or a file that belongs to it.", properties, &["skill"])
 }
 
-fn agents() -> [ToolSpec; 6] {
+fn spawn_agent() -> ToolSpec {
+    function(
+        "spawn_agent",
+        "Starts another agent on a task of its own, in the same environments.",
+        json!({
+            "message": string("The task, with all that the agent must know."),
+            "fork_context": {"type": "boolean", "description": "Whether it knows this conversation."},
+        }),
+        &["message"],
+    )
+}
+
+fn agents() -> [ToolSpec; 5] {
     let target = string("The id of the agent, as spawn_agent returned it.");
     [
-        function(
-            "spawn_agent",
-            "Starts another agent on a task of its own. It works in the same environments and answers when it is done.",
-            json!({
-                "message": string("The task, with all that the agent must know."),
-                "fork_context": {"type": "boolean", "description": "Whether it starts with this conversation; otherwise it knows only the message."},
-            }),
-            &["message"],
-        ),
         function(
             "send_input",
             "Sends a message to an agent.",
@@ -300,7 +320,19 @@ mod tests {
     use super::*;
 
     fn offer(environments: usize) -> Offer {
-        Offer { environments, starting: false, permissions: true, skills: true, text_tools: true, agents: true, questions: true }
+        Offer {
+            environments,
+            starting: false,
+            permissions: true,
+            skills: true,
+            text_tools: true,
+            agents: true,
+            questions: true,
+            escalation: true,
+            sessions: true,
+            has_agents: true,
+            vision: true,
+        }
     }
 
     fn names(offer: &Offer) -> Vec<String> {
@@ -319,7 +351,7 @@ mod tests {
         let has = |count: usize| {
             let tools = tools(&offer(count));
             let ToolInput::Object(schema) = &tools[0].input else { panic!() };
-            (schema["properties"].get("environment_id").is_some(), tools[2].description.contains("Environment ID"))
+            (schema["properties"].get("environment_id").is_some(), tools[1].description.contains("Environment ID"))
         };
         assert_eq!(has(1), (false, false));
         assert_eq!(has(2), (true, true));

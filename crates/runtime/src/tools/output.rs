@@ -1,5 +1,7 @@
 //! Output of a command in bounded memory, and as much of it as the model is shown: its beginning and its end.
 
+use super::tidy::tidy;
+
 /// So much of a command's output is kept between two looks at it.
 const KEPT: usize = 1 << 20;
 
@@ -58,21 +60,24 @@ impl HeadTail {
         let budget = budget_tokens.saturating_mul(BYTES_PER_TOKEN);
         let original_tokens = self.total().div_ceil(BYTES_PER_TOKEN as u64);
         let (front, back) = self.tail.as_slices();
-        let kept: Vec<u8> = [&self.head[..], front, back].concat();
-        if self.omitted == 0 && kept.len() <= budget {
-            return ModelText { text: String::from_utf8_lossy(&kept).into_owned(), original_tokens };
+        let tail: Vec<u8> = [front, back].concat();
+        // With something omitted in the middle, neither half may reach over the gap.
+        let (first, second) = if self.omitted == 0 {
+            (tidy(&String::from_utf8_lossy(&[&self.head[..], &tail].concat())), None)
+        } else {
+            (tidy(&String::from_utf8_lossy(&self.head)), Some(tidy(&String::from_utf8_lossy(&tail))))
+        };
+        if second.is_none() && first.len() <= budget {
+            return ModelText { text: first, original_tokens };
         }
         let half = budget / 2;
-        // With something omitted in the middle, neither half may reach over the gap.
-        let (first, second) = if self.omitted == 0 { (&kept[..], &kept[..]) } else { kept.split_at(self.head.len()) };
-        let head = String::from_utf8_lossy(&first[..half.min(first.len())]);
-        let head = head.trim_end_matches(char::REPLACEMENT_CHARACTER);
+        let head = first[..first.floor_char_boundary(half)].trim_end_matches(char::REPLACEMENT_CHARACTER);
         let head = head.rsplit_once('\n').filter(|(before, _)| before.len() > half / 2).map_or(head, |(before, _)| before);
-        let tail = String::from_utf8_lossy(&second[second.len().saturating_sub(half)..]);
-        let tail = tail.trim_start_matches(char::REPLACEMENT_CHARACTER);
+        let end = second.as_ref().unwrap_or(&first);
+        let tail = end[end.ceil_char_boundary(end.len().saturating_sub(half))..].trim_start_matches(char::REPLACEMENT_CHARACTER);
         let tail = tail.split_once('\n').filter(|(_, after)| after.len() > half / 2).map_or(tail, |(_, after)| after);
-        let shown = (head.len() + tail.len()) as u64;
-        let left_out = self.total().saturating_sub(shown);
+        let readable = (first.len() + second.as_ref().map_or(0, String::len)) as u64;
+        let left_out = readable.saturating_sub((head.len() + tail.len()) as u64) + self.omitted;
         ModelText { text: format!("{head}\n[… {left_out} bytes left out …]\n{tail}"), original_tokens }
     }
 }
@@ -123,7 +128,18 @@ mod tests {
         assert!(!shown.contains(char::REPLACEMENT_CHARACTER), "{shown}");
         let mut binary = HeadTail::default();
         binary.push(&[0xff, 0, 1, 0xfe]);
-        assert_eq!(binary.show(10).text.chars().count(), 4);
+        assert_eq!(binary.show(10).text.chars().count(), 2, "what controls a terminal is left out");
+    }
+
+    #[test]
+    fn a_budget_is_spent_on_what_can_be_read() {
+        let mut output = HeadTail::default();
+        for percent in 0..=100 {
+            output.push(format!("\u{1b}[2K downloading {percent}%\r").as_bytes());
+        }
+        output.push("\u{1b}[32mdone\u{1b}[0m\n".as_bytes());
+        output.push("warning: the same\n".repeat(500).as_bytes());
+        assert_eq!(output.show(30).text, "done\nwarning: the same\n[the line above 499 more times]\n");
     }
 
     proptest! {

@@ -74,7 +74,10 @@ impl StepTools {
     pub(super) fn plan_patch_text(&self, asked: &RequestedCall<'_>, text: &str, environment: Option<&str>) -> CallPlan {
         let patch = match patch::parse(text) {
             Ok(patch) => patch,
-            Err(error) => return asked.fail(&error.to_string()),
+            Err(error) => {
+                let form = patch::accepted_form(text);
+                return asked.fail(&format!("{error}. Nothing was done. The accepted form of this patch:\n{form}"));
+            }
         };
         let environment = match named_once(environment, patch.environment.as_deref()) {
             Ok(environment) => environment.map(str::to_owned),

@@ -1,7 +1,9 @@
-//! The models that threads can ask: the configured one, and those whose windows are configured.
+//! The models that threads can ask: the configured one, and those of which something is configured.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use outpost_runtime::model::ModelFacts;
 use outpost_wire::Fault;
 use outpost_wire::app::models::{Model, ModelList, ModelListParams, ModelListResponse, ReasoningEffort};
 
@@ -14,15 +16,18 @@ pub fn register(table: Table) -> Table {
 
 async fn list(connection: Arc<ClientConnection>, _params: ModelListParams) -> Result<ModelListResponse, Fault> {
     let config = connection.server.runtime.config();
-    let others = config.context_windows.keys().filter(|name| **name != config.model && *name != "default");
+    let others: BTreeSet<&String> = config.context_windows.keys().chain(config.models.keys()).collect();
+    let others = others.into_iter().filter(|name| **name != config.model && *name != "default");
     let names = std::iter::once(&config.model).chain(others);
-    let data = names.map(|name| model(name, &config.model_provider, *name == config.model)).collect();
+    let data = names.map(|name| model(name, &config.facts(name), &config.model_provider, *name == config.model)).collect();
     Ok(ModelListResponse { data, next_cursor: None })
 }
 
-fn model(name: &str, provider: &str, is_default: bool) -> Model {
-    let efforts = ["low", "medium", "high"];
-    let effort = |word: &&str| ReasoningEffort { reasoning_effort: (*word).into(), description: format!("{word} effort") };
+fn model(name: &str, facts: &ModelFacts, provider: &str, is_default: bool) -> Model {
+    let usual = || ["low", "medium", "high"].map(str::to_owned).to_vec();
+    let efforts = if facts.efforts.is_empty() { usual() } else { facts.efforts.clone() };
+    let effort = |word: &String| ReasoningEffort { reasoning_effort: word.clone(), description: format!("{word} effort") };
+    let modalities = if facts.vision { &["text", "image"][..] } else { &["text"] };
     Model {
         id: name.into(),
         model: name.into(),
@@ -32,7 +37,7 @@ fn model(name: &str, provider: &str, is_default: bool) -> Model {
         is_default,
         default_reasoning_effort: "medium".into(),
         supported_reasoning_efforts: efforts.iter().map(effort).collect(),
-        input_modalities: vec!["text".into(), "image".into()],
+        input_modalities: modalities.iter().map(|modality| (*modality).to_owned()).collect(),
         supports_personality: false,
         upgrade: None,
         service_tiers: vec![],

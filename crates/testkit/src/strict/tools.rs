@@ -68,7 +68,7 @@ pub(super) fn function(function: &Value, param: &str) -> Checked {
 }
 
 /// What is wrong with a schema, where there is something.
-fn schema_fault(schema: &Value, place: &mut Vec<String>) -> Option<String> {
+pub(super) fn schema_fault(schema: &Value, place: &mut Vec<String>) -> Option<String> {
     const TYPES: [&str; 7] = ["object", "array", "string", "number", "integer", "boolean", "null"];
     let members = match schema {
         Value::Bool(_) => return None,

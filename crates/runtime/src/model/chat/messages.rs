@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::model::Prompt;
-use crate::pictures::acceptable;
+use crate::model::{Prompt, Quirk, Quirks};
+use crate::pictures::{acceptable, described};
 
-pub fn of(prompt: &Prompt) -> Vec<Value> {
+pub fn of(prompt: &Prompt, quirks: &Quirks) -> Vec<Value> {
     let mut messages = Vec::with_capacity(prompt.history.items().len() + 1);
     if !prompt.instructions.is_empty() {
         messages.push(json!({"role": "system", "content": &*prompt.instructions}));
@@ -13,10 +13,15 @@ pub fn of(prompt: &Prompt) -> Vec<Value> {
     let mut images = Vec::new();
     for item in prompt.history.items() {
         let Some(item) = acceptable(item.get()).or_else(|| serde_json::from_str(item.get()).ok()) else { continue };
+        let item = if prompt.facts.vision { item } else { described(item) };
         // Nothing may stand between the results of one answer's calls.
         let is_output = item["type"].as_str().is_some_and(|kind| kind.ends_with("_output"));
         if !is_output {
             show(&mut messages, &mut images);
+        }
+        if quirks.has(Quirk::EchoReasoning) && item["type"] == "reasoning" {
+            think(&mut messages, &item);
+            continue;
         }
         add(&mut messages, &mut images, &item);
     }
@@ -63,9 +68,19 @@ fn add(messages: &mut Vec<Value>, images: &mut Vec<Value>, item: &Value) {
     }
 }
 
+/// What the model thought, for servers that want it back: it stands in the message that follows it.
+fn think(messages: &mut Vec<Value>, item: &Value) {
+    let parts = item["content"].as_array().into_iter().flatten();
+    let thought: String = parts.filter_map(|part| part["text"].as_str()).collect();
+    if !thought.is_empty() {
+        messages.push(json!({"role": "assistant", "content": "", "reasoning_content": thought}));
+    }
+}
+
 /// What the model said. Between a call and its result nothing may stand, so that a comment on calls joins them.
 fn say(messages: &mut Vec<Value>, content: Value) {
-    let calls = messages.last_mut().filter(|last| last["role"] == "assistant" && last["tool_calls"].is_array());
+    let is_open = |last: &&mut Value| last["tool_calls"].is_array() || last["reasoning_content"].is_string();
+    let calls = messages.last_mut().filter(|last| last["role"] == "assistant").filter(is_open);
     let Some(last) = calls else { return messages.push(json!({"role": "assistant", "content": content})) };
     let said = [&last["content"], &content].map(|content| content.as_str().unwrap_or_default()).into_iter().filter(|text| !text.is_empty());
     last["content"] = said.collect::<Vec<_>>().join("\n").into();
@@ -143,11 +158,11 @@ fn image(part: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{HistoryItem, ModelHistory};
+    use crate::model::{HistoryItem, ModelFacts, ModelHistory};
 
     fn messages_of(items: &[Value]) -> Value {
         let items = items.iter().cloned().map(HistoryItem::from).collect();
-        of(&Prompt::plain("m", "be brief", ModelHistory::new(items))).into()
+        of(&Prompt::plain("m", "be brief", ModelHistory::new(items)), &Quirks::default()).into()
     }
 
     #[test]
@@ -184,6 +199,21 @@ mod tests {
         let messages = messages_of(&[json!({"type": "message", "role": "user", "content": [
             {"type": "input_text", "text": "what is this"}, {"type": "input_image", "image_url": "https://x"}]})]);
         assert_eq!(messages[1]["content"][1], json!({"type": "image_url", "image_url": {"url": "https://x"}}));
+    }
+
+    #[test]
+    fn a_model_that_cannot_see_is_told_of_an_image() {
+        let items = [
+            json!({"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": "https://x"}]}),
+            json!({"type": "function_call", "call_id": "1", "name": "view_image", "arguments": "{}"}),
+            json!({"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": "https://x"}]}),
+        ];
+        let blind = ModelFacts { vision: false, ..ModelFacts::default() };
+        let items = items.map(HistoryItem::from).to_vec();
+        let prompt = Prompt { facts: blind.into(), ..Prompt::plain("m", "", ModelHistory::new(items)) };
+        let messages = Value::from(of(&prompt, &Quirks::default()));
+        assert!(!messages.to_string().contains("https://x"), "{messages}");
+        assert_eq!((&messages[0]["content"], messages.as_array().unwrap().len()), (&json!("[an image, which this model cannot see]"), 3));
     }
 
     #[test]

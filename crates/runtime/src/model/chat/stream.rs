@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::model::{HistoryItem, ModelProgress, ModelResponse, ModelUsage, OnProgress, ReasoningPart};
+use crate::model::{HistoryItem, ModelProgress, ModelResponse, ModelUsage, OnProgress, ReasoningPart, StopReason};
 
 /// A message that is being put together.
 pub struct PartialMessage<'a> {
@@ -15,7 +15,8 @@ pub struct PartialMessage<'a> {
     /// By their place in the message; pieces of several calls may come mixed.
     calls: BTreeMap<u64, Call>,
     usage: ModelUsage,
-    finished: bool,
+    /// Why it ended, once it has.
+    finished: Option<StopReason>,
 }
 
 /// A text that grows, and the id under which its growth is told.
@@ -35,7 +36,7 @@ struct Call {
 impl<'a> PartialMessage<'a> {
     pub fn new(ids: &'a (dyn Fn() -> String + Send + Sync), progress: OnProgress<'a>) -> Self {
         let (text, reasoning) = (Part::default(), Part::default());
-        Self { ids, progress, text, reasoning, calls: BTreeMap::new(), usage: ModelUsage::default(), finished: false }
+        Self { ids, progress, text, reasoning, calls: BTreeMap::new(), usage: ModelUsage::default(), finished: None }
     }
 
     pub fn take(&mut self, chunk: &Value) {
@@ -55,7 +56,12 @@ impl<'a> PartialMessage<'a> {
         for piece in delta["tool_calls"].as_array().into_iter().flatten() {
             self.take_call(piece);
         }
-        self.finished |= choice["finish_reason"].is_string();
+        match choice["finish_reason"].as_str() {
+            None => {}
+            Some("length") => self.finished = Some(StopReason::Truncated),
+            Some("content_filter") => self.finished = Some(StopReason::Refused),
+            Some(_) => self.finished = Some(StopReason::Complete),
+        }
     }
 
     fn say(&mut self, delta: &str) {
@@ -93,7 +99,7 @@ impl<'a> PartialMessage<'a> {
     }
 
     pub fn is_whole(&self) -> bool {
-        self.finished
+        self.finished.is_some()
     }
 
     pub fn finish(self) -> Result<ModelResponse, serde_json::Error> {
@@ -104,12 +110,17 @@ impl<'a> PartialMessage<'a> {
         if let Some(id) = self.text.id {
             items.push(message(&id, &self.text.text));
         }
+        let stop = self.finished.unwrap_or_default();
         for call in self.calls.into_values() {
+            // The limit may have cut off its arguments; a part of a command is not run.
+            if stop == StopReason::Truncated && serde_json::from_str::<Value>(&call.arguments).is_err() {
+                continue;
+            }
             let id = if call.id.is_empty() { format!("call_{}", (self.ids)()) } else { call.id };
             let arguments = if call.arguments.is_empty() { "{}".into() } else { call.arguments };
             items.push(json!({"type": "function_call", "call_id": id, "name": call.name, "arguments": arguments}));
         }
-        let answer = ModelResponse { items: items.iter().cloned().map(HistoryItem::from).collect(), usage: self.usage };
+        let answer = ModelResponse { items: items.iter().cloned().map(HistoryItem::from).collect(), usage: self.usage, stop };
         for item in items {
             (self.progress)(ModelProgress::ItemFinished { item });
         }
@@ -138,6 +149,7 @@ fn usage(usage: &Value) -> ModelUsage {
     ModelUsage {
         input_tokens: input,
         cached_input_tokens: number(&usage["prompt_tokens_details"]["cached_tokens"]),
+        cache_write_tokens: 0,
         output_tokens: output,
         reasoning_tokens: number(&usage["completion_tokens_details"]["reasoning_tokens"]),
         total_tokens: usage["total_tokens"].as_u64().unwrap_or(input + output),

@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn too_much_is_cut() {
-        let long = "line\n".repeat(100_000);
+        let long: String = (0..100_000).map(|n| format!("line {n}\n")).collect();
         let output = parts(&[json!({"type": "text", "text": long})]);
         assert!(output.as_str().unwrap().len() < 50_000 && output.as_str().unwrap().contains("left out"));
         let result = ToolResult { content: vec![json!({"type": "text", "text": long})], ..ToolResult::default() };

@@ -1,0 +1,141 @@
+//! Answers that leave the work where it is: with neither words nor calls, with a promise and no call, or cut off at the limit.
+//! The model is asked once in a turn to go on. An answer that is empty after that ends the turn as failed.
+
+use outpost_thread::{Raw, is_user_message, said};
+
+use crate::model::StopReason;
+
+/// What an answer without calls lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lack {
+    Empty,
+    Promise,
+    Truncated,
+}
+
+const TAG: &str = "<continue_request>";
+
+impl Lack {
+    /// What an answer lacks that holds these items and no call.
+    pub fn of(items: &[Raw], stop: StopReason) -> Option<Self> {
+        let text: String = items.iter().filter_map(said).collect();
+        match stop {
+            StopReason::Truncated => Some(Self::Truncated),
+            _ if text.trim().is_empty() => Some(Self::Empty),
+            _ => is_promise(&text).then_some(Self::Promise),
+        }
+    }
+
+    /// What the model is asked.
+    pub fn message(self) -> String {
+        let why = match self {
+            Self::Empty => "Your last answer was empty. Go on with the task: call a tool, or give your final answer in words.",
+            Self::Promise => {
+                "Your last answer says what you will do next, but it holds no tool call, so nothing was done. Make the call now. If \
+                 nothing is left to do, give your final answer."
+            }
+            Self::Truncated => "Your last answer reached the limit of its length and was cut off. Go on where it ended, in smaller steps.",
+        };
+        format!("{TAG}\n{why}\n</continue_request>")
+    }
+
+    /// How the turn ends if the model was asked already; nothing where the answer can stand.
+    pub fn failure(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Empty => Some(("emptyAnswer", "the model answered twice with neither text nor a tool call; the turn was ended")),
+            Self::Truncated => {
+                Some(("truncatedAnswer", "the model's answer was cut off twice at the limit of its length; the turn was ended"))
+            }
+            Self::Promise => None,
+        }
+    }
+}
+
+/// Whether the model was asked to go on since the user said something.
+pub(super) fn was_asked(items: &[Raw]) -> bool {
+    items.iter().rev().take_while(|item| !is_user_message(item)).any(|item| said(item).is_some_and(|text| text.starts_with(TAG)))
+}
+
+/// Whether a text ends with the announcement of a next action.
+fn is_promise(text: &str) -> bool {
+    const BEGINNINGS: [&str; 12] = [
+        "i'll ",
+        "i will ",
+        "let me ",
+        "let's ",
+        "now i'll ",
+        "now i will ",
+        "now let me ",
+        "next, i'll ",
+        "next, i will ",
+        "first, i'll ",
+        "i'm going to ",
+        "i am going to ",
+    ];
+    // What waits for the user, or only sounds like a plan.
+    const OTHERS: [&str; 7] = ["let me know", "wait", "be happy", "be glad", "need you", "once you", "if you"];
+    let text = text.trim().replace('’', "'").to_lowercase();
+    let Some(last) = text.lines().rev().find(|line| !line.trim().is_empty()) else { return false };
+    if last.ends_with('?') {
+        return false;
+    }
+    let end = last.trim_end_matches(['.', '!', ':', '…', ' ']);
+    let sentence = end.rsplit_once(['.', '!']).map_or(end, |(_, sentence)| sentence).trim_start();
+    let sentence = sentence.strip_prefix("now, ").or_else(|| sentence.strip_prefix("okay, ")).unwrap_or(sentence);
+    BEGINNINGS.iter().any(|beginning| sentence.starts_with(beginning)) && !OTHERS.iter().any(|other| sentence.contains(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn answer(text: &str) -> Raw {
+        Raw::from(json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}))
+    }
+
+    fn user(text: &str) -> Raw {
+        Raw::from(json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}))
+    }
+
+    #[test]
+    fn promises_are_told_from_answers() {
+        for text in [
+            "I'll list the files first.",
+            "The test fails.\n\nLet me look at the source:",
+            "Okay. Now I will run the tests.",
+            "I’m going to create the file…",
+        ] {
+            assert!(is_promise(text), "{text}");
+        }
+        for text in [
+            "Done: I'll not touch anything else. The file is there.",
+            "Let me know if you want more.",
+            "I'll wait for your answer.",
+            "Shall I go on?",
+            "I will run it if you agree.",
+            "The word `let me` is in line 3.",
+            "hello",
+            "",
+        ] {
+            assert!(!is_promise(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_an_answer_lacks() {
+        assert_eq!(Lack::of(&[], StopReason::Complete), Some(Lack::Empty));
+        assert_eq!(Lack::of(&[answer(" \n")], StopReason::Complete), Some(Lack::Empty));
+        assert_eq!(Lack::of(&[answer("done")], StopReason::Complete), None);
+        assert_eq!(Lack::of(&[answer("so f")], StopReason::Truncated), Some(Lack::Truncated));
+    }
+
+    #[test]
+    fn it_is_asked_once_until_the_user_speaks() {
+        let asked = user(&Lack::Empty.message());
+        assert!(!was_asked(&[user("go")]));
+        assert!(was_asked(&[user("go"), asked.clone(), answer("x")]));
+        assert!(!was_asked(&[user("go"), asked, user("again")]));
+    }
+}

@@ -1,0 +1,309 @@
+//! Calls that a model wrote into its text, because its template or its server has no other place for them.
+//!
+//! Only what can be nothing else is read: a whole JSON object, or the tags of a known template, that names a tool which was
+//! offered and holds its arguments. Everything else stays text. Providers have this as the quirk `text_calls`.
+
+use serde_json::{Map, Value, json};
+
+use super::{HistoryItem, ModelProgress, ModelResponse, OnProgress, ToolInput, ToolSpec};
+
+/// What a text comes to: the calls in it, and what else it says.
+#[derive(Debug, Default, PartialEq)]
+struct Reading {
+    rest: String,
+    calls: Vec<Call>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Call {
+    name: String,
+    arguments: Value,
+}
+
+/// Takes the calls out of the messages of an answer that has none besides. The user is told that this was done.
+pub fn apply(response: &mut ModelResponse, tools: &[ToolSpec], ids: &(dyn Fn() -> String + Send + Sync), progress: OnProgress<'_>) {
+    let kind = |item: &Value| item["type"].as_str().unwrap_or_default().to_owned();
+    let read: Vec<Value> = response.items.iter().filter_map(|item| item.read().ok()).collect();
+    if read.len() != response.items.len() || read.iter().any(|item| kind(item).ends_with("_call")) {
+        return;
+    }
+    let mut items = Vec::new();
+    let mut count = 0;
+    for mut item in read {
+        let text = item["content"].as_array().filter(|_| kind(&item) == "message");
+        let text: Option<String> = text.map(|parts| parts.iter().filter_map(|part| part["text"].as_str()).collect());
+        let Some(reading) = text.as_deref().and_then(|text| Reading::of(text, tools)) else {
+            items.push(item);
+            continue;
+        };
+        if !reading.rest.is_empty() {
+            item["content"] = json!([{"type": "output_text", "text": reading.rest}]);
+            items.push(item);
+        }
+        count += reading.calls.len();
+        items.extend(reading.calls.into_iter().map(|call| {
+            let arguments = call.arguments.to_string();
+            json!({"type": "function_call", "call_id": format!("call_{}", ids()), "name": call.name, "arguments": arguments})
+        }));
+    }
+    if count > 0 {
+        response.items = items.into_iter().map(HistoryItem::from).collect();
+        let what = if count == 1 { "a call".to_owned() } else { format!("{count} calls") };
+        progress(ModelProgress::Notice { text: format!("the model wrote {what} as text; taken as such (provider quirk `text_calls`)") });
+    }
+}
+
+impl Reading {
+    /// Nothing if there is no call in the text.
+    fn of(text: &str, tools: &[ToolSpec]) -> Option<Self> {
+        if let Some(calls) = calls_in_json(text, tools) {
+            return Some(Self { rest: String::new(), calls });
+        }
+        let mut reading = Self::default();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let Some(found) = SHAPES.iter().filter_map(|shape| Found::first(rest, shape)).min_by_key(|found| found.start) else { break };
+            let before = &rest[..found.start];
+            reading.rest.push_str(before);
+            match (found.shape.read)(&rest[found.body.clone()], tools) {
+                Some(calls) => reading.calls.extend(calls),
+                None => reading.rest.push_str(&rest[found.start..found.end]),
+            }
+            rest = &rest[found.end..];
+        }
+        reading.rest.push_str(rest);
+        reading.rest = reading.rest.trim().to_owned();
+        (!reading.calls.is_empty()).then_some(reading)
+    }
+}
+
+/// How templates mark a call.
+struct Shape {
+    open: &'static str,
+    close: &'static str,
+    read: fn(&str, &[ToolSpec]) -> Option<Vec<Call>>,
+}
+
+const SHAPES: [Shape; 6] = [
+    Shape { open: "<tool_call>", close: "</tool_call>", read: tagged },
+    Shape { open: "<function=", close: "</function>", read: after_function },
+    Shape { open: "<function_call>", close: "</function_call>", read: calls_in_json },
+    Shape { open: "```", close: "```", read: fenced },
+    Shape { open: "[TOOL_CALLS]", close: "", read: bracketed },
+    Shape { open: "to=functions.", close: "<|call|>", read: channelled },
+];
+
+/// One place in a text that looks like a call.
+struct Found {
+    shape: &'static Shape,
+    start: usize,
+    body: std::ops::Range<usize>,
+    end: usize,
+}
+
+impl Found {
+    fn first(text: &str, shape: &'static Shape) -> Option<Self> {
+        let start = text.find(shape.open)?;
+        let from = start + shape.open.len();
+        // The last end is often missing: generation stops there.
+        let close = if shape.close.is_empty() { None } else { text[from..].find(shape.close).map(|at| from + at) };
+        let until = close.unwrap_or(text.len());
+        Some(Self { shape, start, body: from..until, end: close.map_or(text.len(), |close| close + shape.close.len()) })
+    }
+}
+
+/// One JSON value after the other, each of them a call or a list of calls.
+fn calls_in_json(text: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
+    let text = text.trim();
+    if !text.starts_with(['{', '[']) {
+        return None;
+    }
+    let values = |text: &str| serde_json::Deserializer::from_str(text).into_iter::<Value>().collect::<Result<Vec<_>, _>>().ok();
+    let values = values(text).or_else(|| values(&with_escapes(text)))?;
+    let mut calls = Vec::new();
+    for value in values {
+        match value {
+            Value::Array(list) => list.iter().try_for_each(|value| call(value, tools).map(|call| calls.push(call)))?,
+            value => calls.push(call(&value, tools)?),
+        }
+    }
+    (!calls.is_empty()).then_some(calls)
+}
+
+/// A call as an object: its name, and its arguments as an object or as text that holds one.
+fn call(value: &Value, tools: &[ToolSpec]) -> Option<Call> {
+    let object = match value.get("function") {
+        Some(function @ Value::Object(_)) => function.as_object()?,
+        _ => value.as_object()?,
+    };
+    let member = |names: &[&str]| names.iter().find_map(|name| object.get(*name));
+    let tool = offered(member(&["name", "tool", "tool_name"])?.as_str()?, tools)?;
+    let arguments = match member(&["arguments", "parameters", "args", "input"])? {
+        arguments @ Value::Object(_) => arguments.clone(),
+        Value::String(text) => serde_json::from_str(text).ok().filter(Value::is_object)?,
+        _ => return None,
+    };
+    Some(Call { name: tool.name.clone(), arguments })
+}
+
+fn offered<'t>(name: &str, tools: &'t [ToolSpec]) -> Option<&'t ToolSpec> {
+    let name = name.trim().trim_start_matches("functions.");
+    tools.iter().find(|tool| tool.name == name)
+}
+
+/// Line ends and tabs within strings, which models write as they are, as JSON wants them.
+fn with_escapes(text: &str) -> String {
+    let (mut escaped, mut inside, mut after_backslash) = (String::with_capacity(text.len()), false, false);
+    for c in text.chars() {
+        match c {
+            '\n' if inside => escaped.push_str("\\n"),
+            '\r' if inside => escaped.push_str("\\r"),
+            '\t' if inside => escaped.push_str("\\t"),
+            c => escaped.push(c),
+        }
+        inside ^= c == '"' && !after_backslash;
+        after_backslash = c == '\\' && !after_backslash;
+    }
+    escaped
+}
+
+/// A fence, whose first line names a language.
+fn fenced(body: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
+    let (language, code) = body.split_once('\n').unwrap_or(("", body));
+    match language.trim() {
+        "" | "json" | "jsonc" | "tool_call" | "tool_code" | "tool" | "function_call" => calls_in_json(code, tools),
+        language if language.starts_with('{') => calls_in_json(body, tools),
+        _ => None,
+    }
+}
+
+/// Between the tags stands JSON, a function with parameters in tags of their own, or a name with keys and values in tags.
+fn tagged(body: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
+    let body = body.trim();
+    if let Some(function) = body.strip_prefix("<function=") {
+        return after_function(function.split("</function>").next().unwrap_or(function), tools);
+    }
+    if let Some(calls) = calls_in_json(body, tools) {
+        return Some(calls);
+    }
+    let (name, pairs) = body.split_once("<arg_key>").map_or((body, ""), |(name, _)| (name, &body[name.len()..]));
+    let tool = offered(name, tools)?;
+    let mut arguments = Map::new();
+    for pair in pairs.split("<arg_key>").skip(1) {
+        let (key, value) = pair.split_once("</arg_key>")?;
+        let value = value.split_once("<arg_value>")?.1.split("</arg_value>").next()?;
+        arguments.insert(key.trim().to_owned(), typed(tool, key.trim(), value));
+    }
+    Some(vec![Call { name: tool.name.clone(), arguments: Value::Object(arguments) }])
+}
+
+/// `NAME>` and then `<parameter=KEY>VALUE</parameter>`, any number of times.
+fn after_function(body: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
+    let (name, parameters) = body.split_once('>')?;
+    let tool = offered(name, tools)?;
+    let mut arguments = Map::new();
+    for parameter in parameters.split("<parameter=").skip(1) {
+        let (key, value) = parameter.split_once('>')?;
+        let value = value.split("</parameter>").next()?;
+        // The template puts a value on lines of its own.
+        let value = value.strip_prefix('\n').unwrap_or(value);
+        let value = value.strip_suffix('\n').unwrap_or(value);
+        arguments.insert(key.trim().to_owned(), typed(tool, key.trim(), value));
+    }
+    Some(vec![Call { name: tool.name.clone(), arguments: Value::Object(arguments) }])
+}
+
+/// A list of calls, or `NAME[ARGS]{…}`.
+fn bracketed(body: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
+    let Some((name, arguments)) = body.split_once("[ARGS]") else { return calls_in_json(body, tools) };
+    named(name, arguments, tools)
+}
+
+/// `NAME … <|message|>{…}`.
+fn channelled(body: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
+    let (head, arguments) = body.split_once("<|message|>")?;
+    named(head.split(|c: char| c.is_whitespace() || c == '<').next()?, arguments, tools)
+}
+
+fn named(name: &str, arguments: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
+    let tool = offered(name, tools)?;
+    let arguments = arguments.trim();
+    let read = |text: &str| serde_json::from_str::<Value>(text).ok().filter(Value::is_object);
+    let arguments = read(arguments).or_else(|| read(&with_escapes(arguments)))?;
+    Some(vec![Call { name: tool.name.clone(), arguments }])
+}
+
+/// A value that came as text, as the tool wants it.
+fn typed(tool: &ToolSpec, key: &str, text: &str) -> Value {
+    let kind = match &tool.input {
+        ToolInput::Object(schema) => schema["properties"][key]["type"].as_str().unwrap_or("string"),
+        ToolInput::Text { .. } => "string",
+    };
+    match kind {
+        "string" => text.into(),
+        _ => serde_json::from_str(text.trim()).unwrap_or_else(|_| text.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools() -> Vec<ToolSpec> {
+        let schema = json!({"type": "object", "properties": {"cmd": {"type": "string"}, "tty": {"type": "boolean"}}});
+        let tool = |name: &str| ToolSpec { name: name.into(), description: String::new(), input: ToolInput::Object(schema.clone()) };
+        vec![tool("exec_command"), tool("list_agents")]
+    }
+
+    fn read(text: &str) -> Option<Reading> {
+        Reading::of(text, &tools())
+    }
+
+    /// The shapes that templates of common models have, as public issues show them.
+    #[test]
+    fn every_known_shape_is_a_call() {
+        for text in [
+            "```json\n{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\"}}\n```",
+            "```\n{\"name\": \"exec_command\", \"arguments\": \"{\\\"cmd\\\": \\\"ls\\\"}\"}\n```",
+            "<tool_call>\n{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\"}}\n</tool_call>",
+            "<tool_call>\n{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\"}}",
+            "<tool_call>\n<function=exec_command>\n<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>",
+            "<function=exec_command>\n<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>",
+            "<tool_call>exec_command\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>",
+            "{\"name\": \"exec_command\", \"parameters\": {\"cmd\": \"ls\"}}",
+            "{\"type\": \"function\", \"function\": {\"name\": \"functions.exec_command\", \"arguments\": {\"cmd\": \"ls\"}}}",
+            "[TOOL_CALLS][{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\"}}]",
+            "[TOOL_CALLS]exec_command[ARGS]{\"cmd\": \"ls\"}",
+            "<|channel|>commentary to=functions.exec_command <|constrain|>json<|message|>{\"cmd\": \"ls\"}<|call|>",
+        ] {
+            let reading = read(text).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!(reading.calls, [Call { name: "exec_command".into(), arguments: json!({"cmd": "ls"}) }], "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_besides_stays() {
+        let call = "```json\n{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\"}}\n```";
+        let reading = read(&format!("First:\n{call}\nand then\n{call}\n")).unwrap();
+        assert_eq!((reading.rest.as_str(), reading.calls.len()), ("First:\n\nand then", 2));
+        let lines = read("{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"cat <<E\nx\nE\"}}").unwrap();
+        assert_eq!(lines.calls[0].arguments["cmd"], "cat <<E\nx\nE");
+        let typed = read("<function=exec_command><parameter=cmd>ls</parameter><parameter=tty>true</parameter></function>").unwrap();
+        assert_eq!(typed.calls[0].arguments, json!({"cmd": "ls", "tty": true}));
+    }
+
+    #[test]
+    fn text_that_only_looks_like_a_call_stays_text() {
+        for text in [
+            "Use {\"name\": \"exec_command\"}.",
+            "```json\n{\"name\": \"fly\", \"arguments\": {}}\n```",
+            "```json\n{\"name\": \"exec_command\"}\n```",
+            "```sh\nls\n```",
+            "```json\n{\"version\": 1}\n```",
+            "<tool_call>nothing</tool_call>",
+            "The file holds `<function=` and ends.",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+}

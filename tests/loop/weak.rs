@@ -1,0 +1,176 @@
+//! Turns with a model that is weak: it answers with nothing, promises and does not act, writes its calls as text, is cut off or
+//! refuses. Each turn ends by itself, and says truly how.
+
+use outpost_runtime::feed::Read;
+use outpost_runtime::live::ThreadEvent;
+use outpost_testkit::LinkKind;
+use outpost_testkit::model::{Reply, call, message};
+use outpost_thread::{TurnFinished, TurnStatus};
+use serde_json::{Value, json};
+
+use crate::harness::{Harness, Setup, turn};
+
+const WIRES: [&str; 3] = ["scripted", "chat", "claude"];
+
+async fn harness(wire: &str, replies: Vec<Reply>) -> Harness {
+    let mut setup = Setup::new(&[LinkKind::Memory], replies);
+    setup.config.model_provider = wire.into();
+    Harness::new(setup).await
+}
+
+/// The last turn of a thread in which the user said one thing.
+async fn ended(harness: &Harness) -> TurnFinished {
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "make the file").await;
+    harness.turn_ends(thread.id()).await.pop().unwrap()
+}
+
+fn kind(end: &TurnFinished) -> String {
+    let error: Value = end.error.as_ref().map(|error| error.read().unwrap()).unwrap_or_default();
+    error["kind"].as_str().unwrap_or_default().to_owned()
+}
+
+fn requests_to_go_on(harness: &Harness) -> usize {
+    harness.model.requests().last().unwrap().body.to_string().matches("<continue_request>").count()
+}
+
+fn touch(id: &str, file: &str) -> Value {
+    call(id, "exec_command", &json!({"cmd": format!("touch {file}"), "login": false}))
+}
+
+#[tokio::test]
+async fn an_empty_answer_is_asked_once_to_go_on() {
+    for wire in WIRES {
+        let harness = harness(wire, vec![Reply::Items(vec![]), Reply::Items(vec![touch("a", "made")]), Reply::message("Made.")]).await;
+        assert_eq!(ended(&harness).await.status, TurnStatus::Completed, "{wire}");
+        assert!(harness.work(0).join("made").exists());
+        assert_eq!(requests_to_go_on(&harness), 1, "{wire}");
+    }
+}
+
+#[tokio::test]
+async fn a_turn_whose_answers_stay_empty_fails() {
+    for wire in WIRES {
+        let harness = harness(wire, vec![Reply::Items(vec![]), Reply::Items(vec![message(" ")])]).await;
+        let end = ended(&harness).await;
+        assert_eq!((end.status, kind(&end).as_str()), (TurnStatus::Failed, "emptyAnswer"), "{wire}");
+        assert_eq!(harness.model.requests().len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_promise_without_a_call_is_asked_once_to_be_kept() {
+    let promise = || Reply::message("The directory is empty. I'll create the file now.");
+    let kept = harness("scripted", vec![promise(), Reply::Items(vec![touch("a", "made")]), Reply::message("Made.")]).await;
+    assert_eq!(ended(&kept).await.status, TurnStatus::Completed);
+    assert!(kept.work(0).join("made").exists());
+    // The user reads it a second time: there is nothing else to show.
+    let broken = harness("scripted", vec![promise(), promise()]).await;
+    assert_eq!(ended(&broken).await.status, TurnStatus::Completed);
+    assert_eq!((broken.model.requests().len(), requests_to_go_on(&broken)), (2, 1));
+}
+
+#[tokio::test]
+async fn a_refusal_fails_the_turn_with_its_words() {
+    let start = json!({"type": "message_start", "message": {"usage": {"input_tokens": 1}}});
+    let stop = json!({"type": "message_delta", "delta": {"stop_reason": "refusal"}, "usage": {"output_tokens": 1}});
+    let words = json!({"type": "message", "id": "msg", "role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot help."}]});
+    for (wire, reply) in [
+        ("scripted", Reply::Items(vec![words])),
+        ("chat", Reply::Chunks(vec![json!({"choices": [{"delta": {}, "finish_reason": "content_filter"}]})])),
+        ("claude", Reply::Events(vec![start, stop, json!({"type": "message_stop"})])),
+    ] {
+        let harness = harness(wire, vec![reply]).await;
+        let end = ended(&harness).await;
+        assert_eq!((end.status, kind(&end).as_str()), (TurnStatus::Failed, "modelRefused"), "{wire}");
+        assert_eq!(harness.model.requests().len(), 1);
+        assert_eq!(end.error.unwrap().get().contains("I cannot help."), wire == "scripted");
+    }
+}
+
+/// A call that the limit of an answer cut off is not run; the model goes on where it was.
+#[tokio::test]
+async fn an_answer_that_was_cut_off_is_continued() {
+    let start = json!({"type": "message_start", "message": {"usage": {"input_tokens": 1}}});
+    let block = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "a", "name": "exec_command", "input": {}}});
+    let input =
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "{\"cmd\": \"touch half"}});
+    let stop = json!({"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 1}});
+    let cut = Reply::Events(vec![start, block, input, stop, json!({"type": "message_stop"})]);
+    let goes_on = harness("claude", vec![cut.clone(), Reply::Items(vec![touch("b", "made")]), Reply::message("Made.")]).await;
+    assert_eq!(ended(&goes_on).await.status, TurnStatus::Completed);
+    assert!(goes_on.work(0).join("made").exists() && !goes_on.work(0).join("half").exists());
+    let stays = harness("claude", vec![cut.clone(), cut]).await;
+    let end = ended(&stays).await;
+    assert_eq!((end.status, kind(&end).as_str()), (TurnStatus::Failed, "truncatedAnswer"));
+}
+
+/// Calls that come as text run like all others, and stand in the history as calls.
+#[tokio::test]
+async fn calls_written_as_text_run() {
+    for wire in WIRES {
+        let text = "```json\n{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"touch made\", \"login\": false}}\n```";
+        let harness = harness(wire, vec![Reply::message(text), Reply::message("Made.")]).await;
+        assert_eq!(ended(&harness).await.status, TurnStatus::Completed);
+        assert!(harness.work(0).join("made").exists(), "{wire}");
+        assert!(!harness.model.requests()[1].body.to_string().contains("```json"), "{wire}");
+    }
+}
+
+/// What a server at home really holds is read from it: a smaller window is told once, and the conversation is summed up in time.
+#[tokio::test]
+async fn a_window_that_is_smaller_than_assumed_is_told_and_kept() {
+    let much = call("a", "exec_command", &json!({"cmd": "seq 1 6000", "login": false}));
+    let harness = harness("chat", vec![Reply::Items(vec![much])]).await;
+    harness.model.page("/props", json!({"default_generation_settings": {"n_ctx": 4096}}));
+    harness.model.push_for("<compaction_request>", Reply::message("SUMMARY"));
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    turn(&thread, "count").await;
+    turn(&thread, "and now?").await;
+    let mut told = Vec::new();
+    loop {
+        let read = tokio::select! {
+            biased;
+            read = feed.next() => read,
+            () = std::future::ready(()) => break,
+        };
+        if let Read::Event(ThreadEvent::Warning { message }) = read {
+            told.push(message);
+        }
+    }
+    assert!(told.len() == 1 && told[0].contains("a context window of 4096 tokens"), "{told:?}");
+    let requests = harness.model.requests();
+    assert!(requests[1].body.to_string().contains("<compaction_request>"), "{:#}", requests[1].body);
+    assert!(requests[2].body.to_string().contains("SUMMARY"));
+    assert!(harness.turn_ends(thread.id()).await.iter().all(|end| end.status == TurnStatus::Completed));
+}
+
+/// A turn that never comes to an end is ended by its budget, also where none is configured.
+#[tokio::test]
+async fn a_turn_has_a_budget_of_steps() {
+    let replies: Vec<Reply> = (0..9).map(|n| Reply::Items(vec![touch(&format!("c{n}"), &format!("f{n}"))])).collect();
+    let mut setup = Setup::new(&[LinkKind::Memory], replies);
+    assert_eq!(setup.config.budgets.turn_steps, Some(500));
+    setup.config.budgets.turn_steps = Some(3);
+    let harness = Harness::new(setup).await;
+    let end = ended(&harness).await;
+    assert_eq!((end.status, harness.model.requests().len()), (TurnStatus::Interrupted, 3));
+    assert!(end.error.unwrap().get().contains("budgets.turn_steps"));
+}
+
+/// A patch that cannot be read is answered with how exactly this patch has to be written.
+#[tokio::test]
+async fn a_patch_that_cannot_be_read_is_answered_with_its_accepted_form() {
+    let patch = |text: &str| call("a", "apply_patch", &json!({"input": text}));
+    let forgiven = "*** Begin Patch\n*** Add File: hello.txt\n+hi\n*** End of File\n";
+    let kind = harness("scripted", vec![Reply::Items(vec![patch(forgiven)])]).await;
+    assert_eq!(ended(&kind).await.status, TurnStatus::Completed);
+    assert_eq!(std::fs::read_to_string(kind.work(0).join("hello.txt")).unwrap(), "hi\n");
+    let wrong = "*** Begin Patch\n*** Add File: hello.txt\n+hi\nyou\n*** End Patch";
+    let strict = harness("scripted", vec![Reply::Items(vec![patch(wrong)])]).await;
+    ended(&strict).await;
+    let told = strict.model.requests().pop().unwrap().body.to_string();
+    assert!(told.contains(r"*** Add File: hello.txt\n+hi\n+you\n*** End Patch"), "{told}");
+    assert!(!strict.work(0).join("hello.txt").exists());
+}
