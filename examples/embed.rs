@@ -52,7 +52,9 @@ pub async fn one_turn(outpost: &str, home: &Path, directory: &Path) -> Result<(S
             Read::Event(ThreadEvent::Entry(entry)) => match &entry.fact {
                 Fact::ModelAnswered(answered) => answer = answered.items.iter().rev().find_map(said).unwrap_or(answer),
                 // What could not be started says why.
-                Fact::CallFinished(call) if call.outcome != CallOutcome::Completed => problem = call.detail.clone(),
+                Fact::CallFinished(call) if call.outcome != CallOutcome::Completed => {
+                    problem = call.report().error_text().map(str::to_owned)
+                }
                 Fact::TurnFinished(_) => break,
                 _ => {}
             },
@@ -62,7 +64,7 @@ pub async fn one_turn(outpost: &str, home: &Path, directory: &Path) -> Result<(S
     }
     runtime.shutdown(std::time::Duration::from_secs(5)).await;
     match problem {
-        Some(problem) => Err(format!("the command did not run: {}", problem.get()).into()),
+        Some(problem) => Err(format!("the command did not run: {}", problem).into()),
         None => Ok((output, answer)),
     }
 }

@@ -11,14 +11,16 @@ use crate::OUTPOST;
 /// A container is a home below `state`, and a file that says whether it runs.
 const DOCKER: &str = r#"
 echo "$*" | head -n 1 >> "$STATE/docker.log"
+# In one step, as a reader beside it must not find an empty file.
+set_status() { echo "$2" > "$STATE/$1.status.$$"; mv "$STATE/$1.status.$$" "$STATE/$1.status"; }
 case "$1 $2" in
 "container inspect") for c; do :; done; cat "$STATE/$c.status" 2> /dev/null; exit;;
 "image inspect") [ "$3" = image:1 ]; exit;;
 esac
 case $1 in
-run) shift 3; echo running > "$STATE/$1.status";;
-start) echo running > "$STATE/$2.status";;
-stop) echo exited > "$STATE/$4.status";;
+run) shift 3; set_status "$1" running;;
+start) set_status "$2" running;;
+stop) set_status "$4" exited;;
 exec) shift; while :; do case $1 in -i) shift;; -u) shift 2;; *) break;; esac; done
   c=$1; shift; mkdir -p "$STATE/$c"; exec env -i HOME="$STATE/$c" PATH="$INSIDE" "$@";;
 esac

@@ -52,7 +52,7 @@ async fn an_answer_for_the_thread_holds_for_exactly_that() {
     let first = next_fact(&mut feed, asked).await;
     thread.answer(first.approval, Decision::ApprovedForThread, None).await.unwrap();
     let second = next_fact(&mut feed, asked).await;
-    assert!(second.detail.unwrap().get().contains("touch y"));
+    assert!(second.detail.unwrap().raw().get().contains("touch y"));
     thread.answer(second.approval, Decision::Denied, None).await.unwrap();
     settled(&thread).await;
     let outcomes: Vec<CallOutcome> = harness.outputs(thread.id()).await.into_iter().map(|(outcome, _)| outcome).collect();
@@ -82,7 +82,7 @@ async fn rules_allow_ask_and_forbid() {
     let mut feed = thread.subscribe();
     thread.input(NewInput::text("go")).await.unwrap();
     let question = next_fact(&mut feed, asked).await;
-    assert!(question.detail.unwrap().get().contains("by rule"));
+    assert!(question.detail.unwrap().raw().get().contains("by rule"));
     thread.answer(question.approval, Decision::Approved, None).await.unwrap();
     settled(&thread).await;
     let outputs = harness.outputs(thread.id()).await;
@@ -105,7 +105,7 @@ async fn leaving_the_sandbox_is_asked_or_refused() {
         thread.input(NewInput::text("go")).await.unwrap();
         if asks {
             let question = next_fact(&mut feed, asked).await;
-            assert!(question.detail.as_ref().unwrap().get().contains("must"));
+            assert!(question.detail.as_ref().unwrap().raw().get().contains("must"));
             thread.answer(question.approval, Decision::Approved, None).await.unwrap();
         }
         settled(&thread).await;
@@ -146,13 +146,13 @@ async fn what_is_typed_into_an_allowed_shell_is_asked_about() {
         thread.input(NewInput::text("type")).await.unwrap();
         if is_asked {
             let question = next_fact(&mut feed, asked).await;
-            let detail = question.detail.as_ref().unwrap().get().to_owned();
+            let detail = question.detail.as_ref().unwrap().raw().get().to_owned();
             assert!(detail.contains("touch typed") && detail.contains("\"typedInto\":\"sh\""), "{detail}");
             assert!(!harness.work(0).join("typed").exists());
             thread.answer(question.approval, Decision::Approved, None).await.unwrap();
             // Each text is a question of its own.
             let question = next_fact(&mut feed, asked).await;
-            assert!(question.detail.as_ref().unwrap().get().contains("touch more"));
+            assert!(question.detail.as_ref().unwrap().raw().get().contains("touch more"));
             thread.answer(question.approval, Decision::Denied, None).await.unwrap();
         }
         settled(&thread).await;
@@ -283,7 +283,7 @@ async fn an_answer_can_make_a_rule() {
     let mut feed = thread.subscribe();
     thread.input(NewInput::text("go")).await.unwrap();
     let question = next_fact(&mut feed, asked).await;
-    let detail: serde_json::Value = question.detail.as_ref().unwrap().read().unwrap();
+    let detail: serde_json::Value = question.detail.as_ref().unwrap().raw().read().unwrap();
     assert_eq!(detail["prefixRule"], json!(["touch"]));
     let answer = |prefix: &[&str]| Some(outpost_thread::Raw::from(json!({"prefix": prefix})));
     // Nobody allows everything by an answer.
@@ -292,7 +292,7 @@ async fn an_answer_can_make_a_rule() {
     thread.answer(question.approval, Decision::Approved, answer(&["touch"])).await.unwrap();
     // The second command runs unasked; the third is asked about, and nothing broad is offered for it.
     let question = next_fact(&mut feed, asked).await;
-    let detail: serde_json::Value = question.detail.as_ref().unwrap().read().unwrap();
+    let detail: serde_json::Value = question.detail.as_ref().unwrap().raw().read().unwrap();
     assert_eq!((&detail["command"], &detail["prefixRule"]), (&json!("bash -c 'touch three'"), &json!(null)));
     assert!(harness.work(0).join("two").exists());
     thread.answer(question.approval, Decision::Denied, answer(&["rm"])).await.unwrap();
@@ -301,7 +301,7 @@ async fn an_answer_can_make_a_rule() {
 }
 
 fn detail(asked: &outpost_thread::ApprovalAsked) -> serde_json::Value {
-    asked.detail.as_ref().unwrap().read().unwrap()
+    asked.detail.as_ref().unwrap().raw().read().unwrap()
 }
 
 /// A yes to a command in a sandbox is no yes to the same command without one.

@@ -43,7 +43,7 @@ fn run(id: &str, command: &str) -> Reply {
 }
 
 fn detail(asked: &ApprovalAsked) -> Value {
-    asked.detail.as_ref().unwrap().read().unwrap()
+    asked.detail.as_ref().unwrap().raw().read().unwrap()
 }
 
 /// Says something, answers the one question that comes, and waits for the end.
@@ -351,7 +351,7 @@ async fn one_command_gets_exactly_what_it_asked_for() {
     let mut feed = thread.subscribe();
     thread.input(NewInput::text("go")).await.unwrap();
     let question = next_fact(&mut feed, asked).await;
-    assert_eq!(question.kind, "command");
+    assert_eq!(question.kind.as_str(), "command");
     let shown = detail(&question);
     assert_eq!(shown["additionalPermissions"]["fileSystem"]["write"], json!([data.path()]));
     assert_eq!((&shown["reason"], &shown["escalated"]), (&json!("must"), &json!(false)));

@@ -92,7 +92,7 @@ async fn s50_every_trace_of_a_call_names_its_environment() {
             }
             Fact::CallStarted(started) => {
                 assert_eq!(started.environment.unwrap().as_str(), "two");
-                let detail: Value = started.detail.unwrap().read().unwrap();
+                let detail: Value = started.detail.unwrap().raw().read().unwrap();
                 assert_eq!((&detail["environmentId"], &detail["cwd"]), (&json!("two"), &json!(harness.work(1).to_str().unwrap())));
             }
             _ => {}

@@ -75,7 +75,7 @@ async fn a_plan_is_noted_and_questions_are_answered() {
     let mut feed = thread.subscribe();
     thread.input(NewInput::text("go")).await.unwrap();
     let asked = next_fact(&mut feed, |fact| if let Fact::ApprovalAsked(asked) = fact { Some(asked.clone()) } else { None }).await;
-    assert_eq!(asked.kind, "userInput");
+    assert_eq!(asked.kind.as_str(), "userInput");
     let answer = Raw::from(json!({"answers": {"q": "a"}}));
     thread.answer(asked.approval.clone(), outpost_thread::Decision::Approved, Some(answer)).await.unwrap();
     settled(&thread).await;
@@ -95,7 +95,7 @@ async fn tools_of_the_client_are_run_by_the_client() {
     let mut feed = thread.subscribe();
     thread.input(NewInput::text("go")).await.unwrap();
     let asked = next_fact(&mut feed, |fact| if let Fact::ApprovalAsked(asked) = fact { Some(asked.clone()) } else { None }).await;
-    assert_eq!(asked.kind, "dynamicTool");
+    assert_eq!(asked.kind.as_str(), "dynamicTool");
     let answer = Raw::from(json!({"success": true, "contentItems": [{"type": "inputText", "text": "found"}]}));
     thread.answer(asked.approval, outpost_thread::Decision::Approved, Some(answer)).await.unwrap();
     settled(&thread).await;
@@ -182,11 +182,11 @@ async fn a_refusal_of_the_sandbox_is_told() {
     turn(&thread, "go").await;
     let finished = |entry: outpost_thread::Entry| if let Fact::CallFinished(finished) = entry.fact { Some(finished) } else { None };
     let finished = harness.entries(thread.id()).await.into_iter().find_map(finished).unwrap();
-    assert_eq!(finished.detail.as_ref().unwrap().read::<Value>().unwrap()["sandboxDenied"], true, "{finished:?}");
+    assert_eq!(finished.detail.as_ref().unwrap().raw().read::<Value>().unwrap()["sandboxDenied"], true, "{finished:?}");
     // The rule, and what would allow it: for the model and for the user.
     let told = crate::harness::told(&finished);
     assert!(told.contains("probably kept it from something it needs: /usr/not-for-us may not be written."), "{told}");
     assert!(told.contains(r#"additional_permissions {"file_system": {"write": ["/usr/not-for-us"]}}"#), "{told}");
-    let hint = finished.detail.as_ref().unwrap().read::<Value>().unwrap()["sandboxHint"].as_str().unwrap().to_owned();
+    let hint = finished.detail.as_ref().unwrap().raw().read::<Value>().unwrap()["sandboxHint"].as_str().unwrap().to_owned();
     assert!(hint.contains("/usr/not-for-us") && hint.contains("sandbox_workspace_write.writable_roots = [\"/usr\"]"), "{hint}");
 }

@@ -24,7 +24,7 @@ async fn asked(feed: &mut FeedReader<ThreadEvent>) -> ApprovalAsked {
 }
 
 fn detail(asked: &ApprovalAsked) -> Value {
-    asked.detail.as_ref().unwrap().read().unwrap()
+    asked.detail.as_ref().unwrap().raw().read().unwrap()
 }
 
 async fn with_policy(policy: ApprovalPolicy, replies: Vec<Reply>) -> (Harness, LiveThread, FeedReader<ThreadEvent>) {
@@ -42,7 +42,7 @@ async fn a_tool_that_destroys_is_asked_about_once() {
     let twice = vec![Reply::call("a", "mcp__s__destroy", &json!({})), Reply::call("b", "mcp__s__destroy", &json!({"x": 1}))];
     let (harness, thread, mut feed) = with_policy(ApprovalPolicy::OnRequest, twice).await;
     let question = asked(&mut feed).await;
-    assert_eq!(question.kind, "mcpTool");
+    assert_eq!(question.kind.as_str(), "mcpTool");
     let detail = detail(&question);
     assert_eq!((&detail["server"], &detail["tool"], &detail["environmentId"]), (&json!("s"), &json!("destroy"), &json!("one")));
     thread.answer(question.approval, Decision::ApprovedForThread, None).await.unwrap();

@@ -17,11 +17,11 @@ async fn a_turn_uses_a_tool_of_a_server() {
     assert!(harness.turn_ends(thread.id()).await.iter().all(is_completed));
     let entries = harness.entries(thread.id()).await;
     let started = entries.iter().find_map(|entry| if let Fact::CallStarted(started) = &entry.fact { Some(started) } else { None });
-    let detail: Value = started.unwrap().detail.as_ref().unwrap().read().unwrap();
+    let detail: Value = started.unwrap().detail.as_ref().unwrap().raw().read().unwrap();
     assert_eq!((&detail["type"], &detail["server"], &detail["tool"]), (&json!("mcpToolCall"), &json!("s"), &json!("echo")));
     assert_eq!(detail["arguments"], json!({"text": "hello"}));
     let finished = entries.iter().find_map(|entry| if let Fact::CallFinished(finished) = &entry.fact { Some(finished) } else { None });
-    let detail: Value = finished.unwrap().detail.as_ref().unwrap().read().unwrap();
+    let detail: Value = finished.unwrap().detail.as_ref().unwrap().raw().read().unwrap();
     assert_eq!(detail["result"]["content"][0]["text"], "hello");
     assert!(detail["error"].is_null() && detail["durationMs"].is_u64());
 }

@@ -46,7 +46,7 @@ async fn a_real_server_over_stdio_in_a_remote_environment() {
     let (mut feed, mut facts) = (thread.subscribe(), thread.subscribe());
     thread.input(NewInput::text("go")).await.unwrap();
     let asked = next_fact(&mut facts, |fact| if let Fact::ApprovalAsked(asked) = fact { Some(asked.clone()) } else { None }).await;
-    assert_eq!(asked.kind, "mcpElicitation");
+    assert_eq!(asked.kind.as_str(), "mcpElicitation");
     thread.answer(asked.approval.clone(), Decision::Approved, Some(Raw::from(json!({"content": {"name": "Ada"}})))).await.unwrap();
     settled(&thread).await;
     let outputs = harness.outputs(thread.id()).await;

@@ -5,11 +5,13 @@
 //! episodes for as long as asked, and prints a finding with its seed and its steps. A few seeds of each family run with the
 //! other tests.
 
+mod approvals;
 mod floods;
 mod hostile;
 mod journals;
 mod kills;
 mod limits;
+mod mounts;
 mod moves;
 mod races;
 mod scene;
@@ -88,6 +90,10 @@ pub enum Family {
     Floods,
     /// Programs that take all that they get.
     Limits,
+    /// Directories that are mounted a second time.
+    Mounts,
+    /// Answers to other questions than those that were asked.
+    Approvals,
 }
 
 /// Those about things that move come more often than the others.
@@ -102,9 +108,11 @@ const FAMILIES: &[Family] = &[
     Family::Texts,
     Family::Hostile,
     Family::Moves,
+    Family::Mounts,
     Family::Journals,
     Family::Kills,
     Family::Floods,
+    Family::Approvals,
     Family::Limits,
 ];
 
@@ -161,6 +169,8 @@ impl Episode {
             Family::Journals => Box::pin(journals::run(self, steps)),
             Family::Floods => Box::pin(floods::run(self, steps)),
             Family::Limits => Box::pin(limits::run(self, steps)),
+            Family::Mounts => Box::pin(mounts::run(self, steps)),
+            Family::Approvals => Box::pin(approvals::run(self, steps)),
         }
     }
 
@@ -296,11 +306,21 @@ as_root_and_user! {
         share(Family::Kills, who, Level::Full).await;
     }
 
+    #[needs(MOUNTS)]
+    async fn a_share_of_mounts(who: Who) {
+        share(Family::Mounts, who, Level::Full).await;
+    }
+
     async fn a_share_of_the_others(who: Who) {
         for family in [Family::Variables, Family::Texts, Family::Hostile, Family::Journals, Family::Floods, Family::Limits] {
             share(family, who, Level::Full).await;
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_share_of_approvals() {
+    share(Family::Approvals, if is_root() { Who::Root } else { Who::User }, Level::Full).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

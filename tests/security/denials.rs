@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use outpost_testkit::Client;
 use outpost_testkit::bench::with;
@@ -10,8 +11,8 @@ use outpost_wire::PathUri;
 use serde_json::{Value, json};
 
 use crate::as_root_and_user;
-use crate::card::MOUNTS;
-use crate::support::{Ground, Who, directory, entry, give, number};
+use crate::card::{MOUNTS, can_mount};
+use crate::support::{Ground, Who, directory, entry, give, is_root, number};
 
 fn special(kind: &str, access: &str) -> Value {
     json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access})
@@ -66,7 +67,64 @@ async fn assert_secret(ground: &Ground, client: &mut Client, sandbox: &Value, fi
     assert!(answer.get("error").is_some(), "{}: {answer}", file.display());
 }
 
+/// A directory that is mounted a second time for as long as this lives.
+struct Bound(PathBuf);
+
+impl Bound {
+    fn new(from: &Path, to: PathBuf) -> Self {
+        assert!(Command::new("mount").arg("--bind").arg(from).arg(&to).status().unwrap().success());
+        Self(to)
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
 as_root_and_user! {
+    #[needs(MOUNTS)]
+    async fn what_is_mounted_a_second_time_is_denied_there_as_well(who: Who) {
+        if !is_root() || !can_mount() {
+            return;
+        }
+        let (ground, outside) = (Ground::new(who), directory(who));
+        let vault = outside.path().canonicalize().unwrap().join("vault");
+        keep_secret(who, &vault, "inner/key");
+        keep_secret(who, &ground.path(""), ".git/hooks/kept");
+        for name in ["bound", "part", "git", "file"] {
+            fs::create_dir(ground.path(name)).unwrap();
+            give(who, &ground.path(name));
+        }
+        let _mounts = [
+            Bound::new(&vault, ground.path("bound")),
+            Bound::new(&vault.join("inner"), ground.path("part")),
+            Bound::new(&ground.path(".git"), ground.path("git")),
+        ];
+        let mut client = ground.client().await;
+        let root = ground.path("");
+        let denied = about(&ground, &root, &[entry(&vault, "deny")]);
+        for name in ["bound/inner/key", "part/key"] {
+            assert_secret(&ground, &mut client, &denied, &ground.path(name)).await;
+        }
+        // What is protected is not written through another name.
+        let script = "echo evil > git/hooks/kept; echo evil > git/hooks/new; rm -rf git/hooks; echo evil > bound/new; echo evil > part/new; echo end";
+        let (_, output) = run_in(&ground, &mut client, &root, &denied, script).await;
+        assert!(output.contains("end"), "{output}");
+        assert_eq!(fs::read_to_string(ground.path(".git/hooks/kept")).unwrap(), "secret");
+        assert!(!ground.path(".git/hooks/new").exists() && !vault.join("new").exists() && !vault.join("inner/new").exists(), "{output}");
+        // A single file, of which the rest is shown.
+        let denied = about(&ground, &root, &[entry(&vault.join("inner/key"), "deny")]);
+        assert_secret(&ground, &mut client, &denied, &ground.path("bound/inner/key")).await;
+        // What the policy itself names under the other name is what it wants.
+        if who == Who::User {
+            let given = about(&ground, &root, &[entry(&vault, "deny"), entry(&ground.path("part"), "read")]);
+            let (code, output) = run_in(&ground, &mut client, &root, &given, "cat part/key").await;
+            assert!(code == 0 && output == "secret", "{output}");
+        }
+    }
+
     #[needs(MOUNTS)]
     async fn a_pattern_denies_behind_a_link(who: Who) {
         let ground = Ground::new(who);

@@ -114,6 +114,41 @@ async fn without_namespaces_landlock_holds() {
     }
 }
 
+/// Landlock knows directories and not their names: one that was moved away must not stay writable for what is started next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_namespaces_a_workspace_that_is_made_anew_is_the_new_one() {
+    if denies(Who::User, &[FULL]).await {
+        return;
+    }
+    let ground = Ground::after(Who::User, &in_a_world(NO_NAMESPACES));
+    let (root, old) = (ground.path("project"), ground.path("old"));
+    let make = || {
+        std::fs::create_dir(&root).unwrap();
+        crate::support::give(Who::User, &root);
+    };
+    make();
+    let uri = |path: &Path| format!("file://{}", path.display());
+    let policy = with(
+        ground.policy(json!([entry(Path::new("/"), "read"), entry(&root, "write")])),
+        json!({"cwd": uri(&root), "workspaceRoots": [uri(&root)]}),
+    );
+    let mut client = ground.client().await;
+    let write = |path: &Path| json!({"path": uri(path), "dataBase64": "eA==", "sandbox": policy});
+    // A worker that makes file calls is there before, too.
+    client.result("fs/writeFile", write(&root.join("first"))).await;
+    std::fs::rename(&root, &old).unwrap();
+    make();
+    client.result("fs/writeFile", write(&root.join("second"))).await;
+    let (code, output) = ground.run(&mut client, &policy, &format!("cd {} && echo x > third", root.display())).await;
+    assert_eq!(code, 0, "{output}");
+    assert!(root.join("second").exists() && root.join("third").exists());
+    let (code, output) = ground.run(&mut client, &policy, &format!("echo x > {}/third", old.display())).await;
+    assert_ne!(code, 0, "{output}");
+    let refused = client.call("fs/writeFile", write(&old.join("second"))).await;
+    assert!(refused.get("error").is_some(), "{refused}");
+    assert!(old.join("first").exists() && !old.join("second").exists() && !old.join("third").exists());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_a_masked_process_table_mounts_hold() {
     if denies(Who::User, &[MOUNTS]).await {

@@ -21,6 +21,7 @@
 //! | `/tmp` and `/run` of its own | `temporary_files_are_the_sessions_own`, `the_operator_can_name_a_user` |
 //! | protected paths; our own home | `what_runs_later_outside…`, `x2_what_runs_later…`; `x1_the_executors_own_things…` |
 //! | links are pinned and remembered; mounts are compared and put back; what comes to match is hidden | `moves` (run against the program before: 8 of 9 failed), `layouts` (2 of 3), `leftovers` (1 of 2) |
+//! | other names by mounts; what is made is told; directories are compared without mounts; few system calls | `what_is_mounted_a_second_time…` (user), `what_is_made_where…`, `without_namespaces_a_workspace…`, `calls` (run against the program before) |
 //! | file calls are made inside the cell | `x2_no_race_gets_out` (in round 41, and 116), `x1_the_executors_own_things…` |
 //! | the layer in the place of a gitdir (`git = "full"`) | `planted_in_the_repository_itself_it_runs` shows what then happens |
 //! | refusals name their rule | `x4_…`, `x2_files_are_written…`, `x2_what_runs_later…` |
@@ -38,6 +39,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod attack;
+mod calls;
 mod card;
 mod ceiling;
 mod daemons;

@@ -221,6 +221,30 @@ as_root_and_user! {
     }
 
     #[needs(MOUNTS)]
+    async fn what_is_made_where_a_protected_name_was_removed_is_told(who: Who) {
+        let ground = Ground::new(who);
+        let mut client = listening(&ground).await;
+        let policy = policy(&ground, &[]);
+        let runs = waiting(&ground, &mut client, &policy, "echo evil > .agents/skill; echo end").await;
+        // A command that already runs could do the same in the moment in which there is no placeholder.
+        make_directory(who, &ground.path("aside"));
+        save(who, &ground.path("aside/skill"), "planted");
+        fs::remove_dir(ground.path(".agents")).unwrap();
+        assert_eq!(loss(&mut client, &ground.path(".agents")).await["outcome"], "missing");
+        fs::rename(ground.path("aside"), ground.path(".agents")).unwrap();
+        // On a busy machine the next placeholder is there before the rename, which takes it away.
+        let told = loss(&mut client, &ground.path(".agents")).await;
+        assert!(told["outcome"] == "made" || told["outcome"] == "restored", "{told}");
+        fs::write(ground.path("go"), "").unwrap();
+        client.outcome(&runs).await;
+        assert_eq!(fs::read_to_string(ground.path(".agents/skill")).unwrap(), "planted");
+        client.result("session/end", json!({})).await;
+        // It is no placeholder of ours.
+        eventually("the other placeholder is gone", || !ground.path(".codex").exists()).await;
+        assert!(ground.path(".agents/skill").exists());
+    }
+
+    #[needs(MOUNTS)]
     async fn what_comes_to_match_a_pattern_is_denied(who: Who) {
         let ground = Ground::new(who);
         make_directory(who, &ground.path("sub"));

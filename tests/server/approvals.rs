@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outpost_testkit::Client;
 use outpost_testkit::app::{AppServer, begin, completed, notice, thread};
-use outpost_testkit::model::Reply;
+use outpost_testkit::model::{Reply, call};
 use serde_json::{Value, json};
 
 use super::OUTPOST;
@@ -48,6 +48,30 @@ async fn two_are_asked_and_one_answers() {
     assert_eq!(completed(&mut one, &turn).await["status"], "completed");
     assert_eq!(completed(&mut two, &turn).await["status"], "completed");
     assert!(app.work().join("made").exists());
+}
+
+/// Whatever comes after it, also in the same moment, from the same client or from another one.
+#[tokio::test]
+async fn of_two_answers_the_first_counts() {
+    let files: Vec<String> = (0..12).map(|number| format!("made-{number}")).collect();
+    let calls = files
+        .iter()
+        .enumerate()
+        .map(|(number, file)| call(&format!("c{number}"), "exec_command", &json!({"cmd": format!("touch {file}")})));
+    let app = AppServer::start_with(OUTPOST, vec![Reply::Items(calls.collect()), Reply::message("done")], ASKING).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let turn = begin(&mut client, &id, "go").await;
+    for _ in &files {
+        let request = asked(&mut client, REQUEST).await;
+        answer(&client, &request, json!({"decision": "decline"}));
+        for _ in 0..3 {
+            answer(&client, &request, json!({"decision": "accept"}));
+        }
+    }
+    assert_eq!(completed(&mut client, &turn).await["status"], "completed");
+    let made: Vec<&String> = files.iter().filter(|file| app.work().join(file).exists()).collect();
+    assert!(made.is_empty(), "ran although it was declined: {made:?}");
 }
 
 #[tokio::test]

@@ -116,6 +116,43 @@ fn the_page_shows_what_the_program_shows() {
     }
 }
 
+/// The only journal below a directory.
+fn journal(directory: &Path) -> PathBuf {
+    let mut left = vec![directory.to_owned()];
+    while let Some(path) = left.pop() {
+        if path.extension().is_some_and(|extension| extension == "jsonl") {
+            return path;
+        }
+        left.extend(std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()));
+    }
+    panic!("there is no journal below {}", directory.display())
+}
+
+/// What a disk changed in a thread is said where it was.
+#[test]
+fn a_damaged_thread_in_a_browser() {
+    let (home, work, profile) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let run = |arguments: &[&str]| {
+        let output = support::command(home.path(), arguments).current_dir(work.path()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let first = run(&["exec", "--json", "-e", "local", "--provider", "offline", "first question\n> first answer"]);
+    let started: serde_json::Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
+    let id = started["thread_id"].as_str().unwrap();
+    run(&["exec", "resume", id, "--provider", "offline", "second question\n> second answer"]);
+    let journal = journal(&home.path().join("threads"));
+    let mut bytes = std::fs::read(&journal).unwrap();
+    // Behind what the user said, in what the model answered.
+    let words = b"\"first answer\"";
+    let at = bytes.windows(words.len()).rposition(|window| window == words).unwrap();
+    bytes[at + 3] ^= 1;
+    std::fs::write(journal, bytes).unwrap();
+    let server = Server::start_in(home, &["--listen", "ws://127.0.0.1:0"]);
+    let script = browser("damage.mjs", &server, profile.path()).stdin(Stdio::null()).output().unwrap();
+    assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stdout));
+}
+
 /// Sixty machines besides this one, with names as long as they may be, and more threads than are shown at once.
 #[test]
 fn a_crowd_in_a_browser() {

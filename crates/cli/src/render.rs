@@ -13,7 +13,10 @@ use std::time::Instant;
 use outpost_runtime::live::ThreadEvent;
 use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::ModelProgress;
-use outpost_thread::{CallFinished, CallId, CallOutcome, CallStarted, Fact, InterruptReason, Raw, ThreadId, TurnFinished, TurnStatus};
+use outpost_thread::{
+    CallDetail, CallFinished, CallId, CallOutcome, CallReport, CallStarted, Fact, InterruptReason, PlannedStepStatus, Raw, Recorded,
+    ThreadId, TurnFinished, TurnStatus,
+};
 use outpost_wire::shown::{Form, Showing, Untrusted, guard};
 use rustix::termios::tcgetwinsize;
 use serde_json::Value;
@@ -143,50 +146,54 @@ impl Screen {
     }
 
     fn started(&mut self, started: &CallStarted) {
-        let detail: Value = read(started.detail.as_ref());
         let place = started.environment.as_ref().map(|id| format!("[{id}] ")).unwrap_or_default();
-        match detail["type"].as_str() {
-            Some("commandExecution") => {
-                let command = detail["command"].as_str().unwrap_or_default();
-                let line = Announced { place, command: command.to_owned() };
+        match started.detail.as_ref().map(Recorded::read) {
+            Some(CallDetail::CommandExecution(detail)) => {
+                let line = Announced { place, command: detail.command.clone() };
                 self.announce(Style::Strong, &line);
                 self.wanted.remove(&started.call.to_string());
                 self.running.insert(started.call.clone(), line);
-                if detail["untilItEnds"] == true || detail["source"] == "userShell" {
+                if detail.is_awaited() {
                     self.streams.insert(started.call.clone(), Streamed::default());
                 }
                 self.above = Some(started.call.clone());
-                self.wait_for(command);
+                self.wait_for(&detail.command);
             }
-            Some("fileChange") => {
-                for change in detail["changes"].as_array().into_iter().flatten() {
-                    let kind = word(change["kind"]["type"].as_str().unwrap_or_default());
-                    self.say(Style::Strong, &format!("{place}{kind} {}", word(change["path"].as_str().unwrap_or_default())));
+            Some(CallDetail::FileChange(detail)) => {
+                for change in &detail.changes {
+                    self.say(Style::Strong, &format!("{place}{} {}", change.kind.as_str(), word(&change.path)));
                 }
             }
-            Some("mcpToolCall") => {
-                let named = |name: &str| word(detail[name].as_str().unwrap_or_default());
-                let arguments = cut(&word(&detail["arguments"].to_string()), REMARK);
-                self.say(Style::Strong, &format!("{place}{} {} {arguments}", named("server"), named("tool")));
+            Some(CallDetail::McpToolCall(detail)) => {
+                let arguments = cut(&word(&detail.arguments.to_string()), REMARK);
+                self.say(Style::Strong, &format!("{place}{} {} {arguments}", word(&detail.server), word(&detail.tool)));
             }
-            Some("plan") => {
-                for step in detail["plan"].as_array().into_iter().flatten() {
-                    let mark = match step["status"].as_str() {
-                        Some("completed") => "x",
-                        Some("in_progress") => ">",
-                        _ => " ",
+            Some(CallDetail::Plan(detail)) => {
+                for step in &detail.plan {
+                    let mark = match step.status {
+                        PlannedStepStatus::Completed => "x",
+                        PlannedStepStatus::InProgress => ">",
+                        PlannedStepStatus::Pending => " ",
                     };
-                    self.say(Style::Quiet, &format!("[{mark}] {}", remark(step["step"].as_str().unwrap_or_default())));
+                    self.say(Style::Quiet, &format!("[{mark}] {}", remark(&step.step)));
                 }
             }
-            _ => self.say(Style::Strong, &format!("{place}{}", word(&started.tool))),
+            Some(
+                CallDetail::TerminalInteraction(_)
+                | CallDetail::ImageView(_)
+                | CallDetail::DynamicToolCall(_)
+                | CallDetail::CollabAgentToolCall(_)
+                | CallDetail::SkillRead(_)
+                | CallDetail::Unknown(_),
+            )
+            | None => self.say(Style::Strong, &format!("{place}{}", word(&started.tool))),
         }
     }
 
     fn finished(&mut self, finished: &CallFinished) {
-        let detail: Value = read(finished.detail.as_ref());
+        let report = finished.report();
         if let Some(stream) = self.streams.remove(&finished.call).filter(|stream| stream.bytes() > 0) {
-            return self.stream_ended(finished, stream, &detail);
+            return self.stream_ended(finished, stream, &report);
         }
         // Whose output it is shows only as long as nothing stands between.
         match self.running.remove(&finished.call) {
@@ -197,7 +204,7 @@ impl Screen {
                 line.into_iter().for_each(|line| self.announce(Style::Strong, &line));
             }
         }
-        if let Some(output) = detail["aggregatedOutput"].as_str().filter(|output| !output.is_empty()) {
+        if let Some(output) = report.aggregated_output.as_ref().filter(|output| !output.is_empty()) {
             let lines = lines(output, Form::Text);
             for line in lines.iter().take(LINES) {
                 self.rest(Style::Plain, &format!("  {line}"));
@@ -206,32 +213,31 @@ impl Screen {
                 self.say(Style::Quiet, &format!("  … {} more lines", lines.len() - LINES));
             }
         }
-        if let Some(end) = ending(finished, &detail) {
+        if let Some(end) = ending(finished, &report) {
             self.say(Style::Bad, &format!("  {end}"));
         }
-        self.notices(&detail);
+        self.notices(&report);
     }
 
     /// What its executor had to say besides.
-    fn notices(&mut self, detail: &Value) {
-        let notices: Vec<&str> = detail["notices"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        notices.into_iter().for_each(|notice| self.say(Style::Note, &line(notice)));
+    fn notices(&mut self, report: &CallReport) {
+        report.notices.iter().for_each(|notice| self.say(Style::Note, &line(notice)));
     }
 
     /// The end of a command whose output was shown as it came.
-    fn stream_ended(&mut self, finished: &CallFinished, mut stream: Streamed, detail: &Value) {
+    fn stream_ended(&mut self, finished: &CallFinished, mut stream: Streamed, report: &CallReport) {
         if let Some(rest) = stream.rest() {
             self.output_line(&finished.call, &rest);
         }
-        let missed = detail["outputBytes"].as_u64().unwrap_or_default().saturating_sub(stream.bytes());
+        let missed = report.output_bytes.unwrap_or_default().saturating_sub(stream.bytes());
         if missed > 0 {
             self.line_of(&finished.call, Style::Quiet, &format!("… {missed} bytes of its output came too fast to be shown"));
         }
-        if let Some(end) = ending(finished, detail) {
+        if let Some(end) = ending(finished, report) {
             self.line_of(&finished.call, Style::Bad, &end);
         }
         self.running.remove(&finished.call);
-        self.notices(detail);
+        self.notices(report);
     }
 
     /// The answer.
@@ -405,17 +411,17 @@ impl Style {
 }
 
 /// How a call ended, if that is worth a word.
-fn ending(finished: &CallFinished, detail: &Value) -> Option<String> {
+fn ending(finished: &CallFinished, report: &CallReport) -> Option<String> {
     Some(match finished.outcome {
         CallOutcome::Completed => {
-            let code = detail["exitCode"].as_i64().filter(|code| *code != 0)?;
-            match (detail["limit"].as_str(), detail["sandboxHint"].as_str()) {
+            let code = report.exit_code.filter(|code| *code != 0)?;
+            match (&report.limit, &report.sandbox_hint) {
                 (Some(limit), _) => format!("exit code {code}: stopped by {}", remark(limit)),
                 (None, Some(hint)) => format!("exit code {code}: {}", remark(hint)),
                 (None, None) => format!("exit code {code}"),
             }
         }
-        CallOutcome::Failed => remark(detail["error"].as_str().unwrap_or("it failed")),
+        CallOutcome::Failed => remark(report.error_text().unwrap_or("it failed")),
         CallOutcome::Declined => "declined".into(),
         CallOutcome::Lost => "lost: its outcome is unknown".into(),
         CallOutcome::Aborted => "stopped".into(),

@@ -74,6 +74,7 @@ impl SessionAttachment {
             sandbox::OrderOutcome::Restored => LossOutcome::Restored,
             sandbox::OrderOutcome::Missing => LossOutcome::Missing,
             sandbox::OrderOutcome::Open => LossOutcome::Open,
+            sandbox::OrderOutcome::Made => LossOutcome::Made,
         };
         self.peer.notify::<SandboxLoss>(&SandboxLossParams { path, held, outcome });
     }

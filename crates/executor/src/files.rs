@@ -8,7 +8,7 @@ pub mod worker;
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -100,18 +100,32 @@ impl OpenFile {
     /// A file that is to be read as a whole.
     pub fn new(file: File, size: u64) -> Result<Self, Fault> {
         if size > MAX_READ {
-            return Err(Fault::invalid_request(format!(
-                "a file of {size} bytes cannot be read in one message; {MAX_READ} is the most, use fs/open"
-            )));
+            return Err(too_large(size));
         }
         Ok(Self { file, size })
     }
 
-    pub fn read(mut self) -> Result<Vec<u8>, Fault> {
-        let mut data = Vec::with_capacity(usize::try_from(self.size).unwrap_or_default());
-        self.file.read_to_end(&mut data).map_err(fault::file)?;
-        Ok(data)
+    /// With as few system calls as possible: it is known how large the file is, and where its reading begins.
+    pub fn read(self) -> Result<Vec<u8>, Fault> {
+        const ROOM: usize = 64 << 10;
+        let mut data = Vec::with_capacity(usize::try_from(self.size).unwrap_or_default() + 1);
+        loop {
+            if data.len() == data.capacity() {
+                data.reserve(ROOM);
+            }
+            match rustix::io::read(&self.file, rustix::buffer::spare_capacity(&mut data)) {
+                Ok(0) => return Ok(data),
+                // It grows while it is read.
+                Ok(_) if data.len() as u64 > MAX_READ => return Err(too_large(data.len() as u64)),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(fault::file(error.into())),
+            }
+        }
     }
+}
+
+fn too_large(size: u64) -> Fault {
+    Fault::invalid_request(format!("a file of {size} bytes cannot be read in one message; {MAX_READ} is the most, use fs/open"))
 }
 
 fn not_a_file(path: &Path) -> Fault {

@@ -18,7 +18,7 @@ mod stash;
 mod sync;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,6 +41,8 @@ use crate::session::Session;
 
 /// So long are layers kept of sessions that never came back.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// So many policies with their layers are remembered: file calls come with the same one again and again.
+const REMEMBERED: usize = 8;
 /// After a command that took so long, a look at a large working tree is not noticed.
 const LONG: Duration = Duration::from_millis(300);
 
@@ -121,6 +123,22 @@ struct State {
     untold: Vec<String>,
     /// Working trees, by their roots.
     trees: Recent<Arc<Mutex<Tree>>>,
+    /// Policies with their layers, the newest last.
+    layered: Vec<Arc<Layered>>,
+}
+
+/// A policy with its layers, and by what it is seen that it would be another one by now.
+struct Layered {
+    policy: Arc<PathRules>,
+    /// The `.git` of every root, and every gitdir that is elsewhere.
+    stamps: Vec<(Option<GitStamp>, PathBuf)>,
+    layered: Policy,
+}
+
+impl Layered {
+    fn is_current(&self) -> bool {
+        self.stamps.iter().all(|(stamp, path)| GitStamp::of(path) == *stamp)
+    }
 }
 
 /// What a command uses for as long as it runs.
@@ -155,32 +173,59 @@ impl Git {
         self.program.get_or_init(|| card::program(self.path.as_deref())).as_deref()
     }
 
-    /// A policy with layers for the repositories in its writable roots. `ceiling` is what the operator allows. Makes layers that are not there yet.
+    /// A policy with layers for the repositories in its writable roots. `ceiling` is what the operator allows, always the same. Makes layers
+    /// that are not there yet. For a policy that was seen before, nothing is looked at but what would make it another one.
     pub fn layered(&self, policy: Policy, ceiling: &Policy) -> Policy {
         let Policy::Confined(rules) = &policy else { return policy };
+        let known = self.lock().layered.iter().find(|known| Arc::ptr_eq(&known.policy, rules)).cloned();
+        if let Some(known) = known.filter(|known| known.is_current()) {
+            return known.layered.clone();
+        }
         // A repository in a cache of the home is in that cache's layer anyway.
         let is_written = |rule: &&PathRule| rule.access == PathAccess::Write && rule.origin != RuleOrigin::Home && is_workspace(&rule.path);
-        let (mut gitdirs, mut pointers): (Vec<PathBuf>, Vec<PathBuf>) = Default::default();
-        for root in rules.iter().filter(is_written) {
-            let found = self.found(&root.path);
-            gitdirs.extend(found.gitdirs.iter().cloned());
-            pointers.extend(found.pointers.iter().cloned());
+        let roots: Vec<&Path> = rules.iter().filter(is_written).map(|rule| rule.path.as_path()).collect();
+        // Each is looked at before something is made of it, so that no change is missed in between.
+        let began = SystemTime::now();
+        let stamped = |path: PathBuf| (GitStamp::of(&path), path);
+        let mut stamps: Vec<_> = roots.iter().map(|root| stamped(root.join(".git"))).collect();
+        let found: Vec<Arc<Found>> = roots.iter().map(|root| self.found(root)).collect();
+        let gitdirs: BTreeSet<&Path> = found.iter().flat_map(|found| &found.gitdirs).map(PathBuf::as_path).collect();
+        let elsewhere: Vec<_> = gitdirs.iter().filter(|gitdir| !stamps.iter().any(|(_, known)| known == *gitdir)).collect();
+        stamps.extend(elsewhere.into_iter().map(|gitdir| stamped(gitdir.to_path_buf())).collect::<Vec<_>>());
+        let pointers = found.iter().flat_map(|found| &found.pointers);
+        let layered = self.with_layers(rules, (&gitdirs, pointers), ceiling);
+        // What has just changed may change once more without another time.
+        let is_settled = stamps.iter().all(|(stamp, _)| stamp.is_none_or(|stamp| stamp.is_older_than(began)));
+        let is_whole = is_settled && self.layers_of(&layered).iter().all(|repository| repository.is_seen_whole());
+        let mut state = self.lock();
+        state.layered.retain(|known| !Arc::ptr_eq(&known.policy, rules));
+        if is_whole {
+            let forgotten = (state.layered.len() + 1).saturating_sub(REMEMBERED);
+            state.layered.drain(..forgotten);
+            state.layered.push(Arc::new(Layered { policy: rules.clone(), stamps, layered: layered.clone() }));
         }
-        gitdirs.sort();
-        gitdirs.dedup();
+        layered
+    }
+
+    fn with_layers<'a>(
+        &self,
+        rules: &PathRules,
+        (gitdirs, pointers): (&BTreeSet<&Path>, impl Iterator<Item = &'a PathBuf>),
+        ceiling: &Policy,
+    ) -> Policy {
         let is_allowed = |gitdir: &Path| ceiling.rules().is_none_or(|ceiling| ceiling.access(gitdir).access == PathAccess::Write);
         let mut layered = PathRules::clone(rules);
         if self.settings.mode != GitMode::Full {
-            layered = pointers.into_iter().fold(layered, PathRules::protecting);
+            layered = pointers.cloned().fold(layered, PathRules::protecting);
         }
         let is_meant =
             |gitdir: &Path| gitdir.exists() || gitdir.parent().is_some_and(|root| rules.workspaces().iter().any(|about| about == root));
-        for gitdir in gitdirs {
-            if !is_free(&layered, &gitdir) || !is_meant(&gitdir) {
+        for gitdir in gitdirs.iter().copied() {
+            if !is_free(&layered, gitdir) || !is_meant(gitdir) {
                 continue;
             }
             layered = match self.settings.mode {
-                GitMode::Commit if is_allowed(&gitdir) => match self.repository(&gitdir) {
+                GitMode::Commit if is_allowed(gitdir) => match self.repository(gitdir) {
                     Some(repository) => {
                         let layered = repository.substitutes().into_iter().fold(layered, PathRules::substituting);
                         // Git works only in a tree that belongs to the user who runs it.
@@ -189,10 +234,10 @@ impl Git {
                             None => layered,
                         }
                     }
-                    None => layered.protecting(gitdir),
+                    None => layered.protecting(gitdir.to_owned()),
                 },
-                GitMode::Full if is_allowed(&gitdir) => layered.unprotecting(&gitdir),
-                _ => layered.protecting(gitdir),
+                GitMode::Full if is_allowed(gitdir) => layered.unprotecting(gitdir),
+                _ => layered.protecting(gitdir.to_owned()),
             };
         }
         Policy::Confined(Arc::new(layered))
@@ -385,6 +430,35 @@ mod tests {
     use outpost_sandbox::policy::NetworkRule;
 
     use super::*;
+
+    #[test]
+    fn a_policy_is_given_layers_anew_only_when_a_gitdir_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let work = root.join("work");
+        fs::create_dir(&work).unwrap();
+        let rule = PathRule { path: work.clone(), access: PathAccess::Write, origin: RuleOrigin::Request };
+        let rules = PathRules::new([rule], Vec::new(), NetworkRule::Restricted).about(vec![work.clone()]);
+        let policy = Policy::Confined(Arc::new(rules));
+        let settings = GitSettings { mode: GitMode::ReadOnly, ..GitSettings::default() };
+        let git = Git::new("session", settings, &BTreeMap::new());
+        let layered = || git.layered(policy.clone(), &Policy::Open);
+        let same = |one: &Policy, other: &Policy| Arc::ptr_eq(one.rules().unwrap(), other.rules().unwrap());
+        assert!(same(&layered(), &layered()));
+        let before = layered();
+        // A directory above the workspace is none of its gitdirs, and a repository in the workspace is.
+        fs::create_dir(root.join("other")).unwrap();
+        assert!(same(&before, &layered()));
+        fs::create_dir(work.join(".git")).unwrap();
+        let after = layered();
+        assert!(!same(&before, &after));
+        // So soon after a change nothing is remembered.
+        std::thread::sleep(Duration::from_millis(100));
+        let settled = layered();
+        assert!(same(&settled, &layered()));
+        fs::create_dir(work.join(".git/objects")).unwrap();
+        assert!(!same(&settled, &layered()));
+    }
 
     #[test]
     fn repositories_are_looked_for_in_workspaces_and_not_in_caches_of_the_home() {

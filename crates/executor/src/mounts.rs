@@ -1,11 +1,10 @@
 //! Which paths lie on a file system that may keep a caller waiting for ever.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use outpost_sandbox::MountTable;
 use tokio::time::Instant;
 
 /// How long the table of mounts is taken for current.
@@ -23,49 +22,15 @@ impl SlowMounts {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mounts = match &mut *table {
             Some((read_at, mounts)) if read_at.elapsed() < CURRENT => mounts,
-            stale => {
-                let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-                &mut stale.insert((Instant::now(), parse(&text))).1
-            }
+            stale => &mut stale.insert((Instant::now(), slow(&MountTable::read()))).1,
         };
         mounts.iter().any(|mount| path.starts_with(mount))
     }
 }
 
-fn parse(mountinfo: &[u8]) -> Vec<PathBuf> {
-    mountinfo.split(|byte| *byte == b'\n').filter_map(slow_mount_point).collect()
-}
-
-/// The mount point of a line if its file system is slow. The fields before the type are variable in number and end in `-`.
-fn slow_mount_point(line: &[u8]) -> Option<PathBuf> {
-    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-    let separator = fields.iter().position(|field| *field == b"-")?;
-    let kind = std::str::from_utf8(fields.get(separator + 1)?).ok()?;
-    let is_slow = SLOW.contains(&kind) || kind.starts_with("fuse.");
-    if !is_slow {
-        return None;
-    }
-    fields.get(4).map(|field| PathBuf::from(unescape(field)))
-}
-
-/// Spaces and the like are written as a backslash and three octal digits.
-fn unescape(field: &[u8]) -> OsString {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) if *first == b'\\' => {
-                bytes.push(byte);
-                rest = &after[3..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    OsString::from_vec(bytes)
+fn slow(table: &MountTable) -> Vec<PathBuf> {
+    let is_slow = |kind: &str| SLOW.contains(&kind) || kind.starts_with("fuse.");
+    table.iter().filter(|mount| is_slow(&mount.kind)).map(|mount| mount.point.clone()).collect()
 }
 
 #[cfg(test)]
@@ -78,8 +43,8 @@ mod tests {
             40 22 0:40 / /mnt/the\\040share rw - nfs4 host:/x rw\n\
             41 22 0:41 / /home/u/remote rw shared:2 master:3 - fuse.sshfs u@h: rw\n\
             42 22 0:42 / /tmp rw - tmpfs tmpfs rw\n";
-        assert_eq!(parse(table), [Path::new("/mnt/the share"), Path::new("/home/u/remote")]);
-        assert!(parse(b"nonsense\n").is_empty());
+        assert_eq!(slow(&MountTable::parse(table)), [Path::new("/mnt/the share"), Path::new("/home/u/remote")]);
+        assert!(slow(&MountTable::parse(b"nonsense\n")).is_empty());
     }
 
     #[test]

@@ -4,19 +4,17 @@ use std::collections::HashSet;
 
 use outpost_environment::{Environment, Workplace};
 use outpost_store::Digest;
-use outpost_thread::ApprovalAsked;
+use outpost_thread::{ApprovalAsked, ApprovalDetail, ApprovalKind};
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::intent::EnvironmentId;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// A question that stands before a call.
 #[derive(Debug, Clone)]
 pub struct ApprovalQuestion {
-    /// `command`, `fileChange`, `permissions`, `userInput`, `dynamicTool`, `mcpTool`, `mcpElicitation`.
-    pub kind: &'static str,
+    pub kind: ApprovalKind,
     pub environment: Option<EnvironmentId>,
-    pub detail: Value,
+    pub detail: ApprovalDetail,
 }
 
 /// What an answer is bound to. A yes to one of these is no yes to another.
@@ -46,11 +44,9 @@ impl Bound {
     }
 
     /// Puts both into the detail of a question.
-    pub fn write(&self, detail: &mut Value) {
-        detail["key"] = self.exact.as_str().into();
-        if self.lasting != self.exact {
-            detail["lasting"] = self.lasting.as_str().into();
-        }
+    pub fn write(&self, detail: &mut ApprovalDetail) {
+        detail.key = Some(self.exact.clone());
+        detail.lasting = (self.lasting != self.exact).then(|| self.lasting.clone());
     }
 }
 
@@ -83,30 +79,15 @@ impl SessionApprovals {
     }
 
     pub fn remember(&mut self, asked: &ApprovalAsked) {
-        let Some(keys) = keys_in(asked) else { return };
-        self.0.extend(keys.lasting.or(keys.key));
-        self.0.extend(keys.keys);
+        let question = asked.question();
+        self.0.extend(question.lasting.or(question.key));
+        self.0.extend(question.keys);
     }
-}
-
-#[derive(Deserialize)]
-struct Keys {
-    #[serde(default)]
-    key: Option<String>,
-    #[serde(default)]
-    lasting: Option<String>,
-    /// The parts that a question is about, each of which an answer for the thread is remembered for.
-    #[serde(default)]
-    keys: Vec<String>,
-}
-
-fn keys_in(asked: &ApprovalAsked) -> Option<Keys> {
-    asked.detail.as_ref()?.read().ok()
 }
 
 /// What a question is about, where its answer is bound to something.
 pub fn key_in(asked: &ApprovalAsked) -> Option<String> {
-    keys_in(asked)?.key
+    asked.question().key
 }
 
 /// What an answer for the thread is remembered under: which machine, and what was asked.

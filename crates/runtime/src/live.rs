@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use outpost_thread::{
-    Approval, ApprovalId, CallId, Decision, Entry, Fact, InputId, InputOrigin, InterruptReason, Raw, Seq, Settings, Thread, ThreadId,
-    TurnId, TurnKind,
+    Approval, ApprovalId, ApprovalKind, CallId, Decision, Entry, Fact, InputId, InputOrigin, InterruptReason, Raw, Seq, Settings, Thread,
+    ThreadId, TurnId, TurnKind,
 };
 use outpost_wire::envelope::TraceContext;
 use outpost_wire::intent::Selection;
@@ -66,8 +66,9 @@ impl ThreadActivity {
             None if thread.queued.is_empty() => Self::Idle,
             None => Self::Active { waits_for_approval: false, waits_for_input: false },
             Some(turn) => {
-                let is_input =
-                    |approval: &&Approval| matches!(approval.asked.kind.as_str(), "userInput" | "dynamicTool" | "mcpElicitation");
+                let is_input = |approval: &&Approval| {
+                    matches!(approval.asked.kind, ApprovalKind::UserInput | ApprovalKind::DynamicTool | ApprovalKind::McpElicitation)
+                };
                 let inputs = turn.approvals.iter().filter(is_input).count();
                 Self::Active { waits_for_approval: turn.approvals.len() > inputs, waits_for_input: inputs > 0 }
             }

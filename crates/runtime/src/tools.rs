@@ -26,7 +26,8 @@ use std::time::Duration;
 
 use outpost_environment::{Captured, StepView, ViewError, Workplace};
 use outpost_thread::{
-    Call, CallId, CallOutcome, CallStarted, Context, Decision, Fact, PermissionsGranted, Raw, StepEnvironment, Thread, ThreadId, TurnId,
+    ApprovalDetail, ApprovalKind, Call, CallDetail, CallId, CallOutcome, CallReport, CallStarted, Context, Decision, Fact,
+    PermissionsGranted, Raw, Recorded, StepEnvironment, Thread, ThreadId, TurnId,
 };
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::exec::policy::{Grant, SandboxContext};
@@ -96,7 +97,7 @@ pub(crate) const USER_COMMAND: &str = "shell";
 /// What is to become of a call.
 pub(crate) enum CallPlan {
     Run(Box<ApprovedCall>),
-    Ask(ApprovalQuestion),
+    Ask(Box<ApprovalQuestion>),
     End(CallEnd),
 }
 
@@ -133,9 +134,10 @@ impl RequestedCall<'_> {
     }
 
     /// The same for a call that clients are to see all the same, as the item that it would have been.
-    fn refuse(&self, why: &str, begun: Value) -> CallPlan {
+    fn refuse(&self, why: &str, begun: CallDetail) -> CallPlan {
         let refused = CallEnd::failed(self.result(), &self.call.id, why);
-        CallPlan::End(CallEnd { detail: Some(Raw::from(json!({"error": why, "begun": begun}))), ..refused })
+        let report = CallReport { begun: Some(begun.into()), ..CallReport::failed(why) };
+        CallPlan::End(CallEnd { report: Some(report.into()), ..refused })
     }
 
     /// Whether no question is needed: the user said yes to exactly this, or answered for longer.
@@ -149,24 +151,30 @@ impl RequestedCall<'_> {
     }
 
     /// A question whose answer is bound to this. If something else was agreed to, it says what has changed since.
-    fn bound_question(&self, kind: &'static str, environment: Option<EnvironmentId>, bound: &Bound, mut detail: Value) -> CallPlan {
+    fn bound_question(
+        &self,
+        kind: ApprovalKind,
+        environment: Option<EnvironmentId>,
+        bound: &Bound,
+        mut detail: ApprovalDetail,
+    ) -> CallPlan {
         bound.write(&mut detail);
         if let Consent::Given { key: Some(asked), .. } = &self.consent {
-            detail["changed"] = changed(asked, &bound.exact).into();
+            detail.changed = Some(changed(asked, &bound.exact).into_iter().map(str::to_owned).collect());
         }
-        CallPlan::Ask(ApprovalQuestion { kind, environment, detail })
+        CallPlan::Ask(Box::new(ApprovalQuestion { kind, environment, detail }))
     }
 
     /// A call that runs and need not be found again.
-    fn run(&self, environment: Option<EnvironmentId>, repeatable: bool, detail: Option<Value>, work: Work) -> CallPlan {
+    fn run(&self, environment: Option<EnvironmentId>, repeatable: bool, detail: Option<CallDetail>, work: Work) -> CallPlan {
         let (call, tool) = (self.call.id.clone(), self.call.tool.clone());
         CallPlan::Run(Box::new(ApprovedCall { call, tool, environment, process: None, repeatable, detail, work }))
     }
 
     /// Waits for the user's answer, and then is that answer.
-    fn question(&self, kind: &'static str, detail: Value) -> CallPlan {
+    fn question(&self, kind: ApprovalKind, detail: ApprovalDetail) -> CallPlan {
         match &self.consent {
-            Consent::Open => CallPlan::Ask(ApprovalQuestion { kind, environment: None, detail }),
+            Consent::Open => CallPlan::Ask(Box::new(ApprovalQuestion { kind, environment: None, detail })),
             Consent::Given { answer, .. } => self.answered(answer.as_ref()),
             Consent::Begun => self.answered(None),
         }
@@ -185,7 +193,7 @@ pub(crate) struct CallEnd {
     /// What the model is told.
     pub items: Vec<Raw>,
     /// What clients are shown.
-    pub detail: Option<Raw>,
+    pub report: Option<Recorded<CallReport>>,
     /// What else became true by it.
     pub facts: Vec<Fact>,
 }
@@ -198,7 +206,7 @@ pub(crate) struct ApprovedCall {
     /// The process by which it can be found again.
     pub process: Option<String>,
     pub repeatable: bool,
-    pub detail: Option<Value>,
+    pub detail: Option<CallDetail>,
     pub work: Work,
 }
 
@@ -237,7 +245,7 @@ impl ApprovedCall {
             environment: self.environment.clone(),
             process: self.process.clone(),
             repeatable: self.repeatable,
-            detail: self.detail.clone().map(Raw::from),
+            detail: self.detail.clone().map(Into::into),
         }
     }
 
@@ -321,14 +329,18 @@ impl ResultType {
 }
 
 impl CallEnd {
-    pub fn completed(result: ResultType, call: &CallId, output: impl Into<Value>, detail: Option<Value>) -> Self {
-        Self { outcome: CallOutcome::Completed, items: vec![result.item(call, output)], detail: detail.map(Raw::from), facts: vec![] }
+    pub fn completed(result: ResultType, call: &CallId, output: impl Into<Value>, report: Option<CallReport>) -> Self {
+        Self { outcome: CallOutcome::Completed, items: vec![result.item(call, output)], report: report.map(Into::into), facts: vec![] }
     }
 
     /// It could not be done; the model is told why.
     pub fn failed(result: ResultType, call: &CallId, why: &str) -> Self {
-        let detail = Raw::from(json!({"error": why}));
-        Self { outcome: CallOutcome::Failed, items: vec![result.item(call, why)], detail: Some(detail), facts: vec![] }
+        Self {
+            outcome: CallOutcome::Failed,
+            items: vec![result.item(call, why)],
+            report: Some(CallReport::failed(why).into()),
+            facts: vec![],
+        }
     }
 
     pub fn declined(result: ResultType, call: &CallId, decision: Decision) -> Self {
@@ -336,19 +348,19 @@ impl CallEnd {
             Decision::TimedOut => "The question whether this may run was not answered in time, so it did not run.",
             _ => "The user said no to this call, so it did not run. Do not try the same by other means; ask, or go on without it.",
         };
-        Self { outcome: CallOutcome::Declined, items: vec![result.item(call, text)], detail: None, facts: vec![] }
+        Self { outcome: CallOutcome::Declined, items: vec![result.item(call, text)], report: None, facts: vec![] }
     }
 
     /// Stopped with its turn. The context tells the model so in the place of the output, and the turn's own mark says why.
     pub fn aborted() -> Self {
-        Self { outcome: CallOutcome::Aborted, items: vec![], detail: None, facts: vec![] }
+        Self { outcome: CallOutcome::Aborted, items: vec![], report: None, facts: vec![] }
     }
 
     /// Its outcome is unknown. It is not tried again.
     pub fn lost(result: ResultType, call: &CallId) -> Self {
         let text = "This call was running when the program or its connection ended, and its outcome is unknown. It was not \
                     run again: it may have done all of its work, a part, or nothing. Look before you repeat it.";
-        Self { outcome: CallOutcome::Lost, items: vec![result.item(call, text)], detail: None, facts: vec![] }
+        Self { outcome: CallOutcome::Lost, items: vec![result.item(call, text)], report: None, facts: vec![] }
     }
 }
 
@@ -394,7 +406,7 @@ impl StepTools {
 
     /// The end of a call whose environment cannot be used. Clients see it as the item that it would have been, unless the step has no
     /// environment at all: then the tool was not offered either.
-    fn refuse_place(&self, asked: &RequestedCall<'_>, why: &str, begun: serde_json::Value) -> CallPlan {
+    fn refuse_place(&self, asked: &RequestedCall<'_>, why: &str, begun: CallDetail) -> CallPlan {
         match self.view.selected().next() {
             Some(_) => asked.refuse(why, begun),
             None => asked.fail(why),
@@ -417,14 +429,20 @@ impl StepTools {
             Ok(ToolCall::Patch { text, environment }) => self.plan_patch_text(asked, &text, environment.as_deref()),
             Ok(ToolCall::Image(view)) => self.plan_image(asked, view),
             Ok(ToolCall::Plan(plan)) => plan::update(asked, plan),
-            Ok(ToolCall::Question(questions)) if self.questions => asked.question("userInput", questions),
+            Ok(ToolCall::Question(questions)) if self.questions => {
+                asked.question(ApprovalKind::UserInput, ApprovalDetail { questions, ..ApprovalDetail::default() })
+            }
             Ok(ToolCall::Question(_)) => asked.fail("no user is there to answer questions"),
             Ok(ToolCall::Wait(wait)) => self.plan_wait(asked, wait),
             Ok(ToolCall::Permissions(request)) => self.plan_permissions(asked, request),
             Ok(ToolCall::Skill(read)) => self.plan_skill(asked, read),
             Ok(ToolCall::Agent(call)) => asked.run(None, call.is_repeatable(), Some(call.detail()), Work::Agent(call, asked.result())),
             Ok(ToolCall::Dynamic { tool, arguments }) => {
-                asked.question("dynamicTool", json!({"type": "dynamicToolCall", "tool": tool, "arguments": arguments}))
+                let call_type = Some("dynamicToolCall".to_owned());
+                asked.question(
+                    ApprovalKind::DynamicTool,
+                    ApprovalDetail { call_type, tool: Some(tool), arguments, ..ApprovalDetail::default() },
+                )
             }
         }
     }

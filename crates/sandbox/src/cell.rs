@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -45,8 +47,31 @@ pub struct Cell {
     retired: AtomicBool,
     /// Whom it runs as, if that is not the executor's own user.
     user: Option<(u32, u32)>,
+    /// The directories that it may write, where only the directories themselves say so and not their names.
+    anchors: Vec<Anchor>,
     /// The zygote that forked it lives as long as it does.
     _zygote: ZygoteInUse,
+}
+
+/// Which directory was at a path.
+#[derive(Debug)]
+pub struct Anchor {
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+impl Anchor {
+    pub fn at(path: &Path) -> Self {
+        Self { path: path.to_owned(), identity: Self::look(path) }
+    }
+
+    fn look(path: &Path) -> Option<(u64, u64)> {
+        path.symlink_metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
+    }
+
+    fn is_in_place(&self) -> bool {
+        Self::look(&self.path) == self.identity
+    }
 }
 
 /// What came of a start.
@@ -115,6 +140,7 @@ impl Cell {
                 standing: Mutex::default(),
                 retired: AtomicBool::new(false),
                 user: None,
+                anchors: Vec::new(),
             };
             (cell, shares)
         }))
@@ -182,6 +208,17 @@ impl Cell {
     pub fn of(mut self, user: Option<(u32, u32)>) -> Self {
         self.user = user;
         self
+    }
+
+    /// The same, of a cell that is good only as long as these directories stay where they are.
+    pub fn anchored(mut self, anchors: Vec<Anchor>) -> Self {
+        self.anchors = anchors;
+        self
+    }
+
+    /// Whether what it may write is still at the paths that its policy names.
+    pub fn is_in_place(&self) -> bool {
+        self.anchors.iter().all(Anchor::is_in_place)
     }
 
     pub fn user(&self) -> Option<(u32, u32)> {
@@ -338,7 +375,7 @@ impl WorkerHandle {
 
     /// Must be called before it is given work, unless it was just made. False if its cell is not current any more.
     pub fn engage(&self) -> bool {
-        let Some(cell) = self.cell.upgrade().filter(|cell| !cell.is_retired()) else { return false };
+        let Some(cell) = self.cell.upgrade().filter(|cell| !cell.is_retired() && cell.is_in_place()) else { return false };
         let mut state = cell.lock();
         if state.ended {
             return false;

@@ -344,6 +344,16 @@ pub(crate) struct LauncherState {
 }
 
 impl LauncherState {
+    /// Another cell is to take the place of this one: what runs in it goes on.
+    fn retire(&mut self, policy: &Policy, cell: &Arc<Cell>) {
+        cell.retire();
+        if self.cells.get(policy).is_some_and(|current| Arc::ptr_eq(current, cell)) {
+            self.cells.remove(policy);
+        }
+        self.retired.retain(|retired| retired.strong_count() > 0);
+        self.retired.push(Arc::downgrade(cell));
+    }
+
     /// Every cell in which something may run.
     pub(crate) fn all_cells(&self) -> Vec<Arc<Cell>> {
         self.cells.values().cloned().chain(self.retired.iter().filter_map(Weak::upgrade)).collect()
@@ -391,13 +401,7 @@ impl ProcessScope {
         if keeping.put_in_order(cell)?.is_none() {
             return Ok(());
         }
-        cell.retire();
-        let mut state = self.lock();
-        if state.cells.get(policy).is_some_and(|current| Arc::ptr_eq(current, cell)) {
-            state.cells.remove(policy);
-        }
-        state.retired.retain(|retired| retired.strong_count() > 0);
-        state.retired.push(Arc::downgrade(cell));
+        self.lock().retire(policy, cell);
         Ok(())
     }
 
@@ -450,8 +454,12 @@ impl ProcessScope {
             return Err(LaunchError::Ended);
         }
         self.empty_full_layers(&mut state);
-        if let Some(cell) = state.cells.get(policy).filter(|cell| cell.is_there()).and_then(Cell::engage) {
-            return Ok(cell);
+        if let Some(cell) = state.cells.get(policy).cloned() {
+            if !cell.is_in_place() {
+                state.retire(policy, &cell);
+            } else if let Some(cell) = Some(cell).filter(|cell| cell.is_there()).as_ref().and_then(Cell::engage) {
+                return Ok(cell);
+            }
         }
         let meter = self.meter()?;
         let Made { cell, shares, reports } = match policy {

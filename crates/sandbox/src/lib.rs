@@ -13,6 +13,7 @@ mod limits;
 mod memory;
 mod message;
 mod meter;
+mod mount_table;
 mod plan;
 pub mod policy;
 mod probe;
@@ -34,5 +35,6 @@ pub use launch::{IdleCells, Launch, LaunchError, LaunchIo, Launcher, LauncherSet
 pub use level::{Capacity, LEVELS, Level};
 pub use limits::{EffectiveLimit, Limits, Mechanism};
 pub use message::{HoldMechanism, Loss, OrderOutcome};
+pub use mount_table::MountTable;
 pub use probe::{HostVerdict, LEVEL, PromiseRow, probe, probe_at, probe_with, told};
 pub use tree::remove_tree;

@@ -112,6 +112,8 @@ pub enum OrderOutcome {
     Missing,
     /// What is there now is not held in this sandbox; the next command gets a new one.
     Open,
+    /// Where nothing was, something is held now that a program in the sandbox could have made.
+    Made,
 }
 
 impl Loss {
@@ -136,7 +138,8 @@ impl Loss {
         let outcome = match input.byte()? {
             0 => OrderOutcome::Restored,
             1 => OrderOutcome::Missing,
-            _ => OrderOutcome::Open,
+            2 => OrderOutcome::Open,
+            _ => OrderOutcome::Made,
         };
         Ok(Self { path, held, outcome })
     }
@@ -503,7 +506,7 @@ mod tests {
             assert_eq!(Checked::decode(&checked.encode()).unwrap(), checked);
         }
         for held in [HoldMechanism::Denied, HoldMechanism::ReadOnly, HoldMechanism::Directory, HoldMechanism::Link, HoldMechanism::Root] {
-            for outcome in [OrderOutcome::Restored, OrderOutcome::Missing, OrderOutcome::Open] {
+            for outcome in [OrderOutcome::Restored, OrderOutcome::Missing, OrderOutcome::Open, OrderOutcome::Made] {
                 let loss = Loss { path: "/w".into(), held, outcome };
                 assert_eq!(Loss::decode(&loss.encode()).unwrap(), loss);
             }

@@ -43,6 +43,8 @@ struct Question {
     /// Clients that answered that they cannot, and what the last of them said.
     unable: HashSet<u64>,
     why: String,
+    /// An answer is on its way to the thread. The first one counts, whatever comes after it.
+    is_answered: bool,
 }
 
 impl ClientQuestions {
@@ -59,7 +61,8 @@ impl ClientQuestions {
         let number = asked.next;
         asked.next += 1;
         asked.numbers.insert((thread, approval.clone()), number);
-        asked.open.insert(number, Question { thread, approval: approval.clone(), kind, unable: HashSet::new(), why: String::new() });
+        let (unable, why) = Default::default();
+        asked.open.insert(number, Question { thread, approval: approval.clone(), kind, unable, why, is_answered: false });
         asked.order.push_back(number);
         if asked.order.len() > REMEMBERED
             && let Some(old) = asked.order.pop_front()
@@ -79,6 +82,23 @@ impl ClientQuestions {
         self.lock().open.get(&number).cloned()
     }
 
+    /// Takes a question for the one answer that it gets. False if another answer was first.
+    fn claim(&self, question: &Question) -> bool {
+        let mut asked = self.lock();
+        let number = asked.numbers.get(&(question.thread, question.approval.clone())).copied();
+        let open = number.and_then(|number| asked.open.get_mut(&number));
+        open.is_some_and(|open| !std::mem::replace(&mut open.is_answered, true))
+    }
+
+    /// The answer did not reach the thread: the next one may.
+    fn release(&self, question: &Question) {
+        let mut asked = self.lock();
+        let number = asked.numbers.get(&(question.thread, question.approval.clone())).copied();
+        if let Some(open) = number.and_then(|number| asked.open.get_mut(&number)) {
+            open.is_answered = false;
+        }
+    }
+
     /// Notes that a client cannot answer.
     fn cannot(&self, number: i64, client: u64, fault: Fault) {
         if let Some(question) = self.lock().open.get_mut(&number) {
@@ -90,8 +110,8 @@ impl ClientQuestions {
     /// Questions of a thread that one client could not answer, and none of these can.
     fn unanswerable(&self, thread: ThreadId, present: &[u64]) -> Vec<Question> {
         let is_hopeless = |question: &&Question| {
-            let Question { unable, .. } = question;
-            question.thread == thread && !unable.is_empty() && present.iter().all(|client| unable.contains(client))
+            let Question { unable, is_answered, .. } = question;
+            question.thread == thread && !is_answered && !unable.is_empty() && present.iter().all(|client| unable.contains(client))
         };
         self.lock().open.values().filter(is_hopeless).cloned().collect()
     }
@@ -132,12 +152,17 @@ fn conclude(server: &Arc<ServerShared>, question: Question, (decision, detail): 
     let Some(live) = server.runtime.get(question.thread) else { return };
     // A client may leave because the whole program ends.
     let Ok(tasks) = Handle::try_current() else { return };
+    // Here, in the order in which answers come: the tasks below have none.
+    if !server.questions.claim(&question) {
+        tracing::debug!(thread = %question.thread, "a question was answered twice; the first answer counts");
+        return;
+    }
     let server = Arc::clone(server);
     tasks.spawn(async move {
-        if let Err(error) = live.answer(question.approval, decision, detail).await {
+        if let Err(error) = live.answer(question.approval.clone(), decision, detail).await {
             tracing::debug!(thread = %question.thread, %error, "an answer came too late");
+            server.questions.release(&question);
         }
-        drop(server);
     });
 }
 

@@ -4,16 +4,16 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use outpost_store::{Need, Store, open};
 use outpost_thread::{
-    AgentClosed, AgentSpawned, ApprovalAnswered, ApprovalAsked, CallFinished, CallOutcome, CallRequest, CallStarted, CompactReason,
-    ContextCompacted, DamageNoted, DamagedRange, Decision, Entry, Fact, GrantScope, InputOrigin, InputReceived, InterruptReason, Kept,
-    Marker, MetadataChanged, ModelAnswered, ModelAsked, NextAction, Parent, PermissionsGranted, QueueChanged, Raw, SelectionChanged,
-    Settings, SettingsChanged, StepCaptured, StepEnvironment, ThreadCreated, TokenTotals, TurnFinished, TurnKind, TurnSettingsChanged,
-    TurnStarted, TurnStatus, TurnsReverted,
+    AgentClosed, AgentSpawned, ApprovalAnswered, ApprovalAsked, ApprovalDetail, ApprovalKind, CallDetail, CallFinished, CallOutcome,
+    CallReport, CallRequest, CallStarted, CompactReason, ContextCompacted, DamageNoted, DamagedRange, Decision, Entry, Fact, GrantScope,
+    InputOrigin, InputReceived, InterruptReason, Kept, Marker, MetadataChanged, ModelAnswered, ModelAsked, NextAction, Parent,
+    PermissionsGranted, QueueChanged, Raw, Recorded, SelectionChanged, Settings, SettingsChanged, StepCaptured, StepEnvironment,
+    ThreadCreated, ThreadId, TokenTotals, TurnFinished, TurnKind, TurnSettingsChanged, TurnStarted, TurnStatus, TurnsReverted,
 };
 use serde_json::json;
 use support::{entries, id, local};
@@ -130,8 +130,8 @@ fn facts() -> Vec<Fact> {
             approval: "a1".into(),
             call: Some("c1".into()),
             environment: Some(serde_json::from_value(json!("worker")).unwrap()),
-            kind: "command".into(),
-            detail: Some(raw(json!({"command": ["true"]}))),
+            kind: ApprovalKind::Command,
+            detail: Some(raw(json!({"command": ["true"]})).into()),
         }
         .into(),
         ApprovalAnswered { approval: "a1".into(), decision: Decision::ApprovedForThread, detail: Some(raw(json!({"by": "user"}))) }.into(),
@@ -142,7 +142,7 @@ fn facts() -> Vec<Fact> {
             environment: Some(serde_json::from_value(json!("worker")).unwrap()),
             process: Some("p1".into()),
             repeatable: true,
-            detail: Some(raw(json!({"command": "true"}))),
+            detail: Some(raw(json!({"command": "true"})).into()),
         }
         .into(),
         CallFinished {
@@ -150,7 +150,7 @@ fn facts() -> Vec<Fact> {
             call: "c1".into(),
             outcome: CallOutcome::Lost,
             items: vec![raw(json!({"type": "function_call_output", "call_id": "c1", "output": "lost"}))],
-            detail: Some(raw(json!({"exitCode": null}))),
+            detail: Some(raw(json!({"exitCode": null})).into()),
         }
         .into(),
         AgentSpawned {
@@ -212,7 +212,7 @@ async fn todays_journals_are_written_as_the_fixture_says() {
         assert_eq!(line, expected);
     }
     assert_eq!(written, expected);
-    let known: std::collections::BTreeSet<_> = facts().iter().map(|fact| fact.kind().to_owned()).collect();
+    let known: BTreeSet<_> = facts().iter().map(|fact| fact.kind().to_owned()).collect();
     let missing: Vec<_> = Fact::KINDS.iter().filter(|kind| !known.contains(**kind) && **kind != "threadForked").collect();
     assert!(missing.is_empty(), "kinds that the fixture does not have: {missing:?}");
 }
@@ -233,4 +233,63 @@ async fn journals_of_every_version_open() {
         assert_eq!(opened.thread.next(), NextAction::Idle, "{version}");
         assert_eq!(opened.thread.metadata.name.as_deref(), Some("second"), "{version}");
     }
+}
+
+/// Threads that version 0.1.0 recorded: commands, patches, MCP calls, pictures, plans, agents, questions and a fork.
+#[tokio::test]
+async fn threads_of_0_1_0_open_and_their_calls_are_understood() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("threads/2026/11/17");
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut threads: Vec<ThreadId> = Vec::new();
+    for file in std::fs::read_dir(fixture("0.1.0")).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), folder.join(file.file_name())).unwrap();
+        threads.push(file.path().file_stem().unwrap().to_str().unwrap().parse().unwrap());
+    }
+    let store = local(home.path(), "reader");
+    let (mut calls, mut questions, mut reports) = (BTreeSet::new(), BTreeSet::new(), 0);
+    for thread in threads {
+        assert!(store.verify(thread, None).await.unwrap().is_whole(), "{thread}");
+        let opened = open(&store, thread).await.unwrap();
+        assert_eq!((opened.unfit.as_slice(), opened.damage.as_slice()), (&[][..], &[][..]), "{thread}");
+        assert_eq!(opened.thread.next(), NextAction::Idle, "{thread}");
+        for entry in store.history(thread, 0).await.unwrap().rest().await.unwrap().entries {
+            match entry.fact {
+                Fact::CallStarted(started) => {
+                    let Some(detail) = started.detail else { continue };
+                    // The loop writes what it has read as it was written, but for members that this version added.
+                    let (CallDetail::CommandExecution(_) | CallDetail::Unknown(_)) = detail.read() else {
+                        let again: serde_json::Value = Recorded::from(detail.read()).raw().read().unwrap();
+                        let mut before: serde_json::Value = detail.raw().read().unwrap();
+                        if before["type"] == "collabAgentToolCall" {
+                            before["receivers"] = json!([]);
+                        }
+                        assert_eq!(again, before);
+                        calls.insert(before["type"].as_str().unwrap().to_owned());
+                        continue;
+                    };
+                    let command = started.process.is_some().then(|| detail.read());
+                    let Some(CallDetail::CommandExecution(command)) = command else { panic!("{detail:?}") };
+                    assert!(!command.command.is_empty() && command.cwd == "/tmp/fx/work", "{command:?}");
+                    calls.insert("commandExecution".to_owned());
+                }
+                Fact::CallFinished(finished) if finished.outcome == CallOutcome::Failed => {
+                    assert!(finished.report().error_text().is_some_and(|error| !error.is_empty()), "{finished:?}");
+                }
+                Fact::CallFinished(finished) => reports += usize::from(finished.report() != CallReport::default()),
+                Fact::ApprovalAsked(asked) => {
+                    assert_ne!(asked.question(), ApprovalDetail::default());
+                    questions.insert(asked.kind.as_str().to_owned());
+                }
+                _ => {}
+            }
+        }
+    }
+    let of = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<BTreeSet<String>>();
+    let expected =
+        of(&["collabAgentToolCall", "commandExecution", "fileChange", "imageView", "mcpToolCall", "plan", "terminalInteraction"]);
+    assert_eq!(calls, expected);
+    assert_eq!(questions, of(&["command", "dynamicTool", "permissions", "userInput"]));
+    // Commands, a patch, answers of servers and of clients; all but the last command stand in the fork, too.
+    assert_eq!(reports, 9 + 8);
 }

@@ -3,6 +3,7 @@
 use outpost_wire::intent::EnvironmentId;
 use serde::{Deserialize, Serialize};
 
+use crate::detail::{ApprovalDetail, ApprovalKind, CallDetail, CallReport, CommandDetail, Recorded, read_or_default};
 use crate::id::{ApprovalId, CallId, TurnId};
 use crate::raw::Raw;
 
@@ -32,9 +33,19 @@ pub struct CallStarted {
     /// Running it twice does no harm, so that an unknown fate need not be shown as lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeatable: bool,
-    /// What a client is shown of it.
+    /// What clients are shown of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detail: Option<Raw>,
+    pub detail: Option<Recorded<CallDetail>>,
+}
+
+impl CallStarted {
+    /// The command that it runs, if it runs one.
+    pub fn command(&self) -> Option<CommandDetail> {
+        match self.detail.as_ref()?.read() {
+            CallDetail::CommandExecution(command) => Some(command),
+            _ => None,
+        }
+    }
 }
 
 /// A call ended, one way or another.
@@ -47,9 +58,16 @@ pub struct CallFinished {
     /// Model items: what the model is told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub items: Vec<Raw>,
-    /// What a client is shown of it.
+    /// What clients are shown of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detail: Option<Raw>,
+    pub detail: Option<Recorded<CallReport>>,
+}
+
+impl CallFinished {
+    /// How it ended; empty if nothing was recorded.
+    pub fn report(&self) -> CallReport {
+        read_or_default(self.detail.as_ref())
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,10 +94,16 @@ pub struct ApprovalAsked {
     pub call: Option<CallId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvironmentId>,
-    /// `command`, `fileChange`, `permissions`, `userInput`, …
-    pub kind: String,
+    pub kind: ApprovalKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detail: Option<Raw>,
+    pub detail: Option<Recorded<ApprovalDetail>>,
+}
+
+impl ApprovalAsked {
+    /// What the user is asked; empty if nothing was recorded.
+    pub fn question(&self) -> ApprovalDetail {
+        read_or_default(self.detail.as_ref())
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

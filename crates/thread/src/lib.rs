@@ -15,6 +15,7 @@ mod call;
 mod checkpoint;
 mod compact;
 mod context;
+mod detail;
 mod entry;
 mod fork;
 mod grant;
@@ -35,6 +36,11 @@ pub use call::{Call, CallFinished, CallOutcome, CallRequest, CallStarted, CallSt
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use compact::{CompactReason, ContextCompacted, Kept, TurnsReverted};
 pub use context::{Context, is_user_message, marker, said};
+pub use detail::{
+    AgentDetail, ApprovalDetail, ApprovalKind, CallDetail, CallReport, ChangeKind, CommandDetail, CommandOrigin, DynamicDetail,
+    FileChangeDetail, ImageDetail, InteractionDetail, McpDetail, PlanDetail, PlannedChange, PlannedStep, PlannedStepStatus, Record,
+    Recorded, SkillDetail, WrittenFile,
+};
 pub use entry::{
     AgentClosed, AgentSpawned, DamageNoted, DamagedRange, Entry, Fact, FactError, MetadataChanged, ModelAnswered, ModelAsked,
     SelectionChanged, SettingsChanged, StepCaptured, StepEnvironment, TurnSettingsChanged,

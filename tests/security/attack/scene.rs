@@ -28,6 +28,8 @@ pub const DENIED: &[&str] = &[".env", "deep/secret", "a/b/token", "closed/key"];
 pub const LINKS: &[(&str, &str, &str)] = &[("link", "link", "vault"), ("sub/link", "sub/link/key", "vault2")];
 /// What is protected: all but the last also before they exist.
 pub const PROTECTED: &[&str] = &[".git", ".codex", ".agents", ".envrc"];
+/// Those that are held also before they exist.
+const HELD: &[&str] = &[".git", ".codex", ".agents"];
 /// Files that match the pattern.
 pub const MATCHING: &[&str] = &["x.pem", "sub/y.pem", "new/deeper/z.pem"];
 
@@ -390,11 +392,34 @@ echo END
             tokio::time::sleep(GUARD_PAUSE).await;
             let shown = self.tell(&format!("{writes}{reads}")).await;
             Self::assert_silent(&shown, "a command that already runs");
+        } else if self.shell.is_some() && self.level != Level::Landlock {
+            Self::settle(HELD.iter().map(|name| self.at(name)).collect()).await;
         }
         for _ in 0..3 {
             self.call(random, &strict).await;
         }
         self.assert_kept(&before, "something inside");
+    }
+
+    /// A script of sandboxed code in which `{W}` is the workspace: nothing is learnt and nothing is changed by it.
+    pub async fn attempt(&mut self, script: &str, already_runs: bool) {
+        let (before, root) = (self.kept(), self.at("").display().to_string());
+        let (script, strict) = (script.replace("{W}", &root), self.strict());
+        let shown = if already_runs { self.tell(&script).await } else { self.run(&strict, &script).await.unwrap_or_default() };
+        Self::assert_silent(&shown, "sandboxed code");
+        self.assert_kept(&before, "sandboxed code");
+    }
+
+    /// Waits until names that a program outside took away are held again. Until then what already runs can make them: that window is known,
+    /// and it has an end. A command that is started closes it; one that is refused does not.
+    async fn settle(names: Vec<PathBuf>) {
+        for _ in 0..GUARD_TRIES {
+            if names.iter().all(|name| name.symlink_metadata().is_ok()) {
+                break;
+            }
+            tokio::time::sleep(GUARD_PAUSE).await;
+        }
+        tokio::time::sleep(GUARD_PAUSE).await;
     }
 
     /// One file call that tries to get at something.
@@ -471,7 +496,8 @@ echo END
             path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
                 && fs::read_dir(path).is_ok_and(|mut names| names.next().is_none())
         };
-        for _ in 0..2400 {
+        self.steps.note("the end of the session");
+        for _ in 0..600 {
             if !names.iter().any(is_placeholder) {
                 return;
             }

@@ -140,8 +140,7 @@ impl End {
 }
 
 fn ended_well(finished: &CallFinished) -> bool {
-    let detail: serde_json::Value = finished.detail.as_ref().and_then(|detail| detail.read().ok()).unwrap_or_default();
-    finished.outcome == CallOutcome::Completed && detail["exitCode"] == 0
+    finished.outcome == CallOutcome::Completed && finished.report().exit_code == Some(0)
 }
 
 struct Watching<'a> {

@@ -136,6 +136,12 @@ impl Repository {
         all
     }
 
+    /// Whether more objects can only come to the part at the top, which is seen at its gitdir.
+    pub fn is_seen_whole(&self) -> bool {
+        let known = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        self.units.iter().all(|unit| unit.is_empty() || known.contains_key(unit))
+    }
+
     fn objects(&self, unit: &str) -> Option<PathBuf> {
         let mut known = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
         if !known.contains_key(unit) {

@@ -60,8 +60,8 @@ impl Driver {
                     approval: ApprovalId((self.shared.ids)()),
                     call: Some(call.id.clone()),
                     environment: question.environment,
-                    kind: question.kind.to_owned(),
-                    detail: Some(Raw::from(question.detail)),
+                    kind: question.kind,
+                    detail: Some(question.detail.into()),
                 };
                 facts.push(asked.into());
             }
@@ -269,5 +269,5 @@ impl Driver {
 }
 
 fn finished(turn: &TurnId, call: &CallId, end: CallEnd) -> CallFinished {
-    CallFinished { turn: turn.clone(), call: call.clone(), outcome: end.outcome, items: end.items, detail: end.detail }
+    CallFinished { turn: turn.clone(), call: call.clone(), outcome: end.outcome, items: end.items, detail: end.report }
 }

@@ -1,7 +1,9 @@
 //! What others ask of a thread.
 
 use outpost_store::{AppendError, Need};
-use outpost_thread::{ApprovalAnswered, ApprovalId, Decision, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw};
+use outpost_thread::{
+    ApprovalAnswered, ApprovalId, ApprovalKind, Decision, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw,
+};
 use outpost_thread::{CallId, CallStarted, SelectionChanged, Settings, SettingsChanged, TurnId, TurnKind, TurnStarted, TurnStatus};
 use serde::Deserialize;
 use serde_json::json;
@@ -234,12 +236,12 @@ impl Driver {
                 return Ok(Err(error));
             }
         }
-        let detail = match asked.asked.kind.as_str() {
-            "permissions" if decision.permits() => permit::complete(&asked.asked, decision, detail.as_ref()),
+        let detail = match asked.asked.kind {
+            ApprovalKind::Permissions if decision.permits() => permit::complete(&asked.asked, decision, detail.as_ref()),
             _ => detail,
         };
         // Permissions are a fact of their own once they are given.
-        if decision == Decision::ApprovedForThread && asked.asked.kind != "permissions" {
+        if decision == Decision::ApprovedForThread && asked.asked.kind != ApprovalKind::Permissions {
             self.grants.remember(&asked.asked);
         }
         if let Some(call) = &asked.call {
@@ -305,12 +307,12 @@ impl Driver {
 
 /// The rule that an answer about a command makes, if it names the first words of commands that may run from now on; or why it
 /// may not be made.
-fn amendment(kind: &str, answer: Option<&Raw>) -> Option<Result<CommandRule, String>> {
+fn amendment(kind: &ApprovalKind, answer: Option<&Raw>) -> Option<Result<CommandRule, String>> {
     #[derive(Deserialize)]
     struct Amended {
         prefix: Vec<String>,
     }
-    let prefix = answer.filter(|_| kind == "command")?.read::<Amended>().ok()?.prefix;
+    let prefix = answer.filter(|_| *kind == ApprovalKind::Command)?.read::<Amended>().ok()?.prefix;
     if prefix.iter().any(|word| word.is_empty() || word.chars().any(char::is_control)) {
         return Some(Err("a rule is made of words, and one of these is none".into()));
     }

@@ -58,6 +58,7 @@ fn text(environment: &EnvironmentId, loss: &SandboxLossParams) -> String {
         LossOutcome::Restored => "it is held again, and what commands that already ran did meanwhile was not",
         LossOutcome::Missing => "nothing is there now, and it is held again with the next command",
         LossOutcome::Open => "commands that already run are not held there any more; those that are started next are",
+        LossOutcome::Made => "something is there again that a command that already ran could have made: look at it before you use it",
     };
     format!("sandbox in `{environment}`: a program outside replaced or removed {}, {what}; {outcome}", loss.path.to_syntax())
 }
@@ -77,5 +78,7 @@ mod tests {
         assert!(denied.contains("`local`") && denied.contains("/w/.env, which is denied") && denied.contains("held again"), "{denied}");
         let open = said(Held::Root, LossOutcome::Open);
         assert!(open.contains("not held there any more"), "{open}");
+        let made = said(Held::ReadOnly, LossOutcome::Made);
+        assert!(made.contains("could have made: look at it"), "{made}");
     }
 }

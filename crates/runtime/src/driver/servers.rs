@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use outpost_store::Need;
-use outpost_thread::{ApprovalAnswered, ApprovalAsked, ApprovalId, CallId, Decision, Fact, Raw};
+use outpost_thread::{ApprovalAnswered, ApprovalAsked, ApprovalId, ApprovalKind, CallId, Decision, Fact, Raw};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -17,8 +17,6 @@ use crate::TOLD;
 use crate::live::ThreadEvent;
 use crate::mcp::{Binding, ElicitationAnswer, McpEvent};
 use crate::tools::mcp::CallQuestion;
-
-const KIND: &str = "mcpElicitation";
 
 /// A call that waits for the user.
 pub(super) struct Waiting {
@@ -74,8 +72,14 @@ impl Driver {
         let Some(turn) = turn else { return Ok(()) };
         let approval = ApprovalId((self.shared.ids)());
         // It is no question whether the call may run, so it does not stand before the call.
-        let asked =
-            ApprovalAsked { turn, approval: approval.clone(), call: None, environment, kind: KIND.into(), detail: Some(Raw::from(detail)) };
+        let asked = ApprovalAsked {
+            turn,
+            approval: approval.clone(),
+            call: None,
+            environment,
+            kind: ApprovalKind::McpElicitation,
+            detail: Some(detail.into()),
+        };
         self.elicitations.insert(approval, Waiting { call, reply });
         self.record(vec![asked.into()], Need::Stored).await
     }
@@ -94,7 +98,7 @@ impl Driver {
     pub(super) async fn end_orphans(&mut self) -> Result<(), Stop> {
         let open = self.thread.turn.iter().flat_map(|turn| &turn.approvals);
         let orphans: Vec<ApprovalId> = open
-            .filter(|approval| approval.asked.kind == KIND && !self.elicitations.contains_key(&approval.id))
+            .filter(|approval| approval.asked.kind == ApprovalKind::McpElicitation && !self.elicitations.contains_key(&approval.id))
             .map(|approval| approval.id.clone())
             .collect();
         self.record(orphans.into_iter().map(unanswered).collect(), Need::Stored).await

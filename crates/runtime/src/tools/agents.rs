@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use outpost_thread::{AgentClosed, AgentSpawned, CallId, Fact, InputOrigin, InterruptReason, ThreadId};
+use outpost_thread::{
+    AgentClosed, AgentDetail, AgentSpawned, CallDetail, CallId, CallReport, Fact, InputOrigin, InterruptReason, ThreadId,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -93,7 +95,7 @@ impl AgentCall {
         }
     }
 
-    pub fn detail(&self) -> Value {
+    pub fn detail(&self) -> CallDetail {
         let (tool, message) = match self {
             Self::Spawn(spawn) => ("spawnAgent", Some(&spawn.message)),
             Self::Send(send) => ("sendInput", Some(&send.message)),
@@ -102,7 +104,8 @@ impl AgentCall {
             Self::Close(_) => ("closeAgent", None),
             Self::List => ("list", None),
         };
-        json!({"type": "collabAgentToolCall", "tool": tool, "prompt": message, "receivers": self.targets()})
+        let receivers = self.targets().into_iter().map(str::to_owned).collect();
+        CallDetail::CollabAgentToolCall(AgentDetail { tool: tool.to_owned(), prompt: message.cloned(), receivers })
     }
 }
 
@@ -139,8 +142,10 @@ pub(super) async fn execute(call: AgentCall, id: &CallId, result: ResultType, co
     };
     match done {
         Ok(Outcome { said, states, facts }) => {
-            let detail = json!({"receivers": states.keys().collect::<Vec<_>>(), "states": states});
-            CallEnd { facts, ..CallEnd::completed(result, id, said.to_string(), Some(detail)) }
+            let receivers = states.keys().map(ToString::to_string).collect();
+            let states = states.into_iter().map(|(id, state)| (id.to_string(), json!(state))).collect();
+            let report = CallReport { receivers, states, ..CallReport::default() };
+            CallEnd { facts, ..CallEnd::completed(result, id, said.to_string(), Some(report)) }
         }
         Err(why) => CallEnd::failed(result, id, &why),
     }

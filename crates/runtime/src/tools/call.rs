@@ -3,7 +3,7 @@
 use outpost_thread::Raw;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::DynamicTool;
 use super::agents::AgentCall;
@@ -26,7 +26,7 @@ pub enum ToolCall {
     Image(ViewImage),
     Plan(UpdatePlan),
     /// Questions to the user.
-    Question(Value),
+    Question(Vec<Value>),
     Wait(WaitForEnvironment),
     Permissions(RequestPermissions),
     Skill(ReadSkill),
@@ -60,7 +60,7 @@ struct PatchInput {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Questions {
-    questions: Value,
+    questions: Vec<Value>,
 }
 
 impl ToolCall {
@@ -80,7 +80,7 @@ impl ToolCall {
             "update_plan" => Self::Plan(parse(&item.name, arguments)?),
             "request_user_input" => {
                 let Questions { questions } = parse(&item.name, arguments)?;
-                Self::Question(json!({"questions": questions}))
+                Self::Question(questions)
             }
             "read_skill" => Self::Skill(parse(&item.name, arguments)?),
             "request_permissions" => Self::Permissions(parse(&item.name, arguments)?),
@@ -100,6 +100,8 @@ pub(super) fn parse<T: DeserializeOwned>(tool: &str, arguments: &str) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn read(name: &str, arguments: &str) -> Result<ToolCall, String> {

@@ -1,10 +1,8 @@
 //! Commands that outlive their calls, after a restart: found in the journal by their session id.
 
-use outpost_thread::{Call, CallId, Entry, Fact, Raw};
+use outpost_thread::{Call, CallId, CommandDetail, Entry, Fact, Raw};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
-
-use super::processes::Terms;
 
 /// The tool that writes to a command. Its writes go under the name of its call, so that one that is taken up again is the
 /// same write.
@@ -48,7 +46,7 @@ pub(crate) struct EarlierCommand {
     pub process: String,
     /// So many bytes of its output has the model been shown, or told that they were left out.
     pub shown: u64,
-    pub terms: Terms,
+    pub detail: CommandDetail,
 }
 
 /// Goes through the journal from the answer that asked for a command.
@@ -60,17 +58,6 @@ pub(crate) struct EarlierSearch {
     call: Option<CallId>,
     found: Option<EarlierCommand>,
     has_ended: bool,
-}
-
-/// What stands in the detail of a call that ran a command or wrote to one.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Report {
-    session: u64,
-    #[serde(default)]
-    output_bytes: u64,
-    #[serde(default)]
-    session_id: Option<u64>,
 }
 
 impl EarlierSearch {
@@ -90,13 +77,13 @@ impl EarlierSearch {
                     environment,
                     process,
                     shown: 0,
-                    terms: Terms::read(started.detail.as_ref()),
+                    detail: started.command().unwrap_or_default(),
                 });
             }
             Fact::CallFinished(finished) => {
-                let report = finished.detail.as_ref().and_then(|detail| detail.read::<Report>().ok());
-                if let (Some(found), Some(report)) = (&mut self.found, report.filter(|report| report.session == self.session)) {
-                    found.shown = report.output_bytes;
+                let report = finished.report();
+                if let Some(found) = self.found.as_mut().filter(|_| report.session == Some(self.session)) {
+                    found.shown = report.output_bytes.unwrap_or_default();
                     self.has_ended |= report.session_id.is_none();
                 }
             }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess, Repeat};
-use outpost_thread::{CallId, CallOutcome, CallStarted, Raw};
+use outpost_thread::{
+    ApprovalDetail, ApprovalKind, CallDetail, CallId, CallOutcome, CallReport, CallStarted, CommandDetail, CommandOrigin,
+    InteractionDetail, Raw,
+};
 use outpost_wire::PathUri;
 use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
 use outpost_wire::exec::policy::{Grant, SandboxContext};
@@ -20,7 +23,7 @@ use super::narrow;
 use super::output::HeadTail;
 use super::patching::named_once;
 use super::permit::{SandboxPermissions, additional};
-use super::processes::{BackgroundProcesses, ProcessEnd, RunningCommand, Terms};
+use super::processes::{BackgroundProcesses, ProcessEnd, RunningCommand};
 use super::{ApprovedCall, CallContext, CallEnd, CallPlan, RequestedCall, ResultType, StepTools, USER_COMMAND, Work};
 use crate::approvals::Bound;
 use crate::denial::{self, Around};
@@ -84,7 +87,7 @@ pub struct WriteStdin {
 pub(crate) struct ExecRun {
     origin: Origin,
     processes: Arc<BackgroundProcesses>,
-    terms: Terms,
+    detail: CommandDetail,
     /// What it is called while it outlives its call.
     session: u64,
     yield_time: Duration,
@@ -131,8 +134,13 @@ impl StepTools {
             Ok(place) => place,
             Err(why) => {
                 let (cwd, named) = (exec.workdir.as_deref().unwrap_or_default(), exec.environment_id.as_deref());
-                let begun = json!({"type": "commandExecution", "command": exec.cmd, "cwd": cwd, "environmentId": named, "source": "agent"});
-                return self.refuse_place(asked, &why, begun);
+                let begun = CommandDetail {
+                    command: exec.cmd.clone(),
+                    cwd: cwd.to_owned(),
+                    environment_id: named.map(str::to_owned),
+                    ..CommandDetail::default()
+                };
+                return self.refuse_place(asked, &why, CallDetail::CommandExecution(begun));
             }
         };
         let cwd = directory(&place.attachment.cwd, exec.workdir.as_deref());
@@ -151,7 +159,8 @@ impl StepTools {
         let escalated = exec.sandbox_permissions == Some(SandboxPermissions::RequireEscalated);
         if let Some(fixed) = self.fixed(place.handle).filter(|_| escalated) {
             let why = format!("This command may not leave the sandbox: {fixed} fixes what work may do there. Run it without escalation.");
-            return asked.refuse(&why, command_detail(&exec.cmd, &cwd, &place.attachment.environment_id, "agent"));
+            let begun = command_detail(&exec.cmd, &cwd, &place.attachment.environment_id);
+            return asked.refuse(&why, CallDetail::CommandExecution(begun));
         }
         let additional = match (additional(exec.sandbox_permissions, exec.additional_permissions.as_ref(), &cwd), &sandbox) {
             (Err(why), _) => return fail(&why),
@@ -176,7 +185,8 @@ impl StepTools {
             Course::Run { sandboxed } => (sandboxed, None),
             Course::Ask { sandboxed, why } => (sandboxed, Some(why)),
             Course::Refuse { why } => {
-                return asked.refuse(&format!("This command may not run: {why}."), command_detail(&exec.cmd, &cwd, &id, "agent"));
+                let begun = CallDetail::CommandExecution(command_detail(&exec.cmd, &cwd, &id));
+                return asked.refuse(&format!("This command may not run: {why}."), begun);
             }
         };
         let beyond = why.is_some() || request.widened || !sandboxed && !request.full_access;
@@ -201,20 +211,25 @@ impl StepTools {
             let what = json!(["command", start.argv, start.cwd, start.tty, start.pipe_stdin, start.env_policy, start.env]);
             let bound = Bound::exactly(&place, &what, sandbox.as_ref());
             if !asked.is_granted(&bound) {
-                let mut detail = json!({
-                    "command": exec.cmd, "cwd": cwd.to_syntax(), "environmentId": id, "why": why, "reason": exec.justification,
-                    "escalated": escalated, "prefixRule": offered(&exec), "program": start.argv[..2],
-                    "sandbox": self.around(&place, sandboxed),
-                });
-                if !additional.is_empty() {
-                    detail["additionalPermissions"] = json!(additional.profile());
-                    detail["words"] = additional.words().into();
-                }
-                return asked.bound_question("command", Some(id), &bound, detail);
+                let more = (!additional.is_empty()).then_some(&additional);
+                let detail = ApprovalDetail {
+                    command: Some(exec.cmd.clone()),
+                    cwd: Some(cwd.to_syntax()),
+                    environment_id: Some(id.to_string()),
+                    why: Some(why),
+                    reason: exec.justification.clone(),
+                    escalated: Some(escalated),
+                    prefix_rule: offered(&exec).cloned(),
+                    program: Some(start.argv[..2].to_vec()),
+                    sandbox: Some(self.around(&place, sandboxed)),
+                    additional_permissions: more.and_then(|more| Raw::of(&more.profile()).ok()),
+                    words: more.map(ExtraPermissions::words).unwrap_or_default(),
+                    ..ApprovalDetail::default()
+                };
+                return asked.bound_question(ApprovalKind::Command, Some(id), &bound, detail);
             }
         }
-        let mut detail = command_detail(&exec.cmd, &cwd, &id, "agent");
-        detail["beyondSandbox"] = beyond.into();
+        let detail = CommandDetail { beyond_sandbox: Some(beyond), until_it_ends: self.scripted, ..command_detail(&exec.cmd, &cwd, &id) };
         let around = sandbox.as_ref().map(|sandbox| {
             Box::new(Around {
                 mode: self.mode_in(place.handle),
@@ -227,34 +242,31 @@ impl StepTools {
         let run = ExecRun {
             origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox, around },
             processes: self.processes.clone(),
-            terms: Terms::read(Some(&Raw::from(detail.clone()))),
+            detail: detail.clone(),
             session: session_of(call),
             yield_time: if self.scripted { UNTIL_IT_ENDS } else { yield_time(exec.yield_time_ms) },
             output_tokens: exec.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: asked.result(),
         };
-        if self.scripted {
-            detail["untilItEnds"] = true.into();
-        }
         CallPlan::Run(Box::new(ApprovedCall {
             call: call.id.clone(),
             tool: call.tool.clone(),
             environment: Some(id.clone()),
             process: Some(process),
             repeatable: false,
-            detail: Some(detail),
+            detail: Some(CallDetail::CommandExecution(detail)),
             work: Work::Exec(Box::new(run)),
         }))
     }
 
     pub(super) fn plan_stdin(&self, asked: &RequestedCall<'_>, write: WriteStdin) -> CallPlan {
         let call = asked.call;
-        let here = self.processes.get(write.session_id).map(|running| (running.call.clone(), running.terms.clone()));
-        let earlier = || asked.earlier.as_ref().map(|earlier| (earlier.call.clone(), earlier.terms.clone()));
-        let Some((command, terms)) = here.or_else(earlier) else {
+        let here = self.processes.get(write.session_id).map(|running| (running.call.clone(), running.detail.clone()));
+        let earlier = || asked.earlier.as_ref().map(|earlier| (earlier.call.clone(), earlier.detail.clone()));
+        let Some((command, started)) = here.or_else(earlier) else {
             return asked.fail(&not_running(write.session_id, &self.processes));
         };
-        if let Some(first) = self.before_typing(asked, &write, &command, &terms) {
+        if let Some(first) = self.before_typing(asked, &write, &command, &started) {
             return first;
         }
         let (least, most, usual) = if write.chars.is_empty() { (5_000, 300_000, 5_000) } else { (250, 30_000, 250) };
@@ -274,7 +286,10 @@ impl StepTools {
             process: None,
             // Looking twice does no harm; writing twice does.
             repeatable: write.chars.is_empty(),
-            detail: Some(json!({"type": "terminalInteraction", "processCall": command, "stdin": write.chars})),
+            detail: Some(CallDetail::TerminalInteraction(InteractionDetail {
+                process_call: Some(command.to_string()),
+                stdin: write.chars,
+            })),
             work: Work::Stdin(run),
         }))
     }
@@ -282,13 +297,14 @@ impl StepTools {
     /// What comes before something is typed into a command. A yes to a command, or a rule that allows it, says nothing of what is
     /// typed into it later: a shell carries out whatever that is. Where it could do more than every command of the agent can, the
     /// user is asked again.
-    fn before_typing(&self, asked: &RequestedCall<'_>, write: &WriteStdin, command: &CallId, terms: &Terms) -> Option<CallPlan> {
+    fn before_typing(&self, asked: &RequestedCall<'_>, write: &WriteStdin, command: &CallId, started: &CommandDetail) -> Option<CallPlan> {
         // Interrupts and ends of input carry nothing out.
         if write.chars.chars().all(|c| matches!(c, '\u{3}' | '\u{4}' | '\u{1c}')) {
             return None;
         }
-        let beyond = terms.beyond_sandbox.unwrap_or(true);
-        let place = terms.environment_id.as_ref().and_then(|id| self.view.workplace(Some(id.as_str())).ok());
+        let beyond = started.beyond_sandbox.unwrap_or(true);
+        let environment: Option<EnvironmentId> = started.environment_id.as_ref().and_then(|id| id.parse().ok());
+        let place = environment.as_ref().and_then(|id| self.view.workplace(Some(id.as_str())).ok());
         let policies: Vec<ApprovalPolicy> =
             place.and_then(|place| narrow::approval(place.handle)).into_iter().chain([self.approval]).collect();
         let wants = |policy: &ApprovalPolicy| match policy {
@@ -314,13 +330,17 @@ impl StepTools {
             true => "it is typed into a command that has more than the sandbox allows",
             false => "no rule can allow what is typed into a command that runs",
         };
-        let typed = json!(["stdin", write.session_id, command, terms.environment_id]);
+        let typed = json!(["stdin", write.session_id, command, environment]);
         let bound = Bound::within(typed.to_string(), &json!([typed, write.chars]), None);
-        let detail = json!({
-            "command": write.chars, "cwd": terms.cwd, "environmentId": terms.environment_id, "typedInto": terms.command,
-            "why": format!("{why}: {}", terms.command),
-        });
-        (!asked.is_granted(&bound)).then(|| asked.bound_question("command", terms.environment_id.clone(), &bound, detail))
+        let detail = ApprovalDetail {
+            command: Some(write.chars.clone()),
+            cwd: Some(started.cwd.clone()),
+            environment_id: started.environment_id.clone(),
+            typed_into: Some(started.command.clone()),
+            why: Some(format!("{why}: {}", started.command)),
+            ..ApprovalDetail::default()
+        };
+        (!asked.is_granted(&bound)).then(|| asked.bound_question(ApprovalKind::Command, environment, &bound, detail))
     }
 
     /// A command that the user typed. It runs as the user, not as the agent: without a sandbox.
@@ -342,7 +362,7 @@ impl StepTools {
                 Work::Exec(Box::new(ExecRun {
                     origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox: None, around: None },
                     processes: self.processes.clone(),
-                    terms: Terms::default(),
+                    detail: CommandDetail::default(),
                     session: 0,
                     yield_time: UNTIL_IT_ENDS,
                     output_tokens: DEFAULT_OUTPUT_TOKENS,
@@ -353,7 +373,8 @@ impl StepTools {
             (_, None) => Work::Ready(CallEnd::failed(ResultType::Function, call, "the environment tells nothing about itself")),
         };
         let cwd = self.view.workplace(Some(id.as_str())).map(|place| place.attachment.cwd.clone());
-        let detail = cwd.ok().map(|cwd| command_detail(command, &cwd, id, "userShell"));
+        let source = CommandOrigin::UserShell;
+        let detail = cwd.ok().map(|cwd| CallDetail::CommandExecution(CommandDetail { source, ..command_detail(command, &cwd, id) }));
         ApprovedCall {
             call: call.clone(),
             tool: USER_COMMAND.into(),
@@ -372,12 +393,11 @@ fn yield_time(wanted_ms: Option<u64>) -> Duration {
 
 /// Whether a command of an earlier life was waited for until it ended: one that the user wrote.
 fn was_awaited(started: &CallStarted) -> bool {
-    let detail: Value = started.detail.as_ref().and_then(|detail| detail.read().ok()).unwrap_or_default();
-    detail["untilItEnds"] == true || detail["source"] == "userShell"
+    started.command().is_some_and(|command| command.is_awaited())
 }
 
-fn command_detail(command: &str, cwd: &PathUri, id: &EnvironmentId, source: &str) -> Value {
-    json!({"type": "commandExecution", "command": command, "cwd": cwd.to_syntax(), "environmentId": id, "source": source})
+fn command_detail(command: &str, cwd: &PathUri, id: &EnvironmentId) -> CommandDetail {
+    CommandDetail { command: command.to_owned(), cwd: cwd.to_syntax(), environment_id: Some(id.to_string()), ..CommandDetail::default() }
 }
 
 /// The rule that the model suggests, if it is about this very command and not about nearly everything.
@@ -447,7 +467,7 @@ impl ExecRun {
         Some(Self {
             origin: Origin::Adopt { environment: started.environment.clone()?, process: started.process.clone()? },
             processes,
-            terms: Terms::read(started.detail.as_ref()),
+            detail: started.command().unwrap_or_default(),
             session: 0,
             yield_time: if was_awaited(started) { UNTIL_IT_ENDS } else { yield_time(exec.as_ref().and_then(|exec| exec.yield_time_ms)) },
             output_tokens: exec.and_then(|exec| exec.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
@@ -457,7 +477,7 @@ impl ExecRun {
 
     pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
         let session = if self.session == 0 { context.session_of(call) } else { self.session };
-        let Self { origin, processes, terms, yield_time, output_tokens, result, .. } = self;
+        let Self { origin, processes, detail, yield_time, output_tokens, result, .. } = self;
         let (process, around) = match origin {
             Origin::Start { environment, start, sandbox, around } => {
                 let (id, cwd) = (start.id.clone(), start.cwd.clone());
@@ -485,7 +505,7 @@ impl ExecRun {
                 None => return CallEnd::lost(result, call),
             },
         };
-        let running = processes.follow(call.clone(), process, terms, around);
+        let running = processes.follow(call.clone(), process, detail, around);
         let end = tokio::select! {
             end = running.wait(yield_time) => end,
             () = context.cancel.cancelled() => {
@@ -596,7 +616,7 @@ impl StdinRun {
                 self.session
             )
         })?;
-        let running = self.processes.follow_after(earlier.call.clone(), process, earlier.terms.clone(), earlier.shown);
+        let running = self.processes.follow_after(earlier.call.clone(), process, earlier.detail.clone(), earlier.shown);
         if let Some(evicted) = self.processes.keep(self.session, running.clone()) {
             let _ = tokio::time::timeout(Duration::from_secs(2), evicted.process.terminate()).await;
         }
@@ -637,14 +657,22 @@ fn report(
     let text = format!("Time: {seconds:.3} s\n{state}{notes}\nTokens: {}\nOutput:\n{}", shown.original_tokens, shown.text);
     let mut later = HeadTail::default();
     later.push(shown.text.as_bytes());
-    let detail = json!({
-        "exitCode": exit_code, "durationMs": (seconds * 1000.0) as u64, "aggregatedOutput": later.show(SHOWN_LATER_TOKENS).text,
-        "sessionId": end.is_none().then_some(session), "sandboxDenied": denied, "session": session, "outputBytes": running.taken(),
-        "limit": limit.map(ToString::to_string), "sandboxHint": hint.map(|hint| hint.user), "notices": notices,
-    });
+    let report = CallReport {
+        exit_code,
+        duration_ms: Some((seconds * 1000.0) as u64),
+        aggregated_output: Some(later.show(SHOWN_LATER_TOKENS).text),
+        session: Some(session),
+        session_id: end.is_none().then_some(session),
+        sandbox_denied: Some(denied),
+        output_bytes: Some(running.taken()),
+        limit: limit.map(ToString::to_string),
+        sandbox_hint: hint.map(|hint| hint.user),
+        notices: notices.to_vec(),
+        ..CallReport::default()
+    };
     let outcome = match end {
         Some(ProcessEnd::Lost(_)) => CallOutcome::Lost,
         _ => CallOutcome::Completed,
     };
-    CallEnd { outcome, items: vec![result.item(call, text)], detail: Some(Raw::from(detail)), facts: vec![] }
+    CallEnd { outcome, items: vec![result.item(call, text)], report: Some(report.into()), facts: vec![] }
 }

@@ -1,7 +1,7 @@
 //! `view_image`: a picture file of an environment, shown to the model.
 
 use outpost_environment::{Environment, EnvironmentError, Repeat};
-use outpost_thread::CallId;
+use outpost_thread::{CallDetail, CallId, ImageDetail};
 use outpost_wire::PathUri;
 use outpost_wire::exec::files::{ReadFile, ReadFileParams};
 use outpost_wire::exec::policy::SandboxContext;
@@ -35,13 +35,13 @@ impl StepTools {
                 return self.refuse_place(
                     asked,
                     &why,
-                    json!({"type": "imageView", "path": view.path, "environmentId": view.environment_id}),
+                    CallDetail::ImageView(ImageDetail { path: view.path.clone(), environment_id: view.environment_id.clone() }),
                 );
             }
         };
         let path = directory(&place.attachment.cwd, Some(&view.path));
         let id = place.attachment.environment_id.clone();
-        let detail = json!({"type": "imageView", "path": path.to_syntax(), "environmentId": id});
+        let detail = CallDetail::ImageView(ImageDetail { path: path.to_syntax(), environment_id: Some(id.to_string()) });
         let run = ImageRun { environment: place.handle.clone(), path, sandbox: self.sandbox(&place), result: asked.result() };
         asked.run(Some(id), true, Some(detail), Work::Image(run))
     }

@@ -5,7 +5,7 @@ mod content;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_thread::CallId;
+use outpost_thread::{ApprovalDetail, ApprovalKind, CallDetail, CallId, McpDetail};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -34,7 +34,7 @@ const READ: &str = "read_mcp_resource";
 pub(crate) struct CallQuestion {
     pub call: CallId,
     pub environment: Option<EnvironmentId>,
-    pub detail: Value,
+    pub detail: ApprovalDetail,
     pub reply: oneshot::Sender<ElicitationAnswer>,
 }
 
@@ -149,9 +149,12 @@ impl StepTools {
             Err(error) => return asked.fail(&error.to_string()),
         };
         let environment = server.environment.clone();
-        let detail = json!({
-            "type": "mcpToolCall", "server": server.name, "tool": tool.name, "arguments": arguments, "environmentId": environment,
-        });
+        let detail = McpDetail {
+            server: server.name.clone(),
+            tool: tool.name.clone(),
+            arguments: Value::Object(arguments.clone()),
+            environment_id: environment.as_ref().map(ToString::to_string),
+        };
         let handle = environment.as_ref().and_then(|id| self.view.captured(id)?.handle());
         let granted = key_of(environment.as_ref(), handle, &json!(["mcpTool", server.name, tool.name]));
         // A yes is to this call; one for the thread is to the tool.
@@ -159,10 +162,17 @@ impl StepTools {
         match self.why_ask(tool, environment.as_ref()) {
             Some(Err(why)) => return asked.fail(&format!("This tool may not run: {why}.")),
             Some(Ok(why)) if !asked.is_granted(&bound) => {
-                let mut detail = detail;
-                detail["why"] = why.into();
-                detail["annotations"] = tool.raw["annotations"].clone();
-                return asked.bound_question("mcpTool", environment, &bound, detail);
+                let McpDetail { server, tool: name, arguments, environment_id } = detail;
+                let detail = ApprovalDetail {
+                    server: Some(server),
+                    tool: Some(name),
+                    arguments,
+                    environment_id,
+                    why: Some(why.to_owned()),
+                    annotations: tool.raw["annotations"].clone(),
+                    ..ApprovalDetail::default()
+                };
+                return asked.bound_question(ApprovalKind::McpTool, environment, &bound, detail);
             }
             _ => {}
         }
@@ -175,7 +185,7 @@ impl StepTools {
             _binding: self.mcp.clone(),
         };
         // What a server calls read-only may be done again after a restart.
-        asked.run(environment, tool.read_only, Some(detail), Work::Mcp(Box::new(run)))
+        asked.run(environment, tool.read_only, Some(CallDetail::McpToolCall(detail)), Work::Mcp(Box::new(run)))
     }
 
     /// Why the user is asked before a tool runs; an error if no question may be asked.
@@ -277,7 +287,12 @@ impl ElicitationListener for ThreadListener {
 
     fn ask(&self, question: Elicitation) -> PendingElicitation {
         let (reply, answer) = oneshot::channel();
-        let detail = json!({"callId": self.call, "server": question.server, "request": question.request});
+        let detail = ApprovalDetail {
+            call_id: Some(self.call.to_string()),
+            server: Some(question.server),
+            request: json!(question.request),
+            ..ApprovalDetail::default()
+        };
         let asked = CallQuestion { call: self.call.clone(), environment: self.environment.clone(), detail, reply };
         let Some(questions) = self.questions.clone() else { return Box::pin(std::future::ready(ElicitationAnswer::Declined)) };
         Box::pin(async move {

@@ -4,14 +4,16 @@
 //! back as it was, and the model is told if even that failed.
 
 use outpost_environment::{Environment, EnvironmentError, Repeat, Workplace};
-use outpost_thread::CallId;
+use outpost_thread::{
+    ApprovalDetail, ApprovalKind, CallDetail, CallId, CallReport, ChangeKind, FileChangeDetail, PlannedChange, WrittenFile,
+};
 use outpost_wire::PathUri;
 use outpost_wire::exec::files::{
     Canonicalize, CanonicalizeParams, CreateDirectory, CreateDirectoryParams, GetMetadata, GetMetadataParams, ReadFile, ReadFileParams,
     Remove, RemoveParams, WriteFile, WriteFileParams,
 };
 use outpost_wire::exec::policy::{Grant, SandboxContext};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::exec::directory;
@@ -85,8 +87,8 @@ impl StepTools {
             Ok(place) => self.plan_patch(asked, patch, &place, &place.attachment.cwd.clone()),
             Err(why) => {
                 // Where it would have been is not known; what it would have done is.
-                let changes: Vec<Value> = patch.changes.iter().map(|change| summary(change, &PathUri::root())).collect();
-                self.refuse_place(asked, &why, json!({"type": "fileChange", "changes": changes, "environmentId": patch.environment}))
+                let changes = patch.changes.iter().map(|change| summary(change, &PathUri::root())).collect();
+                self.refuse_place(asked, &why, CallDetail::FileChange(FileChangeDetail { changes, environment_id: patch.environment }))
             }
         }
     }
@@ -97,8 +99,7 @@ impl StepTools {
         let paths: Vec<String> = touched.iter().map(PathUri::to_syntax).collect();
         let sandbox = self.sandbox(place);
         let mut beyond = sandbox.as_ref().map(|sandbox| ExtraPermissions::writing(touched).beyond(sandbox)).unwrap_or_default();
-        let changes: Vec<Value> = patch.changes.iter().map(|change| summary(change, cwd)).collect();
-        let detail = json!({"type": "fileChange", "changes": changes, "environmentId": id});
+        let changes: Vec<PlannedChange> = patch.changes.iter().map(|change| summary(change, cwd)).collect();
         // The rules are about commands; the policy is about everything.
         let full_access = self.mode_in(place.handle).is_full_access();
         if self.forbidden(place.handle, &beyond).is_some() {
@@ -115,17 +116,22 @@ impl StepTools {
             // The user may not be asked. The sandbox refuses with its own reason what it does not allow.
             Course::Refuse { .. } => beyond = ExtraPermissions::default(),
             Course::Ask { why, .. } if !is_granted => {
-                let mut detail = detail;
-                detail["why"] = if beyond.is_empty() { why } else { format!("{why}: {beyond}") }.into();
-                detail["keys"] = each.into();
-                detail["sandbox"] = self.around(place, !full_access).into();
-                return asked.bound_question("fileChange", Some(id), &bound, detail);
+                let detail = ApprovalDetail {
+                    changes,
+                    environment_id: Some(id.to_string()),
+                    why: Some(if beyond.is_empty() { why } else { format!("{why}: {beyond}") }),
+                    keys: each,
+                    sandbox: Some(self.around(place, !full_access)),
+                    ..ApprovalDetail::default()
+                };
+                return asked.bound_question(ApprovalKind::FileChange, Some(id), &bound, detail);
             }
             Course::Ask { .. } | Course::Run { .. } => {}
         }
         let files = Gate { environment: place.handle.clone(), sandbox };
         let root = place.attachment.cwd.clone();
         let run = PatchRun { files, cwd: cwd.clone(), root, patch, agreed: beyond, result: asked.result() };
+        let detail = CallDetail::FileChange(FileChangeDetail { changes, environment_id: Some(id.to_string()) });
         asked.run(Some(id), false, Some(detail), Work::Patch(run))
     }
 }
@@ -144,8 +150,9 @@ impl PatchRun {
             Ok(edits) => {
                 let lines: Vec<String> = edits.iter().map(Edit::describe).collect();
                 let text = format!("Done. These files were changed:\n{}", lines.join("\n"));
-                let changes: Vec<Value> = edits.iter().map(Edit::detail).collect();
-                CallEnd::completed(self.result, call, text, Some(json!({"changes": changes, "root": self.root.to_syntax()})))
+                let changes = edits.iter().map(Edit::written).collect();
+                let report = CallReport { changes, root: Some(self.root.to_syntax()), ..CallReport::default() };
+                CallEnd::completed(self.result, call, text, Some(report))
             }
             Err(Unwritten::Refused(why)) => CallEnd::failed(self.result, call, &format!("Nothing was changed: {why}")),
             Err(Unwritten::Mixed(why)) => CallEnd::failed(self.result, call, &format!("The patch was not applied as a whole: {why}")),
@@ -319,48 +326,49 @@ fn parent(path: &PathUri) -> Option<PathUri> {
 }
 
 impl Edit {
-    fn kind(&self) -> &'static str {
+    fn kind(&self) -> ChangeKind {
         match (&self.before, &self.after) {
-            (None, _) => "add",
-            (_, None) => "delete",
-            _ => "update",
+            (None, _) => ChangeKind::Add,
+            (_, None) => ChangeKind::Delete,
+            _ => ChangeKind::Update { move_path: None },
         }
     }
 
     fn describe(&self) -> String {
         let letter = match self.kind() {
-            "add" => 'A',
-            "delete" => 'D',
-            _ => 'M',
+            ChangeKind::Add => 'A',
+            ChangeKind::Delete => 'D',
+            ChangeKind::Update { .. } => 'M',
         };
         format!("{letter} {}", self.path.to_syntax())
     }
 
     /// With the difference where there is one to show: not for what is no text, nor for what is too large.
-    fn detail(&self) -> Value {
+    fn written(&self) -> WrittenFile {
         let hunks = |before: Option<&[u8]>| {
             let text = |content: Option<&[u8]>| String::from_utf8(content.unwrap_or_default().to_vec()).ok();
             let (before, after) = (text(before)?, text(self.after.as_deref())?);
             Diff::between(&before, &after).map(|diff| diff.to_string())
         };
-        let mut detail = json!({"path": self.path.to_syntax(), "kind": {"type": self.kind()}, "diff": hunks(self.before.as_deref())});
-        if let Some((from, before)) = &self.moved {
-            detail["movedFrom"] = from.to_syntax().into();
-            detail["movedDiff"] = hunks(Some(before)).into();
+        WrittenFile {
+            path: self.path.to_syntax(),
+            kind: self.kind(),
+            diff: hunks(self.before.as_deref()),
+            moved_from: self.moved.as_ref().map(|(from, _)| from.to_syntax()),
+            moved_diff: self.moved.as_ref().and_then(|(_, before)| hunks(Some(before))),
         }
-        detail
     }
 }
 
 /// A change as clients are shown it, before it is made.
-fn summary(change: &FileChange, cwd: &PathUri) -> Value {
+fn summary(change: &FileChange, cwd: &PathUri) -> PlannedChange {
     let path = directory(cwd, Some(change.path())).to_syntax();
     match change {
-        FileChange::Add { content, .. } => json!({"path": path, "kind": {"type": "add"}, "diff": content}),
-        FileChange::Delete { .. } => json!({"path": path, "kind": {"type": "delete"}, "diff": ""}),
+        FileChange::Add { content, .. } => PlannedChange { path, kind: ChangeKind::Add, diff: content.clone() },
+        FileChange::Delete { .. } => PlannedChange { path, kind: ChangeKind::Delete, diff: String::new() },
         FileChange::Update { move_to, chunks, .. } => {
             let to = move_to.as_ref().map(|target| directory(cwd, Some(target)).to_syntax());
-            json!({"path": path, "kind": {"type": "update", "move_path": to}, "diff": patch::draft(chunks)})
+            PlannedChange { path, kind: ChangeKind::Update { move_path: to }, diff: patch::draft(chunks) }
         }
     }
 }

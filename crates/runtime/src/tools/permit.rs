@@ -4,7 +4,9 @@
 //! grant that no executor takes would stand in the way of everything after it.
 
 use outpost_environment::{Environment, EnvironmentError, Repeat, Workplace};
-use outpost_thread::{ApprovalAsked, CallId, CallOutcome, Decision, Fact, GrantScope, PermissionsGranted, Raw, TurnId};
+use outpost_thread::{
+    ApprovalAsked, ApprovalDetail, ApprovalKind, CallId, CallOutcome, Decision, Fact, GrantScope, PermissionsGranted, Raw, TurnId,
+};
 use outpost_wire::PathUri;
 use outpost_wire::app::permission::{PermissionProfile, PermissionScope};
 use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
@@ -96,12 +98,12 @@ struct Answer {
 /// Completes an answer with what the question said, so that it stands on its own: without permissions, all that was asked
 /// for; without a scope, the turn unless the decision says more.
 pub(crate) fn complete(asked: &ApprovalAsked, decision: Decision, answer: Option<&Raw>) -> Option<Raw> {
-    let question: Value = asked.detail.as_ref()?.read().ok()?;
+    let question = asked.detail.as_ref()?.read();
     let given: Value = answer.and_then(|answer| answer.read().ok()).unwrap_or_default();
     let or = |given: &Value, usual: Value| if given.is_null() { usual } else { given.clone() };
     let scope = if decision == Decision::ApprovedForThread { "session" } else { "turn" };
     Some(Raw::from(json!({
-        "permissions": or(&given["permissions"], question["permissions"].clone()), "scope": or(&given["scope"], scope.into()), "key": question["key"],
+        "permissions": or(&given["permissions"], json!(question.permissions)), "scope": or(&given["scope"], scope.into()), "key": question.key,
     })))
 }
 
@@ -155,11 +157,16 @@ impl StepTools {
         let id = place.attachment.environment_id.clone();
         let bound = Bound::exactly(&place, &json!(["permissions", wanted.profile()]), Some(&sandbox));
         let question = || {
-            let detail = json!({
-                "environmentId": id, "cwd": place.attachment.cwd.to_syntax(), "permissions": wanted.profile(), "words": wanted.words(),
-                "reason": request.reason, "sandbox": self.around(&place, true),
-            });
-            asked.bound_question("permissions", Some(id.clone()), &bound, detail)
+            let detail = ApprovalDetail {
+                environment_id: Some(id.to_string()),
+                cwd: Some(place.attachment.cwd.to_syntax()),
+                permissions: Raw::of(&wanted.profile()).ok(),
+                words: wanted.words(),
+                reason: request.reason.clone(),
+                sandbox: Some(self.around(&place, true)),
+                ..ApprovalDetail::default()
+            };
+            asked.bound_question(ApprovalKind::Permissions, Some(id.clone()), &bound, detail)
         };
         let answer = match &asked.consent {
             Consent::Open => return question(),
@@ -193,7 +200,7 @@ impl StepTools {
 /// A no that the turn goes on with.
 fn nothing(asked: &RequestedCall<'_>, text: &str) -> CallPlan {
     let items = vec![asked.result().item(&asked.call.id, text)];
-    CallPlan::End(CallEnd { outcome: CallOutcome::Declined, items, detail: None, facts: vec![] })
+    CallPlan::End(CallEnd { outcome: CallOutcome::Declined, items, report: None, facts: vec![] })
 }
 
 impl PermitRun {
@@ -257,8 +264,8 @@ mod tests {
             approval: "a".into(),
             call: None,
             environment: None,
-            kind: "permissions".into(),
-            detail: Some(Raw::from(question.clone())),
+            kind: ApprovalKind::Permissions,
+            detail: Some(Raw::from(question.clone()).into()),
         };
         let complete = |decision, answer: Option<Value>| {
             let answer = complete(&asked, decision, answer.map(Raw::from).as_ref()).unwrap();

@@ -1,6 +1,6 @@
 //! Calls that only tell or ask: the plan, questions to the user, tools that the client runs.
 
-use outpost_thread::{CallId, CallOutcome, Raw};
+use outpost_thread::{CallDetail, CallId, CallOutcome, CallReport, PlanDetail, PlannedStep, PlannedStepStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -28,13 +28,24 @@ enum PlanStatus {
     Completed,
 }
 
+impl From<PlanStatus> for PlannedStepStatus {
+    fn from(status: PlanStatus) -> Self {
+        match status {
+            PlanStatus::Pending => Self::Pending,
+            PlanStatus::InProgress => Self::InProgress,
+            PlanStatus::Completed => Self::Completed,
+        }
+    }
+}
+
 /// Notes the plan. It has no effect but to be seen.
 pub(super) fn update(asked: &RequestedCall<'_>, plan: UpdatePlan) -> CallPlan {
     if plan.plan.iter().filter(|step| step.status == PlanStatus::InProgress).count() > 1 {
         return asked.fail("at most one step of a plan is in progress");
     }
-    let detail = json!({"type": "plan", "explanation": plan.explanation, "plan": plan.plan});
-    let end = CallEnd::completed(asked.result(), &asked.call.id, "The plan is noted.", Some(detail.clone()));
+    let planned = |step: PlanStep| PlannedStep { step: step.step, status: step.status.into() };
+    let detail = CallDetail::Plan(PlanDetail { explanation: plan.explanation, plan: plan.plan.into_iter().map(planned).collect() });
+    let end = CallEnd::completed(asked.result(), &asked.call.id, "The plan is noted.", None);
     asked.run(None, true, Some(detail), Work::Ready(end))
 }
 
@@ -47,7 +58,12 @@ pub(super) fn answered(result: ResultType, call: &CallId, answer: &Value) -> Cal
         _ => answer.to_string().into(),
     };
     let outcome = if success { CallOutcome::Completed } else { CallOutcome::Failed };
-    CallEnd { outcome, items: vec![result.item(call, output)], detail: Some(Raw::from(json!({"answer": answer}))), facts: vec![] }
+    CallEnd {
+        outcome,
+        items: vec![result.item(call, output)],
+        report: Some(CallReport { answer: Some(answer.clone()), ..CallReport::default() }.into()),
+        facts: vec![],
+    }
 }
 
 /// A part of an answer, from the client's spelling to the model's.

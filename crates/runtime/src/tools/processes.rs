@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use outpost_environment::{ProcessEvent, RemoteProcess};
-use outpost_thread::{CallId, Raw, ThreadId};
+use outpost_thread::{CallId, CommandDetail, ThreadId};
 use outpost_wire::exec::environment::Limit;
-use outpost_wire::intent::EnvironmentId;
-use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -48,28 +46,11 @@ pub enum ProcessEnd {
     Lost(String),
 }
 
-/// What the journal says of a command that was started.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Terms {
-    pub command: String,
-    pub cwd: Option<String>,
-    pub environment_id: Option<EnvironmentId>,
-    /// The user or a rule gave it more than every command has. Unknown for those of older versions.
-    pub beyond_sandbox: Option<bool>,
-}
-
-impl Terms {
-    pub fn read(started: Option<&Raw>) -> Self {
-        started.and_then(|detail| detail.read().ok()).unwrap_or_default()
-    }
-}
-
 /// A command that was started or found again.
 pub struct RunningCommand {
     pub process: Arc<RemoteProcess>,
     pub call: CallId,
-    pub terms: Terms,
+    pub detail: CommandDetail,
     started: Instant,
     touched: Mutex<Instant>,
     /// Output that no call has shown yet.
@@ -103,13 +84,19 @@ impl BackgroundProcesses {
     }
 
     /// Reads a command's output from its beginning.
-    pub(crate) fn follow(&self, call: CallId, process: RemoteProcess, terms: Terms, around: Option<Box<Around>>) -> Arc<RunningCommand> {
-        self.follow_from(call, process, 0, (terms, around))
+    pub(crate) fn follow(
+        &self,
+        call: CallId,
+        process: RemoteProcess,
+        detail: CommandDetail,
+        around: Option<Box<Around>>,
+    ) -> Arc<RunningCommand> {
+        self.follow_from(call, process, 0, (detail, around))
     }
 
     /// The same without the first bytes of it, which the model has seen.
-    pub fn follow_after(&self, call: CallId, process: RemoteProcess, terms: Terms, seen: u64) -> Arc<RunningCommand> {
-        self.follow_from(call, process, seen, (terms, None))
+    pub fn follow_after(&self, call: CallId, process: RemoteProcess, detail: CommandDetail, seen: u64) -> Arc<RunningCommand> {
+        self.follow_from(call, process, seen, (detail, None))
     }
 
     fn follow_from(
@@ -117,7 +104,7 @@ impl BackgroundProcesses {
         call: CallId,
         process: RemoteProcess,
         seen: u64,
-        (terms, around): (Terms, Option<Box<Around>>),
+        (detail, around): (CommandDetail, Option<Box<Around>>),
     ) -> Arc<RunningCommand> {
         let process = Arc::new(process);
         let fresh = Arc::new(Mutex::new(HeadTail::default()));
@@ -139,7 +126,7 @@ impl BackgroundProcesses {
         Arc::new(RunningCommand {
             process,
             call,
-            terms,
+            detail,
             started: now,
             touched: Mutex::new(now),
             fresh,

@@ -1,8 +1,7 @@
 //! `read_skill`: what a skill says, through the environment that it is in.
 
-use outpost_thread::CallId;
+use outpost_thread::{CallDetail, CallId, SkillDetail};
 use serde::Deserialize;
-use serde_json::json;
 
 use super::{CallEnd, CallPlan, RequestedCall, ResultType, StepTools, Work};
 use crate::skills::Skill;
@@ -28,8 +27,12 @@ impl StepTools {
             Err(why) => return asked.fail(&why),
         };
         let file = read.file.filter(|file| !file.is_empty());
-        let detail =
-            json!({"type": "skillRead", "skill": skill.name, "path": skill.locator, "file": file, "environmentId": skill.environment});
+        let detail = CallDetail::SkillRead(SkillDetail {
+            skill: skill.name.clone(),
+            path: skill.locator.clone(),
+            file: file.clone(),
+            environment_id: Some(skill.environment.to_string()),
+        });
         let environment = Some(skill.environment.clone());
         let run = SkillRun { skill, file, result: asked.result() };
         asked.run(environment, true, Some(detail), Work::Skill(Box::new(run)))

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use rustix::process::{getegid, geteuid};
 
 use super::{LaunchError, LauncherState, ProcessScope, session_id};
-use crate::cell::Cell;
+use crate::cell::{Anchor, Cell};
 use crate::channel::Channel;
 use crate::level::{self, Capacity, Level};
 use crate::limits::Count;
 use crate::message::CellFailure;
 use crate::meter::Meter;
+use crate::mount_table::MountTable;
 use crate::plan::{CellPlan, Confinement, PathShape, PlannedPath, Rights, SandboxUser};
 use crate::policy::{PathAccess, PathRule, PathRules, Policy, RuleOrigin};
 use crate::scratch::Scratch;
@@ -199,12 +200,15 @@ impl ProcessScope {
     }
 
     fn fork_cell(&self, plan: &CellPlan, meter: &Arc<Meter>, shares: &Shares) -> Result<Outcome, LaunchError> {
-        let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &shares.descriptors())?;
-        // Only mounts have a guard that keeps them in place.
+        // Only mounts have a guard that keeps them in place. Landlock knows directories and not their names: looked at before the cell is made,
+        // so that no change is missed in between.
         let is_guarded = plan.confinement.as_ref().is_some_and(|confinement| confinement.level > Level::Landlock);
+        let written = plan.confinement.iter().filter(|_| !is_guarded).flat_map(|confinement| &confinement.places);
+        let anchors = written.filter(|place| place.access == PathAccess::Write).map(|place| Anchor::at(&place.path)).collect();
+        let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &shares.descriptors())?;
         let made = Cell::adopt(ends, is_guarded, meter.clone())?;
         let user = plan.confinement.as_ref().and_then(|confinement| confinement.identity.other_user());
-        Ok(made.map(|(cell, shares)| Made { cell: cell.of(user), shares, reports: is_guarded.then_some(reports) }))
+        Ok(made.map(|(cell, shares)| Made { cell: cell.of(user).anchored(anchors), shares, reports: is_guarded.then_some(reports) }))
     }
 
     fn plan(
@@ -255,6 +259,9 @@ impl ProcessScope {
         }
         for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == PathAccess::Read && !is_of_the_system(path)) {
             places.entry(workspace.clone()).or_insert(PathAccess::Read);
+        }
+        for (path, limit) in other_names(&MountTable::read(), rules, identity) {
+            places.entry(path).or_insert(limit);
         }
         let home = self
             .shared
@@ -314,6 +321,37 @@ impl ProcessScope {
         let confinement = Confinement { level, places, globs, network, identity, temporary, devices, home: layer };
         Ok(CellPlan { confinement: Some(confinement), ..CellPlan::default() })
     }
+}
+
+/// Where what is denied or protected can be found under another name, because it is mounted there as well, and what is left of it there. A
+/// name that the policy itself gives something at is what it wants.
+fn other_names(mounts: &MountTable, rules: &PathRules, identity: SandboxUser) -> Vec<(PathBuf, PathAccess)> {
+    // Of such places a sandbox with users of its own sees nothing that is mounted in them.
+    let is_alone = |point: &Path| {
+        let mut tops = rules.writable_roots().map(|rule| &rule.path).chain(rules.workspaces());
+        matches!(identity, SandboxUser::Mapped { .. }) && tops.any(|top| top != Path::new("/") && point != top && point.starts_with(top))
+    };
+    let mut names = Vec::new();
+    for rule in rules.iter() {
+        let around = rule.path.parent().map_or(PathAccess::Deny, |parent| rules.on_machine(parent));
+        let limit = match rule.access {
+            PathAccess::Deny => PathAccess::Deny,
+            PathAccess::Read if around == PathAccess::Write => PathAccess::Read,
+            // What is seen there is a layer; the machine's own is seen under the other name.
+            PathAccess::Write if rules.source_of(&rule.path).is_some() => PathAccess::Read,
+            _ => continue,
+        };
+        let is_given = |path: &Path| rules.iter().any(|other| other.access > limit && other.path.starts_with(path));
+        for name in mounts.other_names(&rule.path) {
+            let is_more = rules.access(&name.path).access > limit && !is_given(&name.path);
+            if is_more && !is_alone(&name.point) && name.path.symlink_metadata().is_ok() {
+                names.push((name.path, limit));
+            }
+        }
+    }
+    // What is denied by one rule and protected by another is denied.
+    names.sort();
+    names
 }
 
 /// Places of the system, which are no workspace, whatever a request says: their owner's rights are not lent.

@@ -14,6 +14,7 @@ use super::{LaunchError, LauncherState, Shared};
 use crate::cell::Cell;
 use crate::channel::{self, Channel};
 use crate::message::{Loss, OrderOutcome};
+use crate::scratch::Scratch;
 
 /// A file that an editor replaces may be missing for so long before a placeholder takes its place.
 const REFILL: Duration = Duration::from_millis(100);
@@ -94,8 +95,9 @@ impl Keeping {
                     let after = if is_borrowed { Duration::ZERO } else { REFILL };
                     tokio::spawn(self.clone().refill(cell.clone(), loss.path.clone(), refilling.clone(), after));
                 }
-                // A placeholder of another executor went, and ours comes: nothing was lost.
-                if is_borrowed {
+                // A placeholder of another executor went, and ours comes: nothing was lost. What holds nothing has no effect outside, and is ours
+                // as a rule.
+                if is_borrowed || loss.outcome == OrderOutcome::Made && Scratch::looks_like_placeholder(&loss.path) {
                     continue;
                 }
                 if let LossSink(Some(tell)) = sink {

@@ -11,7 +11,6 @@ use outpost_wire::app::thread::{
     BackgroundTerminalsTerminate, BackgroundTerminalsTerminateParams, BackgroundTerminalsTerminateResponse,
 };
 use outpost_wire::app::{Nothing, ThreadParams};
-use serde_json::Value;
 
 use super::loaded;
 use crate::connection::ClientConnection;
@@ -51,13 +50,12 @@ async fn started(store: &Store, thread: ThreadId, terminal: &BackgroundProcess) 
 }
 
 fn shown(terminal: &BackgroundProcess, started: Option<CallStarted>) -> BackgroundTerminal {
-    let detail: Value = started.as_ref().and_then(|fact| fact.detail.as_ref()?.read().ok()).unwrap_or_default();
-    let text = |member: &str| detail[member].as_str().unwrap_or_default().to_owned();
+    let command = started.as_ref().and_then(CallStarted::command).unwrap_or_default();
     BackgroundTerminal {
         item_id: terminal.call.to_string(),
         process_id: terminal.session.to_string(),
-        command: text("command"),
-        cwd: text("cwd"),
+        command: command.command,
+        cwd: command.cwd,
         environment_id: started.and_then(|fact| fact.environment).map(|id| id.to_string()),
         os_pid: None,
         cpu_percent: None,

@@ -1,12 +1,12 @@
 //! Questions, as clients are asked them.
 
-use outpost_thread::{ApprovalAsked, ApprovalId, Raw};
+use outpost_thread::{ApprovalAsked, ApprovalId, ApprovalKind};
 use outpost_wire::app::approval::{
     ApprovalTerms, CommandApproval, CommandApprovalParams, FileChangeApproval, FileChangeApprovalParams, McpElicitation,
     McpElicitationParams, ToolCall, ToolCallParams, UserInputRequest, UserInputRequestParams,
 };
 use outpost_wire::app::item::CommandAction;
-use outpost_wire::app::permission::{PermissionProfile, PermissionsApproval, PermissionsApprovalParams};
+use outpost_wire::app::permission::{PermissionsApproval, PermissionsApprovalParams};
 use outpost_wire::shown::{Form, Untrusted};
 use outpost_wire::{Method, RequestId, envelope};
 use serde::Deserialize;
@@ -50,29 +50,6 @@ pub struct About<'a> {
     pub at: u64,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct Detail {
-    command: Option<String>,
-    cwd: Option<String>,
-    why: Option<String>,
-    reason: Option<String>,
-    prefix_rule: Option<Vec<String>>,
-    additional_permissions: Option<PermissionProfile>,
-    permissions: PermissionProfile,
-    tool: String,
-    namespace: Option<String>,
-    arguments: Value,
-    questions: Vec<Value>,
-    server: String,
-    request: Request,
-    key: Option<String>,
-    sandbox: Option<String>,
-    program: Option<Vec<String>>,
-    changed: Option<Vec<String>>,
-    changes: Option<Vec<Value>>,
-}
-
 /// What an MCP server wrote.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
@@ -89,7 +66,9 @@ struct Request {
 impl ApprovalPrompt {
     /// Nothing for a kind of question that this protocol has no words for.
     pub fn of(asked: &ApprovalAsked, about: &About<'_>) -> Option<Self> {
-        let detail: Detail = asked.detail.as_ref().and_then(|raw: &Raw| raw.read().ok()).unwrap_or_default();
+        let detail = asked.question();
+        let request: Request = serde_json::from_value(detail.request).unwrap_or_default();
+        let (server, tool) = (detail.server.unwrap_or_default(), detail.tool.unwrap_or_default());
         let (thread_id, turn_id, item_id) = (about.thread.to_owned(), asked.turn.to_string(), about.item.to_owned());
         let environment_id = asked.environment.as_ref().map(ToString::to_string);
         let approval_id = Some(asked.approval.to_string());
@@ -99,7 +78,7 @@ impl ApprovalPrompt {
             program: detail.program,
             why: detail.why.clone(),
             changed: detail.changed.clone(),
-            changes: detail.changes,
+            changes: (!detail.changes.is_empty()).then(|| detail.changes.iter().map(|change| json!(change)).collect()),
         });
         // What the model says comes before what we know, unless the user has agreed to something else.
         let reason = detail.reason.or(detail.why);
@@ -107,8 +86,8 @@ impl ApprovalPrompt {
             Some(changed) => Some(format!("Asked again, because {} changed. {}", changed.join(" and "), reason.unwrap_or_default())),
             None => reason,
         };
-        let params = match asked.kind.as_str() {
-            "command" => Params::Command(Box::new(CommandApprovalParams {
+        let params = match &asked.kind {
+            ApprovalKind::Command => Params::Command(Box::new(CommandApprovalParams {
                 thread_id,
                 turn_id,
                 item_id,
@@ -124,10 +103,10 @@ impl ApprovalPrompt {
                 available_decisions: Some(decisions(detail.prefix_rule.as_deref())),
                 proposed_execpolicy_amendment: detail.prefix_rule,
                 network_approval_context: None,
-                additional_permissions: detail.additional_permissions,
+                additional_permissions: detail.additional_permissions.and_then(|profile| profile.read().ok()),
                 terms,
             })),
-            "fileChange" => Params::FileChange(FileChangeApprovalParams {
+            ApprovalKind::FileChange => Params::FileChange(FileChangeApprovalParams {
                 thread_id,
                 turn_id,
                 item_id,
@@ -138,7 +117,7 @@ impl ApprovalPrompt {
                 grant_root: None,
                 terms,
             }),
-            "permissions" => Params::Permissions(PermissionsApprovalParams {
+            ApprovalKind::Permissions => Params::Permissions(PermissionsApprovalParams {
                 thread_id,
                 turn_id,
                 item_id,
@@ -146,18 +125,18 @@ impl ApprovalPrompt {
                 environment_id,
                 approval_id,
                 cwd: detail.cwd.unwrap_or_default(),
-                permissions: detail.permissions,
+                permissions: detail.permissions.and_then(|profile| profile.read().ok()).unwrap_or_default(),
                 reason,
             }),
-            "dynamicTool" => Params::Tool(ToolCallParams {
+            ApprovalKind::DynamicTool => Params::Tool(ToolCallParams {
                 thread_id,
                 turn_id,
                 call_id: item_id,
                 namespace: detail.namespace,
-                tool: detail.tool,
+                tool,
                 arguments: detail.arguments,
             }),
-            "userInput" => Params::Input(UserInputRequestParams {
+            ApprovalKind::UserInput => Params::Input(UserInputRequestParams {
                 thread_id,
                 turn_id,
                 item_id,
@@ -165,40 +144,40 @@ impl ApprovalPrompt {
                 is_blocking: true,
                 auto_resolution_ms: None,
             }),
-            "mcpElicitation" => Params::Elicitation(McpElicitationParams {
+            ApprovalKind::McpElicitation => Params::Elicitation(McpElicitationParams {
                 thread_id,
                 turn_id: Some(turn_id),
-                server_name: detail.server,
-                mode: detail.request.mode.unwrap_or_else(|| "form".into()),
-                message: detail.request.message,
-                requested_schema: detail.request.requested_schema,
-                url: detail.request.url,
-                elicitation_id: detail.request.elicitation_id,
-                meta: detail.request.meta,
+                server_name: server,
+                mode: request.mode.unwrap_or_else(|| "form".into()),
+                message: request.message,
+                requested_schema: request.requested_schema,
+                url: request.url,
+                elicitation_id: request.elicitation_id,
+                meta: request.meta,
                 environment_id,
             }),
             // The protocol asks about a tool as if its server did: a form without members.
-            "mcpTool" => Params::McpTool(McpElicitationParams {
+            ApprovalKind::McpTool => Params::McpTool(McpElicitationParams {
                 thread_id,
                 turn_id: Some(turn_id),
                 message: format!(
                     "Let the tool `{}` of the MCP server `{}` run? {}",
-                    word(&detail.tool),
-                    word(&detail.server),
+                    word(&tool),
+                    word(&server),
                     reason.unwrap_or_default()
                 ),
-                server_name: detail.server,
+                server_name: server,
                 mode: "form".into(),
                 requested_schema: Some(json!({"type": "object", "properties": {}})),
                 url: None,
                 elicitation_id: None,
                 meta: Some(json!({
-                    "codex_approval_kind": "mcp_tool_call", "persist": ["session"], "tool_name": detail.tool, "tool_params": detail.arguments,
+                    "codex_approval_kind": "mcp_tool_call", "persist": ["session"], "tool_name": tool, "tool_params": detail.arguments,
                     "itemId": item_id,
                 })),
                 environment_id,
             }),
-            _ => return None,
+            ApprovalKind::Unknown(_) => return None,
         };
         Some(Self { approval: asked.approval.clone(), params })
     }

@@ -2,146 +2,146 @@
 
 use std::collections::BTreeMap;
 
-use outpost_thread::{CallFinished, CallId, CallOutcome, Raw};
+use outpost_runtime::patch::Diff;
+use outpost_thread::{
+    ApprovalAsked, ApprovalKind, CallDetail, CallFinished, CallId, CallOutcome, ChangeKind, CommandOrigin, DynamicDetail, McpDetail,
+    PlannedChange, PlannedStep, PlannedStepStatus, WrittenFile,
+};
 use outpost_wire::app::event::{PlanStatus, PlanStep};
 use outpost_wire::app::item::{CommandAction, CommandSource, FileUpdate, FileUpdateKind, Item, WorkStatus};
-use serde::Deserialize;
-use serde_json::Value;
 
-use super::diffs::PatchedFile;
 use super::same;
 
-/// What the loop notes of a call when it begins. Each kind uses some of it.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub struct CallStart {
-    #[serde(rename = "type")]
-    pub kind: String,
-    command: String,
-    cwd: String,
-    environment_id: Option<String>,
-    source: Option<String>,
-    changes: Vec<FileUpdate>,
-    path: String,
-    server: String,
-    tool: String,
-    namespace: Option<String>,
-    arguments: Value,
-    prompt: Option<String>,
-    /// Agents that it is about.
-    receivers: Vec<String>,
-    pub explanation: Option<String>,
-    pub plan: Vec<ReportedStep>,
-    pub process_call: Option<String>,
-    pub stdin: String,
-}
-
-#[derive(Deserialize)]
-pub struct ReportedStep {
-    step: String,
-    status: String,
-}
-
-/// What it notes of a call's end.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub struct CallEndDetail {
-    exit_code: Option<i32>,
-    duration_ms: Option<u64>,
-    aggregated_output: Option<String>,
-    sandbox_hint: Option<String>,
-    /// The command goes on under this name.
-    pub session_id: Option<u64>,
-    /// What its executor had to say besides.
-    pub notices: Vec<String>,
-    error: Option<Value>,
-    result: Option<Value>,
-    answer: Option<Value>,
-    /// Agents that it was about, and how they stand.
-    receivers: Vec<String>,
-    states: BTreeMap<String, Value>,
-    /// Files that were written and removed, and what their paths are shown relative to.
-    pub changes: Vec<PatchedFile>,
-    pub root: String,
-    /// What it would have been, if it was refused before it began.
-    pub begun: Option<CallStart>,
-}
-
-pub fn read_begun(detail: Option<&Raw>) -> CallStart {
-    detail.and_then(|raw| raw.read().ok()).unwrap_or_default()
-}
-
-pub fn read_ended(detail: Option<&Raw>) -> CallEndDetail {
-    detail.and_then(|raw| raw.read().ok()).unwrap_or_default()
-}
-
-/// The item of a call that begins, or that a user is asked about. Calls that only think, look or wait have none.
-pub fn item(call: &CallId, thread: &str, kind: &str, begun: CallStart) -> Option<Item> {
+/// The item of a call that begins. Calls that only think, look or wait have none.
+pub fn item(call: &CallId, thread: &str, detail: CallDetail) -> Option<Item> {
     let id = call.to_string();
     let status = WorkStatus::InProgress;
-    Some(match kind {
-        "commandExecution" | "command" => Item::CommandExecution {
+    Some(match detail {
+        CallDetail::CommandExecution(detail) => {
+            let is_users = detail.source == CommandOrigin::UserShell;
+            let source = if is_users { CommandSource::UserShell } else { CommandSource::Agent };
+            command_item(id, CommandPlace { command: detail.command, cwd: detail.cwd, environment_id: detail.environment_id }, source)
+        }
+        CallDetail::FileChange(detail) => Item::FileChange {
             id,
-            command_actions: vec![CommandAction::Unknown { command: begun.command.clone() }],
-            command: begun.command,
-            cwd: begun.cwd,
-            environment_id: begun.environment_id,
-            process_id: None,
-            source: if begun.source.as_deref() == Some("userShell") { CommandSource::UserShell } else { CommandSource::Agent },
+            changes: detail.changes.into_iter().map(update).collect(),
             status,
-            aggregated_output: None,
-            exit_code: None,
-            duration_ms: None,
-            plugin_id: None,
-            script_path: None,
-            sandbox_hint: None,
+            environment_id: detail.environment_id,
         },
-        "fileChange" => Item::FileChange { id, changes: begun.changes, status, environment_id: begun.environment_id },
-        "imageView" => Item::ImageView { id, path: begun.path, environment_id: begun.environment_id },
-        "mcpToolCall" | "mcpTool" => Item::McpToolCall {
+        CallDetail::ImageView(detail) => Item::ImageView { id, path: detail.path, environment_id: detail.environment_id },
+        CallDetail::McpToolCall(detail) => mcp_item(id, detail),
+        CallDetail::DynamicToolCall(detail) => dynamic_item(id, detail),
+        CallDetail::CollabAgentToolCall(detail) => Item::CollabAgentToolCall {
             id,
-            server: begun.server,
-            tool: begun.tool,
-            arguments: begun.arguments,
-            status,
-            result: None,
-            error: None,
-            duration_ms: None,
-            plugin_id: None,
-            app_context: None,
-            mcp_app_resource_uri: None,
-            mcp_app_ui: None,
-            read_only_hint: None,
-            environment_id: begun.environment_id,
-        },
-        "dynamicToolCall" | "dynamicTool" => Item::DynamicToolCall {
-            id,
-            namespace: begun.namespace,
-            tool: begun.tool,
-            arguments: begun.arguments,
-            status,
-            content_items: None,
-            success: None,
-            duration_ms: None,
-        },
-        "collabAgentToolCall" => Item::CollabAgentToolCall {
-            id,
-            tool: begun.tool,
+            tool: detail.tool,
             status,
             sender_thread_id: thread.to_owned(),
-            receiver_thread_ids: begun.receivers,
+            receiver_thread_ids: detail.receivers,
             agents_states: BTreeMap::new(),
-            prompt: begun.prompt,
+            prompt: detail.prompt,
             model: None,
             reasoning_effort: None,
         },
-        _ => return None,
+        CallDetail::TerminalInteraction(_) | CallDetail::SkillRead(_) | CallDetail::Plan(_) | CallDetail::Unknown(_) => return None,
     })
+}
+
+/// The item of a call that a user is asked about.
+pub fn asked_item(call: &CallId, asked: &ApprovalAsked) -> Option<Item> {
+    let id = call.to_string();
+    let question = asked.question();
+    Some(match &asked.kind {
+        ApprovalKind::Command => {
+            let (command, cwd) = (question.command.unwrap_or_default(), question.cwd.unwrap_or_default());
+            command_item(id, CommandPlace { command, cwd, environment_id: question.environment_id }, CommandSource::Agent)
+        }
+        ApprovalKind::FileChange => Item::FileChange {
+            id,
+            changes: question.changes.into_iter().map(update).collect(),
+            status: WorkStatus::InProgress,
+            environment_id: question.environment_id,
+        },
+        ApprovalKind::McpTool => {
+            let (server, tool) = (question.server.unwrap_or_default(), question.tool.unwrap_or_default());
+            mcp_item(id, McpDetail { server, tool, arguments: question.arguments, environment_id: question.environment_id })
+        }
+        ApprovalKind::DynamicTool => {
+            let (namespace, tool) = (question.namespace, question.tool.unwrap_or_default());
+            dynamic_item(id, DynamicDetail { namespace, tool, arguments: question.arguments })
+        }
+        ApprovalKind::Permissions | ApprovalKind::UserInput | ApprovalKind::McpElicitation | ApprovalKind::Unknown(_) => return None,
+    })
+}
+
+struct CommandPlace {
+    command: String,
+    cwd: String,
+    environment_id: Option<String>,
+}
+
+fn command_item(id: String, place: CommandPlace, source: CommandSource) -> Item {
+    Item::CommandExecution {
+        id,
+        command_actions: vec![CommandAction::Unknown { command: place.command.clone() }],
+        command: place.command,
+        cwd: place.cwd,
+        environment_id: place.environment_id,
+        process_id: None,
+        source,
+        status: WorkStatus::InProgress,
+        aggregated_output: None,
+        exit_code: None,
+        duration_ms: None,
+        plugin_id: None,
+        script_path: None,
+        sandbox_hint: None,
+    }
+}
+
+fn mcp_item(id: String, detail: McpDetail) -> Item {
+    Item::McpToolCall {
+        id,
+        server: detail.server,
+        tool: detail.tool,
+        arguments: detail.arguments,
+        status: WorkStatus::InProgress,
+        result: None,
+        error: None,
+        duration_ms: None,
+        plugin_id: None,
+        app_context: None,
+        mcp_app_resource_uri: None,
+        mcp_app_ui: None,
+        read_only_hint: None,
+        environment_id: detail.environment_id,
+    }
+}
+
+fn dynamic_item(id: String, detail: DynamicDetail) -> Item {
+    Item::DynamicToolCall {
+        id,
+        namespace: detail.namespace,
+        tool: detail.tool,
+        arguments: detail.arguments,
+        status: WorkStatus::InProgress,
+        content_items: None,
+        success: None,
+        duration_ms: None,
+    }
+}
+
+fn update(change: PlannedChange) -> FileUpdate {
+    let kind = match change.kind {
+        ChangeKind::Add => FileUpdateKind::Add,
+        ChangeKind::Delete => FileUpdateKind::Delete,
+        ChangeKind::Update { move_path } => FileUpdateKind::Update { move_path },
+    };
+    FileUpdate { path: change.path, kind, diff: change.diff }
 }
 
 /// The item of a call that is over, after so many milliseconds.
 pub fn completed(item: &mut Item, finished: &CallFinished, took: u64) {
-    let ended = read_ended(finished.detail.as_ref());
+    let ended = finished.report();
     let succeeded = match (finished.outcome, ended.exit_code) {
         (CallOutcome::Completed, None | Some(0)) => WorkStatus::Completed,
         (CallOutcome::Declined, _) => WorkStatus::Declined,
@@ -185,24 +185,34 @@ pub fn completed(item: &mut Item, finished: &CallFinished, took: u64) {
 }
 
 /// Shows a change as it was made: with its true places, and with what was in a file that is gone.
-fn place(change: &mut FileUpdate, written: &[PatchedFile]) {
+fn place(change: &mut FileUpdate, written: &[WrittenFile]) {
     let own = || written.iter().find(|written| written.path == change.path);
     let true_one = match &change.kind {
         FileUpdateKind::Add => None,
-        FileUpdateKind::Update { move_path: Some(_) } => written.iter().find_map(|written| written.moved(&change.path)).map(str::to_owned),
-        FileUpdateKind::Update { move_path: None } => own().and_then(PatchedFile::hunks).map(str::to_owned),
-        FileUpdateKind::Delete => own().and_then(PatchedFile::removed),
+        FileUpdateKind::Update { move_path: Some(_) } => written.iter().find_map(|written| moved(written, &change.path)),
+        FileUpdateKind::Update { move_path: None } => own().and_then(|written| written.diff.clone()),
+        FileUpdateKind::Delete => own().and_then(removed),
     };
     if let Some(diff) = true_one {
         change.diff = diff;
     }
 }
 
-pub fn plan(steps: Vec<ReportedStep>) -> Vec<PlanStep> {
-    let status = |word: &str| match word {
-        "completed" => PlanStatus::Completed,
-        "in_progress" => PlanStatus::InProgress,
-        _ => PlanStatus::Pending,
+/// What became of a file that was moved, if it was moved here.
+fn moved(written: &WrittenFile, from: &str) -> Option<String> {
+    written.moved_diff.clone().filter(|_| written.moved_from.as_deref() == Some(from))
+}
+
+/// What was in a file that is gone.
+fn removed(written: &WrittenFile) -> Option<String> {
+    Some(Diff::parse(written.diff.as_deref()?)?.removed())
+}
+
+pub fn plan(steps: Vec<PlannedStep>) -> Vec<PlanStep> {
+    let status = |status| match status {
+        PlannedStepStatus::Completed => PlanStatus::Completed,
+        PlannedStepStatus::InProgress => PlanStatus::InProgress,
+        PlannedStepStatus::Pending => PlanStatus::Pending,
     };
-    steps.into_iter().map(|step| PlanStep { status: status(&step.status), step: step.step }).collect()
+    steps.into_iter().map(|step| PlanStep { status: status(step.status), step: step.step }).collect()
 }

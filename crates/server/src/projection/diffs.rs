@@ -4,52 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use outpost_runtime::patch::Diff;
-use serde::Deserialize;
+use outpost_thread::{ChangeKind, WrittenFile};
 
 /// A diff that is longer names the rest of the files without their lines: it is told anew with every patch.
 const LONGEST: usize = 1 << 20;
-
-/// A file that a patch has written or removed, as the loop notes it.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PatchedFile {
-    pub path: String,
-    kind: Kind,
-    /// Hunks; nothing for what is no text and for what is too large.
-    #[serde(default)]
-    diff: Option<String>,
-    /// The file that was moved here, and what is different to it.
-    #[serde(default)]
-    moved_from: Option<String>,
-    #[serde(default)]
-    moved_diff: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Kind {
-    #[serde(rename = "type")]
-    word: String,
-}
-
-impl PatchedFile {
-    pub fn hunks(&self) -> Option<&str> {
-        self.diff.as_deref()
-    }
-
-    /// What became of a file that was moved here.
-    pub fn moved(&self, from: &str) -> Option<&str> {
-        self.moved_diff.as_deref().filter(|_| self.moved_from.as_deref() == Some(from))
-    }
-
-    /// What was in a file that is gone.
-    pub fn removed(&self) -> Option<String> {
-        self.diff().map(|diff| diff.removed())
-    }
-
-    fn diff(&self) -> Option<Diff> {
-        Diff::parse(self.hunks()?)
-    }
-}
 
 /// All files that the patches of one turn have changed so far.
 #[derive(Debug, Default)]
@@ -66,13 +24,13 @@ struct File {
 
 impl TurnDiff {
     /// Takes up what one patch has done in an environment. Paths below `root` are shown relative to it.
-    pub fn take(&mut self, environment: &str, root: &str, written: &[PatchedFile]) {
+    pub fn take(&mut self, environment: &str, root: &str, written: &[WrittenFile]) {
         for file in written {
             let shown = file.path.strip_prefix(root).and_then(|rest| rest.strip_prefix('/')).unwrap_or(&file.path).to_owned();
-            let (was_there, is_there) = (file.kind.word != "add", file.kind.word != "delete");
+            let (was_there, is_there) = (file.kind != ChangeKind::Add, file.kind != ChangeKind::Delete);
             let known = self.0.entry((shown, environment.to_owned())).or_insert_with(|| File { was_there, is_there, parts: Vec::new() });
             known.is_there = is_there;
-            known.follow(file.diff());
+            known.follow(file.diff.as_deref().and_then(Diff::parse));
         }
     }
 }
@@ -156,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    fn written(path: &str, kind: &str, before: &str, after: &str) -> Vec<PatchedFile> {
+    fn written(path: &str, kind: &str, before: &str, after: &str) -> Vec<WrittenFile> {
         let diff = Diff::between(before, after).map(|diff| diff.to_string());
         serde_json::from_value(json!([{"path": path, "kind": {"type": kind}, "diff": diff}])).unwrap()
     }
@@ -185,7 +143,7 @@ mod tests {
     #[test]
     fn what_cannot_be_shown_is_named() {
         let mut turn = TurnDiff::default();
-        let image: Vec<PatchedFile> =
+        let image: Vec<WrittenFile> =
             serde_json::from_value(json!([{"path": "/w/i.png", "kind": {"type": "update"}, "diff": null}])).unwrap();
         turn.take("local", "/w", &image);
         assert_eq!(turn.to_string(), "diff --git a/i.png b/i.png\nBinary files a/i.png and b/i.png differ\n");

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use outpost_runtime::live::{ThreadActivity, ThreadEvent};
 use outpost_runtime::mcp::McpEvent;
-use outpost_thread::{ApprovalAsked, ApprovalId, CallFinished, CallId, CallStarted, Entry, Fact, InputId, InputOrigin, InputReceived};
+use outpost_thread::{
+    ApprovalAsked, ApprovalId, CallDetail, CallFinished, CallId, CallStarted, Entry, Fact, InputId, InputOrigin, InputReceived, Recorded,
+};
 use outpost_thread::{
     ModelAnswered, Raw, Seq, Settings, Thread, ThreadId, TokenTotals, TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
 };
@@ -398,7 +400,7 @@ impl Projector {
     fn approval_asked(&mut self, fact: &ApprovalAsked, at: u64, out: &mut Vec<ClientMessage>) {
         let item = fact.call.as_ref().map_or_else(|| fact.approval.to_string(), ToString::to_string);
         if let Some(call) = &fact.call
-            && let Some(mut item) = calls::item(call, &self.name, &fact.kind, calls::read_begun(fact.detail.as_ref()))
+            && let Some(mut item) = calls::asked_item(call, fact)
         {
             if let Item::DynamicToolCall { tool, namespace, .. } = &mut item {
                 self.call_by_name(tool, namespace);
@@ -433,24 +435,23 @@ impl Projector {
     }
 
     fn call_started(&mut self, fact: &CallStarted, at: u64, out: &mut Vec<ClientMessage>) {
-        let begun = calls::read_begun(fact.detail.as_ref());
+        let Some(detail) = fact.detail.as_ref().map(Recorded::read) else { return };
         let (thread_id, turn_id) = (self.name.clone(), fact.turn.to_string());
-        match begun.kind.as_str() {
-            "plan" => {
-                let (explanation, plan) = (begun.explanation, calls::plan(begun.plan));
+        match detail {
+            CallDetail::Plan(detail) => {
+                let (explanation, plan) = (detail.explanation, calls::plan(detail.plan));
                 out.push(event::TurnPlanUpdated { thread_id, turn_id, explanation, plan }.into());
             }
-            "terminalInteraction" => {
-                let Some(item_id) = begun.process_call else { return };
+            CallDetail::TerminalInteraction(detail) => {
+                let Some(item_id) = detail.process_call else { return };
                 let process_id = match self.calls.get(&CallId(item_id.clone())).map(|doing| &doing.item) {
                     Some(Item::CommandExecution { process_id: Some(process), .. }) => process.clone(),
                     _ => item_id.clone(),
                 };
-                out.push(event::TerminalInteraction { thread_id, turn_id, item_id, process_id, stdin: begun.stdin }.into());
+                out.push(event::TerminalInteraction { thread_id, turn_id, item_id, process_id, stdin: detail.stdin }.into());
             }
-            kind => {
-                let kind = kind.to_owned();
-                if let Some(item) = calls::item(&fact.call, &self.name, &kind, begun) {
+            detail => {
+                if let Some(item) = calls::item(&fact.call, &self.name, detail) {
                     self.begin(&fact.call, &fact.turn, item, at, out);
                 }
             }
@@ -458,17 +459,16 @@ impl Projector {
     }
 
     fn call_finished(&mut self, fact: &CallFinished, at: u64, out: &mut Vec<ClientMessage>) {
-        let refused = calls::read_ended(fact.detail.as_ref()).begun.filter(|_| !self.calls.contains_key(&fact.call));
+        let ended = fact.report();
+        let refused = ended.begun.as_ref().filter(|_| !self.calls.contains_key(&fact.call));
         if let Some(begun) = refused {
-            let kind = begun.kind.clone();
-            let item = calls::item(&fact.call, &self.name, &kind, begun);
+            let item = calls::item(&fact.call, &self.name, begun.read());
             item.into_iter().for_each(|item| self.begin(&fact.call, &fact.turn, item, at, out));
         }
         let Some(doing) = self.calls.get_mut(&fact.call).filter(|doing| !doing.is_over) else { return };
         calls::completed(&mut doing.item, fact, at.saturating_sub(doing.started_at));
         doing.is_over = true;
         let (item, turn, times) = (doing.item.clone(), doing.turn.clone(), (doing.started_at, at));
-        let ended = calls::read_ended(fact.detail.as_ref());
         if ended.session_id.is_none() {
             self.calls.remove(&fact.call);
         }
@@ -483,7 +483,7 @@ impl Projector {
         out.push(event::FileChangePatchUpdated { thread_id: thread_id.clone(), turn_id: turn_id.clone(), item_id, changes }.into());
         out.push(self.item_completed(&turn, item, times));
         if let Some(diff) = &mut self.diff {
-            diff.take(&place, &ended.root, &ended.changes);
+            diff.take(&place, ended.root.as_deref().unwrap_or_default(), &ended.changes);
             out.push(event::TurnDiffUpdated { thread_id, turn_id, diff: diff.to_string(), ordinal: None }.into());
         }
     }

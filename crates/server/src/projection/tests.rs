@@ -7,9 +7,9 @@ use outpost_runtime::RuntimeConfig;
 use outpost_runtime::live::{ThreadActivity, ThreadEvent};
 use outpost_runtime::model::ModelProgress;
 use outpost_thread::{
-    ApprovalAnswered, ApprovalAsked, CallFinished, CallOutcome, CallRequest, CallStarted, DamageNoted, DamagedRange, Decision, Entry, Fact,
-    InputOrigin, InputReceived, Marker, ModelAnswered, ModelAsked, Raw, Settings, SettingsChanged, StepCaptured, Thread, ThreadCreated,
-    ThreadId, TokenTotals, TurnFinished, TurnStarted, TurnStatus,
+    ApprovalAnswered, ApprovalAsked, ApprovalKind, CallFinished, CallOutcome, CallRequest, CallStarted, DamageNoted, DamagedRange,
+    Decision, Entry, Fact, InputOrigin, InputReceived, Marker, ModelAnswered, ModelAsked, Raw, Settings, SettingsChanged, StepCaptured,
+    Thread, ThreadCreated, ThreadId, TokenTotals, TurnFinished, TurnStarted, TurnStatus,
 };
 use outpost_wire::app::event::Notice;
 use outpost_wire::app::item::{Item, WorkStatus};
@@ -83,13 +83,13 @@ fn started(turn: &str, call: &str) -> Fact {
         environment: None,
         process: Some(call.into()),
         repeatable: false,
-        detail: Some(command(call)),
+        detail: Some(command(call).into()),
     }
     .into()
 }
 
 fn finished(turn: &str, call: &str, outcome: CallOutcome, detail: Value) -> Fact {
-    CallFinished { turn: turn.into(), call: call.into(), outcome, items: vec![], detail: Some(Raw::from(detail)) }.into()
+    CallFinished { turn: turn.into(), call: call.into(), outcome, items: vec![], detail: Some(Raw::from(detail).into()) }.into()
 }
 
 fn over(turn: &str, status: TurnStatus, error: Option<Value>) -> Fact {
@@ -108,8 +108,8 @@ fn script() -> Vec<Entry> {
         approval: "q".into(),
         call: Some("b".into()),
         environment: None,
-        kind: "command".into(),
-        detail: Some(Raw::from(json!({"command": "b", "cwd": "/w", "environmentId": "box", "reason": "why not"}))),
+        kind: ApprovalKind::Command,
+        detail: Some(Raw::from(json!({"command": "b", "cwd": "/w", "environmentId": "box", "reason": "why not"})).into()),
     };
     facts.push(asked.into());
     // It could not even begin: it is not shown.

@@ -12,8 +12,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use outpost_thread::{
-    CallId, CallOutcome, CompactReason, ContextCompacted, Fact, InterruptReason, Kept, MetadataChanged, Parent, Raw, Settings,
-    ThreadCreated, ThreadId, TokenTotals, TurnStatus, is_user_message,
+    CallDetail, CallId, CallOutcome, CallReport, ChangeKind, CommandDetail, CompactReason, ContextCompacted, DynamicDetail, Fact,
+    FileChangeDetail, InterruptReason, Kept, McpDetail, MetadataChanged, Parent, PlannedChange, Raw, Settings, ThreadCreated, ThreadId,
+    TokenTotals, TurnStatus, is_user_message,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -346,7 +347,7 @@ impl Session {
                     let (call, tool) = (text("id").to_owned(), name(text("name")));
                     let input = part.get("input").cloned().unwrap_or_else(|| json!({}));
                     let item = json!({"type": "function_call", "name": tool, "arguments": input.to_string(), "call_id": call});
-                    let begun = Some(Raw::from(begun(&tool, input, self.cwd.as_deref())));
+                    let begun = Some(begun(&tool, input, self.cwd.as_deref()));
                     self.scribe.said(Raw::from(item), Some(ImportedCall { call: CallId::from(call), tool, begun }));
                 }
                 // What it thought belongs to the model that thought it: no other takes it back.
@@ -384,12 +385,14 @@ impl Session {
             (Some(out), Some(err)) => format!("{out}{err}"),
             _ => text.clone(),
         };
-        let mut detail = json!({"aggregatedOutput": printed, "answer": {"contentItems": [{"type": "inputText", "text": text}]}});
-        if is_error {
-            detail["error"] = json!(text);
-        }
+        let report = CallReport {
+            aggregated_output: Some(printed),
+            answer: Some(json!({"contentItems": [{"type": "inputText", "text": text}]})),
+            error: is_error.then(|| json!(text)),
+            ..CallReport::default()
+        };
         let outcome = if is_error { CallOutcome::Failed } else { CallOutcome::Completed };
-        self.scribe.returned(Raw::from(item), CallId::from(call), Ending { outcome, begun: None, detail: Some(Raw::from(detail)) });
+        self.scribe.returned(Raw::from(item), CallId::from(call), Ending { outcome, begun: None, report: Some(report) });
     }
 
     /// The file does not record the end of a turn, so each ends when the next one begins.
@@ -430,10 +433,13 @@ fn name(text: &str) -> String {
 }
 
 /// What clients are shown of a call.
-fn begun(tool: &str, input: Value, cwd: Option<&str>) -> Value {
+fn begun(tool: &str, input: Value, cwd: Option<&str>) -> CallDetail {
     let text = |name: &str| input.get(name).and_then(Value::as_str).unwrap_or_default();
     match tool {
-        "Bash" => json!({"type": "commandExecution", "command": text("command"), "cwd": cwd.unwrap_or_default()}),
+        "Bash" => {
+            let (command, cwd) = (text("command").to_owned(), cwd.unwrap_or_default().to_owned());
+            CallDetail::CommandExecution(CommandDetail { command, cwd, ..CommandDetail::default() })
+        }
         "Edit" | "Write" | "MultiEdit" => {
             let changed = |edit: &Value| {
                 let side = |name: &str, mark: char| {
@@ -443,18 +449,22 @@ fn begun(tool: &str, input: Value, cwd: Option<&str>) -> Value {
                 format!("@@\n{}{}", side("old_string", '-'), side("new_string", '+'))
             };
             let (kind, diff) = match tool {
-                "Write" => (json!({"type": "add"}), text("content").to_owned()),
-                "Edit" => (json!({"type": "update", "move_path": null}), changed(&input)),
+                "Write" => (ChangeKind::Add, text("content").to_owned()),
+                "Edit" => (ChangeKind::Update { move_path: None }, changed(&input)),
                 _ => {
                     let edits = input.get("edits").and_then(Value::as_array).into_iter().flatten();
-                    (json!({"type": "update", "move_path": null}), edits.map(changed).collect())
+                    (ChangeKind::Update { move_path: None }, edits.map(changed).collect())
                 }
             };
-            json!({"type": "fileChange", "changes": [{"path": text("file_path"), "kind": kind, "diff": diff}]})
+            let changes = vec![PlannedChange { path: text("file_path").to_owned(), kind, diff }];
+            CallDetail::FileChange(FileChangeDetail { changes, environment_id: None })
         }
         _ => match tool.strip_prefix("mcp__").and_then(|rest| rest.split_once("__")) {
-            Some((server, tool)) => json!({"type": "mcpToolCall", "server": server, "tool": tool, "arguments": input}),
-            None => json!({"type": "dynamicToolCall", "tool": tool, "arguments": input}),
+            Some((server, tool)) => {
+                let (server, tool) = (server.to_owned(), tool.to_owned());
+                CallDetail::McpToolCall(McpDetail { server, tool, arguments: input, environment_id: None })
+            }
+            None => CallDetail::DynamicToolCall(DynamicDetail { namespace: None, tool: tool.to_owned(), arguments: input }),
         },
     }
 }

@@ -149,13 +149,13 @@ impl Converter {
             ("message", _) => self.scribe.context(raw),
             ("function_call" | "custom_tool_call" | "local_shell_call" | "tool_search_call", _) => {
                 let (call, tool) = (first(["call_id", "id"]), first(["name", "type"]));
-                let begun = details::asked(payload, self.settings.cwd.as_deref()).map(Raw::from);
+                let begun = details::asked(payload, self.settings.cwd.as_deref());
                 self.scribe.said(raw, (!call.is_empty()).then(|| ImportedCall { call: CallId::from(call), tool, begun }));
             }
             (kind, _) if kind.ends_with("_output") && !member("call_id").is_empty() => {
                 let detail = self.details.remove(member("call_id"));
-                let begun = detail.as_ref().and_then(details::begun).map(Raw::from);
-                let ending = Ending { outcome: outcome(detail.as_ref()), begun, detail: detail.map(details::ended).map(Raw::from) };
+                let begun = detail.as_ref().and_then(details::begun);
+                let ending = Ending { outcome: outcome(detail.as_ref()), begun, report: detail.map(details::ended) };
                 self.scribe.returned(raw, CallId::from(member("call_id")), ending);
             }
             // Reasoning, searches, images, and whatever else the model said.

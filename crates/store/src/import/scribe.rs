@@ -6,8 +6,8 @@
 use std::mem;
 
 use outpost_thread::{
-    CallFinished, CallId, CallOutcome, CallRequest, CallStarted, Fact, InputId, InputOrigin, InputReceived, InterruptReason, ModelAnswered,
-    ModelAsked, Raw, StepCaptured, TokenTotals, TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
+    CallDetail, CallFinished, CallId, CallOutcome, CallReport, CallRequest, CallStarted, Fact, InputId, InputOrigin, InputReceived,
+    InterruptReason, ModelAnswered, ModelAsked, Raw, StepCaptured, TokenTotals, TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
 };
 
 /// A fact and the time of the line that it comes from.
@@ -21,8 +21,8 @@ pub struct Dated {
 pub struct Ending {
     pub outcome: CallOutcome,
     /// What is known of its beginning only now.
-    pub begun: Option<Raw>,
-    pub detail: Option<Raw>,
+    pub begun: Option<CallDetail>,
+    pub report: Option<CallReport>,
 }
 
 /// A call that the model asked for.
@@ -31,7 +31,7 @@ pub struct ImportedCall {
     pub call: CallId,
     pub tool: String,
     /// What clients are shown of it when it begins.
-    pub begun: Option<Raw>,
+    pub begun: Option<CallDetail>,
 }
 
 #[derive(Default)]
@@ -179,7 +179,7 @@ impl Scribe {
         asked.begun = ending.begun.or(asked.begun);
         let id = turn.id.clone();
         self.fact(started(&id, asked));
-        self.fact(CallFinished { turn: id, call, outcome: ending.outcome, items: vec![item], detail: ending.detail });
+        self.fact(CallFinished { turn: id, call, outcome: ending.outcome, items: vec![item], detail: ending.report.map(Into::into) });
     }
 
     /// What the last answer cost, if that is not known yet.
@@ -264,5 +264,5 @@ impl Scribe {
 
 fn started(turn: &TurnId, asked: ImportedCall) -> CallStarted {
     let ImportedCall { call, tool, begun } = asked;
-    CallStarted { turn: turn.clone(), call, tool, environment: None, process: None, repeatable: false, detail: begun }
+    CallStarted { turn: turn.clone(), call, tool, environment: None, process: None, repeatable: false, detail: begun.map(Into::into) }
 }

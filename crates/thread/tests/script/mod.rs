@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outpost_thread::{
-    ApprovalAnswered, ApprovalAsked, Call, CallFinished, CallOutcome, CallRequest, CallStarted, CallState, Context, ContextCompacted,
-    Decision, Entry, Fact, InputOrigin, InputReceived, Kept, Marker, ModelAnswered, ModelAsked, NextAction, Raw, Settings, StepCaptured,
-    Thread, ThreadCreated, ThreadId, TokenTotals, TurnFinished, TurnStarted, TurnStatus,
+    ApprovalAnswered, ApprovalAsked, ApprovalKind, Call, CallFinished, CallOutcome, CallRequest, CallStarted, CallState, Context,
+    ContextCompacted, Decision, Entry, Fact, InputOrigin, InputReceived, Kept, Marker, ModelAnswered, ModelAsked, NextAction, Raw,
+    Settings, StepCaptured, Thread, ThreadCreated, ThreadId, TokenTotals, TurnFinished, TurnStarted, TurnStatus,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -231,7 +231,7 @@ impl Run {
                 approval: format!("may {}", call.id).into(),
                 call: Some(call.id.clone()),
                 environment: None,
-                kind: "command".into(),
+                kind: ApprovalKind::Command,
                 detail: None,
             }),
             (CallState::Answered(_), _) => self.end(turn, call, CallOutcome::Declined),

@@ -203,6 +203,8 @@ pub enum LossOutcome {
     Missing,
     /// Commands that already run are not held there any more; those that are started next are.
     Open,
+    /// Where nothing was, something is held now that a command that already runs could have made.
+    Made,
 }
 
 encode_with_serde!(SandboxLossParams);

@@ -4,7 +4,7 @@
 //! in the program's own rows, below it and next to the prompt, where nothing that the model wrote can push it away.
 
 use outpost_runtime::live::LiveThread;
-use outpost_thread::{ApprovalAsked, ApprovalId, Decision, Raw, ThreadId};
+use outpost_thread::{ApprovalAsked, ApprovalDetail, ApprovalId, ApprovalKind, ChangeKind, Decision, PlannedChange, Raw, ThreadId};
 use outpost_wire::shown::Form;
 use serde_json::{Map, Value, json};
 
@@ -62,12 +62,16 @@ pub enum LineMeaning {
 
 impl ChatQuestion {
     pub fn new(asked: &ApprovalAsked) -> Self {
-        let detail: Value = asked.detail.as_ref().and_then(|detail| detail.read().ok()).unwrap_or_default();
-        let kind = match asked.kind.as_str() {
-            "userInput" => Kind::Input { questions: detail["questions"].as_array().cloned().unwrap_or_default(), answers: Map::new() },
-            "mcpElicitation" => Kind::form(&detail),
-            "dynamicTool" => Kind::Foreign { tool: text(&detail["tool"]) },
-            _ => Kind::Consent(Consent::new(asked, &detail)),
+        let question = asked.question();
+        let kind = match &asked.kind {
+            ApprovalKind::UserInput => Kind::Input { questions: question.questions, answers: Map::new() },
+            ApprovalKind::McpElicitation => Kind::form(question),
+            ApprovalKind::DynamicTool => Kind::Foreign { tool: question.tool.unwrap_or_default() },
+            ApprovalKind::Command
+            | ApprovalKind::FileChange
+            | ApprovalKind::Permissions
+            | ApprovalKind::McpTool
+            | ApprovalKind::Unknown(_) => Kind::Consent(Consent::new(asked, &question)),
         };
         Self { agent: None, approval: asked.approval.clone(), kind }
     }
@@ -173,50 +177,57 @@ impl ChatQuestion {
 
 impl Kind {
     /// A question of an MCP server.
-    fn form(detail: &Value) -> Self {
-        let request = detail["request"].clone();
+    fn form(question: ApprovalDetail) -> Self {
+        let request = question.request;
         let members = request["requestedSchema"]["properties"].as_object();
         let members = members.map(|members| members.iter().map(|(name, schema)| (name.clone(), schema.clone())).collect());
-        Self::Form { server: text(&detail["server"]), request, members: members.unwrap_or_default(), content: Map::new() }
+        Self::Form { server: question.server.unwrap_or_default(), request, members: members.unwrap_or_default(), content: Map::new() }
     }
 }
 
 impl Consent {
-    fn new(asked: &ApprovalAsked, detail: &Value) -> Self {
-        let script = |value: &Value| lines(&text(value), Form::Script);
-        let (title, what) = match asked.kind.as_str() {
-            "command" if detail["typedInto"].is_string() => ("Type this into a running command?", numbered(script(&detail["command"]))),
-            "command" => ("Run this command?", numbered(script(&detail["command"]))),
-            "fileChange" => ("Change these files?", detail["changes"].as_array().into_iter().flatten().flat_map(change).collect()),
-            "permissions" => ("The agent asks for more than the sandbox allows:", vec![]),
-            "mcpTool" => {
-                let arguments = serde_json::to_string_pretty(&detail["arguments"]).unwrap_or_default();
-                let name = format!("{} {}", word(&text(&detail["server"])), word(&text(&detail["tool"])));
+    fn new(asked: &ApprovalAsked, question: &ApprovalDetail) -> Self {
+        let script = |text: &Option<String>| numbered(lines(text.as_deref().unwrap_or_default(), Form::Script));
+        let (title, what) = match &asked.kind {
+            ApprovalKind::Command if question.typed_into.is_some() => ("Type this into a running command?", script(&question.command)),
+            ApprovalKind::Command if question.command.is_some() => ("Run this command?", script(&question.command)),
+            ApprovalKind::FileChange if !question.changes.is_empty() => {
+                ("Change these files?", question.changes.iter().flat_map(change).collect())
+            }
+            ApprovalKind::Permissions => ("The agent asks for more than the sandbox allows:", vec![]),
+            ApprovalKind::McpTool => {
+                let arguments = serde_json::to_string_pretty(&question.arguments).unwrap_or_default();
+                let named = |name: &Option<String>| word(name.as_deref().unwrap_or_default());
+                let name = format!("{} {}", named(&question.server), named(&question.tool));
                 ("Call this tool of an MCP server?", [vec![name], lines(&arguments, Form::Script)].concat())
             }
-            _ => ("Allow this?", lines(&format!("{} {detail:#}", asked.kind), Form::Script)),
+            // What this version does not understand is shown as it was recorded, so that it is not allowed unseen.
+            kind => {
+                let recorded = asked.detail.as_ref().map_or("", |detail| detail.raw().get());
+                ("Allow this?", lines(&format!("{} {recorded}", kind.as_str()), Form::Script))
+            }
         };
-        let more = detail["words"].as_array().into_iter().flatten().map(|permission| format!("+ {}", word(&text(permission))));
-        let remark = |value: &Value| value.as_str().map(|text| cut(&line(text), REMARK));
-        let path = |value: &Value| value.as_str().map(|text| cut(&word(text), REMARK));
-        let changed: Vec<&str> = detail["changed"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let again = if changed.is_empty() { None } else { Some(format!("changed since you answered: {}", line(&changed.join(", ")))) };
-        let program = detail["program"].as_array().map(|words| words.iter().map(|one| word(&text(one))).collect::<Vec<_>>().join(" "));
+        let more = question.words.iter().map(|permission| format!("+ {}", word(permission)));
+        let remark = |text: &Option<String>| text.as_ref().map(|text| cut(&line(text), REMARK));
+        let path = |text: &Option<String>| text.as_ref().map(|text| cut(&word(text), REMARK));
+        let changed = question.changed.as_ref().filter(|changed| !changed.is_empty());
+        let again = changed.map(|changed| format!("changed since you answered: {}", line(&changed.join(", "))));
+        let program = question.program.as_ref().map(|words| words.iter().map(|one| word(one)).collect::<Vec<_>>().join(" "));
         let facts = [
             ("asked again", again),
             ("environment", asked.environment.as_ref().map(|id| word(id.as_str()))),
-            ("directory", path(&detail["cwd"])),
-            ("typed into", path(&detail["typedInto"])),
-            ("sandbox", remark(&detail["sandbox"])),
+            ("directory", path(&question.cwd)),
+            ("typed into", path(&question.typed_into)),
+            ("sandbox", remark(&question.sandbox)),
             ("run by", program.map(|program| cut(&program, REMARK))),
-            ("asked because", remark(&detail["why"])),
-            ("agent's reason", remark(&detail["reason"])),
+            ("asked because", remark(&question.why)),
+            ("agent's reason", remark(&question.reason)),
         ];
         Self {
             title,
             what: what.into_iter().chain(more).collect(),
             facts: facts.into_iter().filter_map(|(name, fact)| Some((name, fact?))).collect(),
-            yes: if asked.kind == "permissions" { "[y]es until this turn ends" } else { "[y]es once" },
+            yes: if asked.kind == ApprovalKind::Permissions { "[y]es until this turn ends" } else { "[y]es once" },
             is_unfolded: false,
         }
     }
@@ -271,11 +282,13 @@ fn numbered(lines: Vec<String>) -> Vec<String> {
 }
 
 /// A change of a file: which, and the difference.
-fn change(change: &Value) -> Vec<String> {
-    let moved = change["kind"]["move_path"].as_str().map(|path| format!(" to {}", word(path))).unwrap_or_default();
-    let heading = format!("{} {}{moved}", word(&text(&change["kind"]["type"])), word(&text(&change["path"])));
-    let difference = text(&change["diff"]);
-    let difference = if difference.is_empty() { vec![] } else { lines(&difference, Form::Script) };
+fn change(change: &PlannedChange) -> Vec<String> {
+    let moved = match &change.kind {
+        ChangeKind::Update { move_path: Some(path) } => format!(" to {}", word(path)),
+        ChangeKind::Add | ChangeKind::Delete | ChangeKind::Update { move_path: None } => String::new(),
+    };
+    let heading = format!("{} {}{moved}", change.kind.as_str(), word(&change.path));
+    let difference = if change.diff.is_empty() { vec![] } else { lines(&change.diff, Form::Script) };
     std::iter::once(heading).chain(difference.into_iter().map(|line| format!("  {line}"))).collect()
 }
 

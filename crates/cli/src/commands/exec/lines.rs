@@ -9,7 +9,10 @@ use outpost_runtime::live::ThreadEvent;
 use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::ModelProgress;
 use outpost_runtime::tools::output::HeadTail;
-use outpost_thread::{CallFinished, CallId, CallOutcome, CallStarted, Fact, Raw, Thread, TokenTotals, TurnFinished, said};
+use outpost_thread::{
+    CallDetail, CallFinished, CallId, CallOutcome, CallReport, CallStarted, ChangeKind, Fact, McpDetail, PlanDetail, PlannedStep,
+    PlannedStepStatus, Raw, Thread, TokenTotals, TurnFinished, said,
+};
 use serde_json::Value;
 
 use super::shapes::{FileChangeShape, ItemShape, LineShape, MessageShape, SCHEMA_VERSION, StatusShape, Todo};
@@ -41,7 +44,7 @@ struct Call {
 enum Kind {
     Command { command: String, output: HeadTail },
     Files { changes: Vec<FileChangeShape> },
-    Mcp { detail: Value },
+    Mcp { detail: McpDetail },
 }
 
 impl JsonLines {
@@ -93,16 +96,13 @@ impl JsonLines {
             Fact::CallStarted(started) => self.call_started(started).into_iter().collect(),
             Fact::CallFinished(finished) => {
                 let line = self.call_finished(finished);
-                let detail = read(finished.detail.as_ref());
-                let notices = detail["notices"].as_array().into_iter().flatten().filter_map(|notice| notice.as_str());
-                let warnings: Vec<LineShape> = notices.map(|notice| self.warning(notice.to_owned())).collect();
+                let warnings: Vec<LineShape> = finished.report().notices.into_iter().map(|notice| self.warning(notice)).collect();
                 line.into_iter().chain(warnings).collect()
             }
             Fact::ApprovalAsked(asked) => {
-                let detail = read(asked.detail.as_ref());
-                let words =
-                    || detail["words"].as_array().map(|words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
-                let what = detail["command"].as_str().map(str::to_owned).or_else(words).unwrap_or_else(|| asked.kind.clone());
+                let question = asked.question();
+                let words = Some(question.words.join(", ")).filter(|words| !words.is_empty());
+                let what = question.command.or(words).unwrap_or_else(|| asked.kind.as_str().to_owned());
                 vec![self.warning(format!("`{what}` needs an answer, and `exec` asks no questions: it is refused"))]
             }
             Fact::TurnFinished(finished) => self.turn_finished(finished),
@@ -130,40 +130,46 @@ impl JsonLines {
     }
 
     fn call_started(&mut self, started: &CallStarted) -> Option<LineShape> {
-        let detail = read(started.detail.as_ref());
-        let kind = match detail["type"].as_str()? {
-            "commandExecution" => Kind::Command { command: text(&detail["command"]), output: HeadTail::default() },
-            "fileChange" => Kind::Files { changes: changes(&detail) },
-            "mcpToolCall" => Kind::Mcp { detail },
-            "plan" => return Some(self.planned(&detail)),
-            _ => return None,
+        let kind = match started.detail.as_ref()?.read() {
+            CallDetail::CommandExecution(detail) => Kind::Command { command: detail.command, output: HeadTail::default() },
+            CallDetail::FileChange(detail) => {
+                Kind::Files { changes: detail.changes.iter().map(|change| changed(&change.path, &change.kind)).collect() }
+            }
+            CallDetail::McpToolCall(detail) => Kind::Mcp { detail },
+            CallDetail::Plan(detail) => return Some(self.planned(&detail)),
+            CallDetail::TerminalInteraction(_)
+            | CallDetail::ImageView(_)
+            | CallDetail::DynamicToolCall(_)
+            | CallDetail::CollabAgentToolCall(_)
+            | CallDetail::SkillRead(_)
+            | CallDetail::Unknown(_) => return None,
         };
         let call = Call { order: self.items, id: self.next_item(), kind, goes_on: false };
-        let item = call.item(StatusShape::InProgress, None, &Value::Null);
+        let item = call.item(StatusShape::InProgress, None, &CallReport::default());
         self.calls.insert(started.call.clone(), call);
         Some(LineShape::ItemStarted { item })
     }
 
     fn call_finished(&mut self, finished: &CallFinished) -> Option<LineShape> {
-        let detail = read(finished.detail.as_ref());
+        let report = finished.report();
         let Some(mut call) = self.calls.remove(&finished.call) else {
             // It ended before it began, because it could not be done. A refusal was told with its question.
-            let why = detail["error"].as_str().filter(|_| finished.outcome == CallOutcome::Failed)?;
+            let why = report.error_text().filter(|_| finished.outcome == CallOutcome::Failed)?;
             return Some(self.warning(why.to_owned()));
         };
-        let exit_code = detail["exitCode"].as_i64();
-        if !detail["sessionId"].is_null() && exit_code.is_none() {
+        let exit_code = report.exit_code;
+        if report.session_id.is_some() && exit_code.is_none() {
             call.goes_on = true;
             self.calls.insert(finished.call.clone(), call);
             return None;
         }
-        if let (Kind::Command { output, .. }, Some(text)) = (&mut call.kind, detail["aggregatedOutput"].as_str())
+        if let (Kind::Command { output, .. }, Some(text)) = (&mut call.kind, &report.aggregated_output)
             && output.is_empty()
         {
             output.push(text.as_bytes());
         }
         let is_done = finished.outcome == CallOutcome::Completed && exit_code.unwrap_or(0) == 0;
-        let item = call.item(if is_done { StatusShape::Completed } else { StatusShape::Failed }, exit_code, &detail);
+        let item = call.item(if is_done { StatusShape::Completed } else { StatusShape::Failed }, exit_code, &report);
         Some(LineShape::ItemCompleted { item })
     }
 
@@ -174,12 +180,12 @@ impl JsonLines {
         }
         let call = self.calls.remove(call)?;
         let status = if exit_code == Some(0) { StatusShape::Completed } else { StatusShape::Failed };
-        Some(LineShape::ItemCompleted { item: call.item(status, exit_code.map(i64::from), &Value::Null) })
+        Some(LineShape::ItemCompleted { item: call.item(status, exit_code, &CallReport::default()) })
     }
 
-    fn planned(&mut self, detail: &Value) -> LineShape {
-        let todo = |step: &Value| Todo { text: text(&step["step"]), completed: step["status"] == "completed" };
-        let items: Vec<Todo> = detail["plan"].as_array().into_iter().flatten().map(todo).collect();
+    fn planned(&mut self, detail: &PlanDetail) -> LineShape {
+        let todo = |step: &PlannedStep| Todo { text: step.step.clone(), completed: step.status == PlannedStepStatus::Completed };
+        let items: Vec<Todo> = detail.plan.iter().map(todo).collect();
         let known = self.plan.take().map(|(id, _)| id);
         let (is_new, id) = (known.is_none(), known.unwrap_or_else(|| self.next_item()));
         self.plan = Some((id.clone(), items.clone()));
@@ -192,7 +198,9 @@ impl JsonLines {
         // What still runs ends with this program.
         let mut left: Vec<Call> = self.calls.drain().map(|(_, call)| call).collect();
         left.sort_by_key(|call| call.order);
-        lines.extend(left.iter().map(|call| LineShape::ItemCompleted { item: call.item(StatusShape::Failed, None, &Value::Null) }));
+        lines.extend(
+            left.iter().map(|call| LineShape::ItemCompleted { item: call.item(StatusShape::Failed, None, &CallReport::default()) }),
+        );
         if let Some((id, items)) = self.plan.take() {
             lines.push(LineShape::ItemCompleted { item: ItemShape::TodoList { id, items } });
         }
@@ -211,25 +219,26 @@ impl JsonLines {
 
 impl Call {
     /// As it is at this moment; `end` is what is known at its end.
-    fn item(&self, status: StatusShape, exit_code: Option<i64>, end: &Value) -> ItemShape {
+    fn item(&self, status: StatusShape, exit_code: Option<i32>, end: &CallReport) -> ItemShape {
         let id = self.id.clone();
         match &self.kind {
             Kind::Command { command, output } => {
                 let aggregated_output = output.show(OUTPUT).text;
-                ItemShape::CommandExecution { id, command: command.clone(), aggregated_output, exit_code, status }
+                ItemShape::CommandExecution { id, command: command.clone(), aggregated_output, exit_code: exit_code.map(i64::from), status }
             }
             Kind::Files { changes: planned } => {
-                let changes = if end["changes"].is_array() { changes(end) } else { planned.clone() };
+                let written = || end.changes.iter().map(|file| changed(&file.path, &file.kind)).collect();
+                let changes = if end.changes.is_empty() { planned.clone() } else { written() };
                 ItemShape::FileChange { id, changes, status }
             }
             Kind::Mcp { detail } => {
-                let message = end["error"].as_str().or_else(|| end["error"]["message"].as_str());
+                let message = end.error_text().or_else(|| end.error.as_ref()?["message"].as_str());
                 ItemShape::McpToolCall {
                     id,
-                    server: detail["server"].clone(),
-                    tool: detail["tool"].clone(),
-                    arguments: detail["arguments"].clone(),
-                    result: end["result"].clone(),
+                    server: detail.server.clone(),
+                    tool: detail.tool.clone(),
+                    arguments: detail.arguments.clone(),
+                    result: end.result.clone().unwrap_or_default(),
                     error: message.map(|message| MessageShape { message: message.to_owned() }),
                     status,
                 }
@@ -244,9 +253,8 @@ pub fn failed(message: &str) -> Vec<LineShape> {
     vec![LineShape::Error { message: message.clone() }, LineShape::TurnFailed { error: MessageShape { message } }]
 }
 
-fn changes(detail: &Value) -> Vec<FileChangeShape> {
-    let change = |change: &Value| FileChangeShape { path: text(&change["path"]), kind: text(&change["kind"]["type"]) };
-    detail["changes"].as_array().into_iter().flatten().map(change).collect()
+fn changed(path: &str, kind: &ChangeKind) -> FileChangeShape {
+    FileChangeShape { path: path.to_owned(), kind: kind.as_str() }
 }
 
 fn text(value: &Value) -> String {

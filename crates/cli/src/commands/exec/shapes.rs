@@ -55,8 +55,8 @@ pub enum ItemShape {
     },
     McpToolCall {
         id: String,
-        server: Value,
-        tool: Value,
+        server: String,
+        tool: String,
         arguments: Value,
         result: Value,
         error: Option<MessageShape>,
@@ -89,7 +89,7 @@ pub enum StatusShape {
 pub struct FileChangeShape {
     pub path: String,
     /// `add`, `delete` or `update`.
-    pub kind: String,
+    pub kind: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

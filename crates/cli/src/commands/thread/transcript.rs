@@ -89,8 +89,7 @@ pub fn pieces(entries: &[Entry]) -> Vec<TranscriptPiece> {
 fn commands(entries: &[Entry]) -> BTreeMap<String, TranscriptPiece> {
     let started = entries.iter().filter_map(|entry| if let Fact::CallStarted(started) = &entry.fact { Some(started) } else { None });
     let command = |started: &CallStarted| {
-        let detail: Value = started.detail.as_ref()?.read().ok()?;
-        let command = detail["command"].as_str().filter(|_| detail["type"] == "commandExecution")?.to_owned();
+        let command = started.command()?.command;
         let environment = started.environment.as_ref()?.to_string();
         Some((started.call.to_string(), TranscriptPiece::Command { environment, command }))
     };
@@ -100,10 +99,10 @@ fn commands(entries: &[Entry]) -> BTreeMap<String, TranscriptPiece> {
 /// What came of a call. Of a command, what the model is told besides its output is left out.
 fn output(end: &CallFinished) -> TranscriptPiece {
     let text = end.items.iter().map(words_of).collect::<Vec<_>>().join("\n");
-    let detail: Value = end.detail.as_ref().and_then(|detail| detail.read().ok()).unwrap_or_default();
-    let is_command = detail.get("aggregatedOutput").is_some();
+    let report = end.report();
+    let is_command = report.aggregated_output.is_some();
     let shown = text.split_once("\nOutput:\n").map(|(_, output)| output).filter(|_| is_command).unwrap_or(&text);
-    let outcome = match (end.outcome, detail["exitCode"].as_i64()) {
+    let outcome = match (end.outcome, report.exit_code) {
         (CallOutcome::Completed, Some(code)) if code != 0 => format!("exit code {code}"),
         (CallOutcome::Completed, None) if is_command => "it goes on".to_owned(),
         (outcome, _) => told(outcome).to_owned(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outpost_thread::{CallId, CallOutcome, Raw};
+use outpost_thread::{CallId, CallOutcome, CallReport};
 use serde_json::{Value, json};
 
 use crate::mcp::{McpError, ToolResult};
@@ -22,13 +22,14 @@ pub(super) fn told(kind: ResultType, call: &CallId, answered: Result<ToolResult,
             let outcome = if result.is_error { CallOutcome::Failed } else { CallOutcome::Completed };
             let output = parts(&for_model(&result));
             let error = result.is_error.then(|| text_of(&result.content));
-            let detail = json!({"result": shown(&result), "error": error, "durationMs": took});
-            CallEnd { outcome, items: vec![kind.item(call, output)], detail: Some(Raw::from(detail)), facts: vec![] }
+            let report =
+                CallReport { result: Some(shown(&result)), error: error.map(Into::into), duration_ms: Some(took), ..CallReport::default() };
+            CallEnd { outcome, items: vec![kind.item(call, output)], report: Some(report.into()), facts: vec![] }
         }
         Err(error) => {
             let text = error.to_string();
-            let detail = json!({"result": null, "error": text, "durationMs": took});
-            CallEnd { outcome: CallOutcome::Failed, items: vec![kind.item(call, text)], detail: Some(Raw::from(detail)), facts: vec![] }
+            let report = CallReport { duration_ms: Some(took), ..CallReport::failed(&text) };
+            CallEnd { outcome: CallOutcome::Failed, items: vec![kind.item(call, text)], report: Some(report.into()), facts: vec![] }
         }
     }
 }

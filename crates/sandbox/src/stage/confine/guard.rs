@@ -272,9 +272,13 @@ impl Keeper {
             }
             has_new_root |= mask.kind == Kind::Root;
             let had_been = mask.mount.is_some();
-            let outcome = self.put(&mut mask);
+            let mut outcome = self.put(&mut mask);
+            let is_protected = matches!(mask.kind, Kind::Hold | Kind::Layer) && mask.in_writable;
+            if is_protected && !had_been && outcome == OrderOutcome::Restored {
+                outcome = OrderOutcome::Made;
+            }
             // What was not there has not been lost.
-            if had_been || outcome == OrderOutcome::Open {
+            if had_been || matches!(outcome, OrderOutcome::Open | OrderOutcome::Made) {
                 losses.push(Loss { path: mask.path.clone(), held: mask.kind.held(), outcome });
             }
             self.masks[index] = mask;

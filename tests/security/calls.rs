@@ -1,0 +1,72 @@
+//! What a file call costs in system calls: what holds a sandbox is looked at before each one, and must not be looked at more than needed.
+
+use std::fs;
+use std::process::Command;
+
+use outpost_testkit::executor::eventually;
+use outpost_testkit::{Client, ExecutorProcess};
+use serde_json::json;
+
+use crate::card::{MOUNTS, denies};
+use crate::support::{OUTPOST, Who, directory, is_root};
+
+/// Calls that have to do with files and with the worker in the sandbox, and nothing with the network. How often threads wake each other differs
+/// from run to run, and so does how often a worker is waited for.
+const COUNTED: &str = "readlink,readlinkat,stat,lstat,newfstatat,statx,open,openat,openat2,lseek,sendmsg,recvmsg,close,getdents64";
+/// What version 0.1.0 made of them, besides one for each directory on the way.
+const FIRST_VERSION: usize = 11;
+/// So many more are allowed; one of the two that there are is not counted here.
+const MORE: usize = 1;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandboxed_read_makes_hardly_more_calls_than_in_the_first_version() {
+    let who = if is_root() { Who::Root } else { Who::User };
+    if Command::new("strace").args(["-f", "true"]).output().is_err() || denies(who, &[MOUNTS]).await {
+        eprintln!("cannot be tried here: there is no strace, or no sandbox with mounts");
+        return;
+    }
+    let (home, work) = (directory(who), directory(who));
+    let trace = home.path().join("trace");
+    let mut command = Command::new("strace");
+    // As its own grandchild, so that the executor is the process that is ended.
+    command.args(["-D", "-f", "-s", "200", "-e", &format!("trace={COUNTED}"), "-o"]).arg(&trace);
+    command.args([OUTPOST, "executor", "--no-auth"]).env("HOME", "/nonexistent").current_dir("/");
+    let executor = ExecutorProcess::start_command(command, home);
+    let mut client = Client::new(outpost_testkit::bench::connect(executor.url()).await);
+    client.hello().await;
+    let root = work.path().canonicalize().unwrap();
+    fs::write(root.join("file"), "text").unwrap();
+    let uri = |name: &str| format!("file://{}/{name}", root.display());
+    let special = |kind: &str, access: &str| json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access});
+    let sandbox = json!({
+        "permissions": {"type": "managed", "network": "restricted", "file_system": {"type": "restricted",
+            "entries": [special("root", "read"), special("project_roots", "write"), special("slash_tmp", "write")]}},
+        "cwd": uri(""), "workspaceRoots": [uri("")], "windowsSandboxLevel": "disabled",
+    });
+    // What has just been made is looked at more closely for a moment.
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    for _ in 0..60 {
+        client.result("fs/readFile", json!({"path": uri("file"), "sandbox": sandbox})).await;
+    }
+    client.call("fs/readFile", json!({"path": uri("the-end"), "sandbox": sandbox})).await;
+    let read = || fs::read_to_string(&trace).unwrap_or_default();
+    eventually("everything is written down", || read().contains("the-end")).await;
+    // From one opening of the file to the next one: once a second the policy is made anew, and then more is looked at.
+    let text = read();
+    let begun = text.lines().filter(|line| !line.contains("resumed>") && line.contains('('));
+    let opened = format!("\"{}/file\", O_RDONLY", root.display());
+    let mut counts = Vec::new();
+    let mut count = 0;
+    for line in begun {
+        count += 1;
+        if line.contains(&opened) {
+            counts.push(count);
+            count = 0;
+        }
+    }
+    let way = root.components().count();
+    counts.sort_unstable();
+    let median = counts[counts.len() / 2];
+    assert!(counts.len() >= 60, "{} openings were seen: {text}", counts.len());
+    assert!(median <= FIRST_VERSION + MORE + way, "{median} calls instead of {}", FIRST_VERSION + way);
+}
