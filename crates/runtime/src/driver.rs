@@ -15,6 +15,7 @@ mod revert;
 mod sample;
 mod servers;
 mod step;
+mod work_state;
 
 use step::AnnouncedContext;
 pub(crate) use step::user_message;
