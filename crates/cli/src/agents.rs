@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use futures_util::future::join_all;
 use outpost_environment::{Definition, InfoError, Registry};
+use outpost_runtime::follow::ThreadFollower;
 use outpost_runtime::live::LiveThread;
 use outpost_runtime::model::{Provider, WireApi, built_in};
 use outpost_runtime::policy::ApprovalPolicy;
@@ -22,7 +23,6 @@ use crate::assembly::{Assembly, RuntimeOptions};
 use crate::commands::thread::find;
 use crate::config::Config;
 use crate::environments::{token, unknown};
-use crate::follow::ThreadFollower;
 use crate::home::Home;
 
 /// A runtime as the options want it, and what the configuration says about threads.
@@ -183,7 +183,7 @@ impl Agents {
         let missing = missing.iter().map(words).collect();
         let before = opened.thread;
         let thread = self.runtime().resume(id).await?;
-        let follow = ThreadFollower::catching_up(before.last, &thread, store);
+        let follow = thread.follow(before.last);
         let mut changes: Vec<Fact> = Vec::new();
         if self.settings != Settings::default() {
             changes.push(SettingsChanged { settings: self.settings.clone() }.into());
@@ -226,8 +226,7 @@ impl Agents {
         start.ephemeral = birth.ephemeral;
         let thread = self.runtime().start(start).await?;
         let before = thread.snapshot().await?;
-        // An ephemeral thread has a store of its own.
-        let follow = ThreadFollower::after(before.last, &thread, &self.runtime().store_of(thread.id()).await);
+        let follow = thread.follow(before.last);
         Ok(Open { thread, follow, before, missing: vec![] })
     }
 

@@ -14,7 +14,6 @@ mod env_args;
 mod environments;
 mod escape;
 mod executor_args;
-mod follow;
 mod frame;
 mod home;
 mod local;

@@ -361,7 +361,9 @@ impl Driver {
                 context.apply(&entry);
             }
             let weight = 256 + entry.fact.data().map_or(0, |data| data.get().len());
+            let end = entry.end();
             self.feed.publish(ThreadEvent::Entry(Arc::new(entry)), weight);
+            self.feed.set_mark(end);
         }
         self.tell_status();
         Ok(())

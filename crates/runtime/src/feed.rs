@@ -4,7 +4,7 @@
 //! told how many events it missed, and can read what was durable among them from the store.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -29,6 +29,7 @@ struct Shared<E> {
     log: Mutex<Log<E>>,
     news: Notify,
     readers: AtomicUsize,
+    mark: AtomicU64,
     /// The last reader has gone.
     left: Notify,
 }
@@ -60,7 +61,13 @@ pub enum Read<E> {
 impl<E: Clone> ThreadFeed<E> {
     pub fn new(limits: FeedLimits) -> Self {
         let log = Log { events: VecDeque::new(), first: 0, weight: 0, limits, ended: false };
-        Self(Arc::new(Shared { log: Mutex::new(log), news: Notify::new(), readers: AtomicUsize::new(0), left: Notify::new() }))
+        Self(Arc::new(Shared {
+            log: Mutex::new(log),
+            news: Notify::new(),
+            readers: AtomicUsize::new(0),
+            mark: AtomicU64::new(0),
+            left: Notify::new(),
+        }))
     }
 
     /// Adds an event; its weight is about how many bytes it takes. Returns its number.
@@ -103,6 +110,15 @@ impl<E> ThreadFeed<E> {
     fn cursor(&self, next: u64) -> FeedReader<E> {
         self.0.readers.fetch_add(1, Ordering::AcqRel);
         FeedReader { shared: self.0.clone(), next }
+    }
+
+    /// Marks how far what is durable has come. Set after the event that it is about is published.
+    pub fn set_mark(&self, mark: u64) {
+        self.0.mark.store(mark, Ordering::Release);
+    }
+
+    pub fn mark(&self) -> u64 {
+        self.0.mark.load(Ordering::Acquire)
     }
 
     /// Whether it has readers.

@@ -12,6 +12,7 @@ mod driver;
 pub mod environment_context;
 pub mod extra_permissions;
 pub mod feed;
+pub mod follow;
 mod instructions;
 pub mod live;
 pub mod mcp;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use outpost_store::Store;
 use outpost_thread::{
     Approval, ApprovalId, ApprovalKind, CallId, Decision, Entry, Fact, InputId, InputOrigin, InterruptReason, Raw, Seq, Settings, Thread,
     ThreadId, TurnId, TurnKind,
@@ -277,6 +278,7 @@ pub struct LiveThread {
     pub(crate) id: ThreadId,
     pub(crate) mailbox: mpsc::Sender<DriverCommand>,
     pub(crate) feed: Arc<ThreadFeed<ThreadEvent>>,
+    pub(crate) store: Store,
     pub(crate) status: watch::Receiver<ThreadActivity>,
     /// The thread that made it, if it is an agent.
     pub(crate) maker: Option<ThreadId>,

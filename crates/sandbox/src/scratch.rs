@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, flock, mkdirat, openat, openat2, unlinkat};
@@ -27,6 +28,8 @@ pub struct Scratch {
     /// Held as long as we run: a directory whose lock is free has no owner.
     _lock: File,
     state: Mutex<State>,
+    /// Executors that are gone left placeholders that could not be removed yet.
+    has_left_some: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -40,11 +43,13 @@ impl Scratch {
     /// Below a directory that is ours alone. Cleans up after executors that are gone.
     pub fn open(parent: &Path, instance: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-        let _turn = clean_up_below(parent)?;
+        let (_turn, has_left_some) = clean_up_below(parent)?;
         let directory = parent.join(instance);
         DirBuilder::new().mode(0o700).create(&directory)?;
         // Half of one would never be cleaned up.
-        Self::fill(&directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))
+        let scratch = Self::fill(&directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))?;
+        scratch.has_left_some.store(has_left_some, Ordering::Relaxed);
+        Ok(scratch)
     }
 
     /// Removes what executors that are gone left behind. What cannot be removed now is tried again with the first sandbox.
@@ -57,7 +62,7 @@ impl Scratch {
         let lock = make("lock")?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         let state = State { journal: make("placeholders")?, placeholders: HashMap::new() };
-        Ok(Self { directory: directory.to_owned(), _lock: lock, state: Mutex::new(state) })
+        Ok(Self { directory: directory.to_owned(), _lock: lock, state: Mutex::new(state), has_left_some: AtomicBool::new(false) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -134,11 +139,22 @@ impl Scratch {
         let mut state = self.lock();
         for place in places.iter().rev() {
             let Some(count) = state.placeholders.get_mut(place) else { continue };
-            *count -= 1;
-            if *count == 0 {
+            *count = count.saturating_sub(1);
+            // One that something is mounted on stays ours, and is tried again at the end.
+            if *count == 0 && remove_placeholder(place) == Removal::Settled {
                 state.placeholders.remove(place);
-                remove_placeholder(place);
             }
+        }
+        drop(state);
+        self.clean_up_again();
+    }
+
+    /// Tries once more what executors that are gone could not remove.
+    fn clean_up_again(&self) {
+        if self.has_left_some.load(Ordering::Relaxed)
+            && let Some(Ok((_turn, has_left_some))) = self.directory.parent().map(clean_up_below)
+        {
+            self.has_left_some.store(has_left_some, Ordering::Relaxed);
         }
     }
 }
@@ -149,8 +165,8 @@ impl Scratch {
         // Inner ones first.
         let mut places: Vec<_> = self.lock().placeholders.drain().map(|(place, _)| place).collect();
         places.sort();
-        places.iter().rev().for_each(|place| remove_placeholder(place));
-        let _ = remove_tree(&self.directory);
+        settle(&self.directory, places.into_iter().rev());
+        self.clean_up_again();
     }
 }
 
@@ -205,10 +221,40 @@ fn startup_text(path: &Path) -> Option<&'static str> {
     })
 }
 
+/// What became of a placeholder that is to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    /// It is gone, or another program uses it.
+    Settled,
+    /// A program outside has mounted something on it.
+    Busy,
+}
+
 /// Only if it is still as it was made: otherwise another program uses it.
-fn remove_placeholder(place: &Path) {
+fn remove_placeholder(place: &Path) -> Removal {
     let is_file = place.symlink_metadata().is_ok_and(|metadata| is_startup_placeholder(place, &metadata));
-    let _ = if is_file { fs::remove_file(place) } else { fs::remove_dir(place) };
+    let removed = if is_file { fs::remove_file(place) } else { fs::remove_dir(place) };
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Removal::Busy,
+        _ => Removal::Settled,
+    }
+}
+
+/// Removes placeholders, and the directory that knows of them unless some are busy: then it goes on to know of those.
+fn settle(directory: &Path, places: impl Iterator<Item = PathBuf>) -> Removal {
+    let busy: Vec<PathBuf> = places.filter(|place| remove_placeholder(place) == Removal::Busy).collect();
+    if busy.is_empty() {
+        let _ = remove_tree(directory);
+        return Removal::Settled;
+    }
+    let list: Vec<u8> = busy.iter().rev().flat_map(|place| [place.as_os_str().as_bytes(), b"\0"].concat()).collect();
+    let _ = fs::write(directory.join("placeholders"), list);
+    for other in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if other.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let _ = remove_tree(&other.path());
+        }
+    }
+    Removal::Busy
 }
 
 /// Whether a file says what a placeholder for a start-up file says, and nothing else.
@@ -218,29 +264,28 @@ fn is_startup_placeholder(path: &Path, metadata: &fs::Metadata) -> bool {
 }
 
 /// One after the other: a directory that is just being made is not locked yet, and looks as if it had no owner. The turn lasts as
-/// long as what is returned.
-fn clean_up_below(parent: &Path) -> io::Result<File> {
+/// long as the first part of what is returned; the second says whether something is left for another time.
+fn clean_up_below(parent: &Path) -> io::Result<(File, bool)> {
     let turn = File::open(parent)?;
     flock(&turn, FlockOperation::LockExclusive)?;
+    let mut has_left_some = false;
     for entry in fs::read_dir(parent)?.flatten() {
-        clean_up_after(&entry.path());
+        has_left_some |= clean_up_after(&entry.path()) == Removal::Busy;
     }
-    Ok(turn)
+    Ok((turn, has_left_some))
 }
 
-fn clean_up_after(directory: &Path) {
-    let Ok(lock) = File::options().read(true).open(directory.join("lock")) else { return };
+fn clean_up_after(directory: &Path) -> Removal {
+    let Ok(lock) = File::options().read(true).open(directory.join("lock")) else { return Removal::Settled };
     let is_ours = lock.metadata().is_ok_and(|metadata| metadata.uid() == rustix::process::geteuid().as_raw());
     if !is_ours || flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return;
+        return Removal::Settled;
     }
     let places = fs::read(directory.join("placeholders")).unwrap_or_default();
     // Version 0.1.0 ended each with a line break.
     let end = if places.contains(&0) { b'\0' } else { b'\n' };
-    for place in places.split(|byte| *byte == end).filter(|place| !place.is_empty()).rev() {
-        remove_placeholder(Path::new(OsStr::from_bytes(place)));
-    }
-    let _ = remove_tree(directory);
+    let places = places.split(|byte| *byte == end).filter(|place| !place.is_empty());
+    settle(directory, places.rev().map(|place| PathBuf::from(OsStr::from_bytes(place))))
 }
 
 #[cfg(test)]

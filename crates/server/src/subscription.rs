@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use outpost_runtime::feed::{FeedReader, Read};
-use outpost_runtime::live::{LiveThread, ThreadEvent};
+use outpost_runtime::follow::{Followed, ThreadFollower};
+use outpost_runtime::live::LiveThread;
 use outpost_store::{ReadError, Store};
 use outpost_thread::{Entry, Seq, Thread, ThreadId};
 use outpost_wire::Fault;
@@ -67,7 +67,7 @@ pub struct ThreadOpening {
     pub state: Thread,
     pub store: Store,
     live: LiveThread,
-    cursor: FeedReader<ThreadEvent>,
+    follower: ThreadFollower,
     projector: Projector,
     /// An older subscription of the same client, which must be silent until this one takes its place.
     old: Option<Hold>,
@@ -86,7 +86,7 @@ impl ThreadOpening {
         };
         let server = &connection.server;
         // First to listen and then to look, so that nothing falls in between.
-        let cursor = live.subscribe();
+        let follower = live.follow_from_now();
         let state = live.snapshot().await.map_err(fault::command)?;
         let store = server.runtime.store_of(id).await;
         let recent = recent(&store, &state).await.map_err(fault::read)?;
@@ -94,13 +94,13 @@ impl ThreadOpening {
         projector.knows_status(projection::status(Some(&live.status())));
         // Up to here the client hears of it as before, whatever it asks to be shown.
         if let Some(old) = &mut old {
-            match old.catch_up(state.last, Questions::AreAskedAgain).await {
+            match old.catch_up(state.last).await {
                 // Nothing is written down before the first input.
                 Ok(()) | Err(ReadError::NotFound(_)) => {}
                 Err(error) => return Err(fault::read(error)),
             }
         }
-        Ok(Self { state, store, live, cursor, projector, old, _only: only })
+        Ok(Self { state, store, live, follower, projector, old, _only: only })
     }
 
     pub fn live(&self) -> &LiveThread {
@@ -109,14 +109,14 @@ impl ThreadOpening {
 
     /// Begins to tell what happens; nothing is told as long as the result is held.
     pub async fn begin(self, connection: &ClientConnection, reason: SubscriptionReason) -> StartedSubscription {
-        let Self { live, cursor, projector, store, old, _only, .. } = self;
+        let Self { live, follower, projector, store, old, _only, .. } = self;
         let questions = projector.open_questions().iter().cloned().map(|ask| ClientMessage::Ask(Box::new(ask))).collect();
         let thread = live.id();
         let teller = Teller { thread, outlet: connection.outlet.clone(), server: connection.server.clone() };
         let (outlet, over) = (teller.outlet.clone(), Arc::new(AtomicBool::new(false)));
         let voice = Arc::new(AsyncMutex::new(SubscriptionState { teller, store, projector, is_replaced: false }));
         let hold = voice.clone().lock_owned().await;
-        let pump = Pump { outlet, cursor, voice: voice.clone(), over: over.clone() };
+        let pump = Pump { outlet, follower, voice: voice.clone(), over: over.clone() };
         let task = AbortOnDropHandle::new(tokio::spawn(pump.run()));
         // Another task may still hold the old one and wait for its turn to send.
         old.into_iter().for_each(|mut old| old.is_replaced = true);
@@ -189,14 +189,6 @@ pub struct SubscriptionState {
     is_replaced: bool,
 }
 
-/// What becomes of questions that a client was not asked yet.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Questions {
-    AreAsked,
-    /// By a subscription that begins: it asks everything that is still open.
-    AreAskedAgain,
-}
-
 impl SubscriptionState {
     /// This one is silent for ever.
     pub fn is_replaced(&self) -> bool {
@@ -207,8 +199,9 @@ impl SubscriptionState {
         told.iter().for_each(|told| self.teller.tell(told));
     }
 
-    /// Tells everything durable that came after what was told last, up to an entry.
-    async fn catch_up(&mut self, until: Seq, questions: Questions) -> Result<(), ReadError> {
+    /// Tells everything durable that came after what was told last, up to an entry. Questions are left to the subscription that
+    /// takes its place: it asks everything that is still open.
+    async fn catch_up(&mut self, until: Seq) -> Result<(), ReadError> {
         if self.projector.last() >= until {
             return Ok(());
         }
@@ -216,7 +209,7 @@ impl SubscriptionState {
         while let Some(batch) = history.next().await? {
             for entry in batch.with_gaps().iter().filter(|entry| entry.seq <= until) {
                 let mut told = self.projector.entry(entry);
-                told.retain(|told| questions == Questions::AreAsked || !matches!(told, ClientMessage::Ask(_)));
+                told.retain(|told| !matches!(told, ClientMessage::Ask(_)));
                 self.tell(&told);
                 self.teller.outlet.room().await;
             }
@@ -228,7 +221,7 @@ impl SubscriptionState {
 /// Reads the feed of a thread and has its client told.
 struct Pump {
     outlet: ClientOutlet,
-    cursor: FeedReader<ThreadEvent>,
+    follower: ThreadFollower,
     voice: Arc<AsyncMutex<SubscriptionState>>,
     over: Arc<AtomicBool>,
 }
@@ -237,25 +230,22 @@ impl Pump {
     async fn run(mut self) {
         loop {
             self.outlet.room().await;
-            let read = self.cursor.next().await;
+            let followed = self.follower.next().await;
             let mut voice = self.voice.lock().await;
             if voice.is_replaced {
                 return;
             }
-            match read {
-                Read::Event(event) => {
+            match followed {
+                Followed::Event(event) => {
                     let told = voice.projector.event(&event);
                     voice.tell(&told);
                 }
-                Read::Missed(count) => {
-                    tracing::debug!(thread = %voice.teller.thread, count, "a client is caught up from the store");
-                    if let Err(error) = voice.catch_up(Seq::MAX, Questions::AreAsked).await {
-                        tracing::warn!(thread = %voice.teller.thread, %error, "a client cannot be caught up");
-                        self.end(&voice);
-                        return;
-                    }
+                Followed::Unreadable(error) => {
+                    tracing::warn!(thread = %voice.teller.thread, %error, "a client cannot be caught up");
+                    self.end(&voice);
+                    return;
                 }
-                Read::End => {
+                Followed::End => {
                     self.end(&voice);
                     return;
                 }

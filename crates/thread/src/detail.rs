@@ -19,7 +19,7 @@ pub struct Recorded<T> {
     record: PhantomData<fn() -> T>,
 }
 
-impl<T: Record> Recorded<T> {
+impl<T: JournalRecord> Recorded<T> {
     pub fn read(&self) -> T {
         T::from_raw(&self.raw)
     }
@@ -30,7 +30,7 @@ impl<T: Record> Recorded<T> {
     }
 }
 
-impl<T: Record> From<T> for Recorded<T> {
+impl<T: JournalRecord> From<T> for Recorded<T> {
     fn from(record: T) -> Self {
         Raw::from(record.into_value()).into()
     }
@@ -73,7 +73,7 @@ impl<'de, T> Deserialize<'de> for Recorded<T> {
 }
 
 /// What [`Recorded`] can hold.
-pub trait Record: Sized {
+pub trait JournalRecord: Sized {
     fn from_raw(raw: &Raw) -> Self;
     fn into_value(self) -> Value;
 }
@@ -97,7 +97,7 @@ pub enum CallDetail {
     Unknown(Raw),
 }
 
-impl Record for CallDetail {
+impl JournalRecord for CallDetail {
     fn from_raw(raw: &Raw) -> Self {
         raw.read().unwrap_or_else(|_| Self::Unknown(raw.clone()))
     }
@@ -323,7 +323,7 @@ impl CallReport {
     }
 }
 
-impl Record for CallReport {
+impl JournalRecord for CallReport {
     fn from_raw(raw: &Raw) -> Self {
         raw.read().unwrap_or_default()
     }
@@ -475,7 +475,7 @@ pub struct ApprovalDetail {
     pub changed: Option<Vec<String>>,
 }
 
-impl Record for ApprovalDetail {
+impl JournalRecord for ApprovalDetail {
     fn from_raw(raw: &Raw) -> Self {
         raw.read().unwrap_or_default()
     }
@@ -491,6 +491,6 @@ fn value_of(record: &impl Serialize) -> Value {
 }
 
 /// Reads what may not be recorded at all.
-pub(crate) fn read_or_default<T: Record + Default>(recorded: Option<&Recorded<T>>) -> T {
+pub(crate) fn read_or_default<T: JournalRecord + Default>(recorded: Option<&Recorded<T>>) -> T {
     recorded.map(Recorded::read).unwrap_or_default()
 }

@@ -38,7 +38,7 @@ pub use compact::{CompactReason, ContextCompacted, Kept, TurnsReverted};
 pub use context::{Context, is_user_message, marker, said};
 pub use detail::{
     AgentDetail, ApprovalDetail, ApprovalKind, CallDetail, CallReport, ChangeKind, CommandDetail, CommandOrigin, DynamicDetail,
-    FileChangeDetail, ImageDetail, InteractionDetail, McpDetail, PlanDetail, PlannedChange, PlannedStep, PlannedStepStatus, Record,
+    FileChangeDetail, ImageDetail, InteractionDetail, JournalRecord, McpDetail, PlanDetail, PlannedChange, PlannedStep, PlannedStepStatus,
     Recorded, SkillDetail, WrittenFile,
 };
 pub use entry::{

@@ -1,5 +1,6 @@
-//! What ARCHITECTURE.md says of crates and of single places holds. Two of its tables are read here:
-//! "crate | may use" names all dependencies among our crates, "only here | stands in" where a text may stand at all.
+//! What ARCHITECTURE.md says of crates and of single places holds. These of its tables are read here:
+//! "crate | may use" names all dependencies among our crates, "only here | stands in" where a text may stand at all. The tables
+//! "file | function" are flows through the code.
 
 use super::{Finding, Source};
 
@@ -9,12 +10,30 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     let Some(page) = sources.iter().find(|source| source.path == PAGE) else { return Vec::new() };
     let mut findings = dependencies(page, sources);
     findings.extend(single_places(page, sources));
+    findings.extend(flows(page, sources));
+    findings
+}
+
+/// Each row of a flow names a file, and a function in it.
+fn flows(page: &Source, sources: &[Source]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for row in tables(page, "| file | function |") {
+        let (Some(file), Some(function)) = (quoted(&row.left).next(), quoted(&row.right).next()) else { continue };
+        let path = format!("crates/{file}");
+        match sources.iter().find(|source| source.path == path) {
+            None => findings.push(page.finding(row.line, format!("there is no file `{file}`"))),
+            Some(source) if !source.text.contains(&format!("fn {function}(")) && !source.text.contains(&format!("fn {function}<")) => {
+                findings.push(page.finding(row.line, format!("there is no function `{function}` in {file}")));
+            }
+            Some(_) => {}
+        }
+    }
     findings
 }
 
 /// Every crate has a row, and uses exactly the crates that its row names.
 fn dependencies(page: &Source, sources: &[Source]) -> Vec<Finding> {
-    let rows = table(page, "| crate | may use |");
+    let rows = tables(page, "| crate | may use |");
     let mut findings = Vec::new();
     for manifest in sources.iter().filter(|source| source.path.starts_with("crates/") && source.path.ends_with("/Cargo.toml")) {
         let Some(name) = manifest.path.split('/').nth(1) else { continue };
@@ -50,7 +69,7 @@ fn used(manifest: &Source) -> Vec<&str> {
 /// A text of the second table stands only in the files or directories of its row, and stands there.
 fn single_places(page: &Source, sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for row in table(page, "| only here | stands in |") {
+    for row in tables(page, "| only here | stands in |") {
         let Some(text) = quoted(&row.left).next() else { continue };
         let places: Vec<&str> = quoted(&row.right).collect();
         let mut stands = false;
@@ -84,19 +103,19 @@ struct Row {
     right: String,
 }
 
-/// The rows of the table below a heading line.
-fn table(page: &Source, heading: &str) -> Vec<Row> {
-    page.text
-        .lines()
-        .enumerate()
-        .skip_while(|(_, line)| !line.starts_with(heading))
-        .skip(2)
-        .take_while(|(_, line)| line.starts_with('|'))
-        .filter_map(|(number, line)| {
-            let mut cells = line.trim_matches('|').split(" | ");
-            Some(Row { line: number + 1, left: cells.next()?.to_owned(), right: cells.next()?.to_owned() })
-        })
-        .collect()
+/// The rows of all tables with this heading line.
+fn tables(page: &Source, heading: &str) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut is_inside = false;
+    for (number, line) in page.text.lines().enumerate() {
+        let is_heading = line.starts_with(heading);
+        is_inside = is_heading || is_inside && line.starts_with('|');
+        let mut cells = line.trim_matches('|').split(" | ");
+        if let (true, false, Some(left), Some(right)) = (is_inside, is_heading, cells.next(), cells.next()) {
+            rows.push(Row { line: number + 1, left: left.to_owned(), right: right.to_owned() });
+        }
+    }
+    rows
 }
 
 /// What stands in backquotes.
@@ -136,6 +155,14 @@ mod tests {
         let findings = repository("b", "\nfn f() { unsafe { x() } }");
         assert_eq!(findings.len(), 1);
         assert_eq!((findings[0].path.as_str(), findings[0].line), ("crates/a/src/lib.rs", 2));
+    }
+
+    #[test]
+    fn a_step_of_a_flow_that_is_not_there_is_found() {
+        let flow = "| file | function |\n|---|---|\n| `b/src/sys.rs` | `run` |\n| `b/src/gone.rs` | `run` |\n| `b/src/sys.rs` | `gone` |\n";
+        let sources = [source(PAGE, &format!("{RULES}\n{flow}")), source("crates/b/src/sys.rs", "pub fn run(x: X) { unsafe { x() } }")];
+        let found: Vec<String> = check(&sources).into_iter().map(|finding| finding.what).collect();
+        assert_eq!(found, ["there is no file `b/src/gone.rs`", "there is no function `gone` in b/src/sys.rs"]);
     }
 
     #[test]

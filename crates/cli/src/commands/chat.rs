@@ -13,6 +13,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use outpost_runtime::follow::ThreadFollower;
 use outpost_runtime::live::{LiveThread, NewInput, ThreadActivity, ThreadEvent};
 use outpost_runtime::model::ModelProgress;
 use outpost_store::PageRequest;
@@ -28,7 +29,6 @@ use crate::agent_args::ChatArguments;
 use crate::agents::{Agents, Audience, Open, ThreadOrigin};
 use crate::commands;
 use crate::commands::thread::transcript::{TranscriptPiece, pieces};
-use crate::follow::ThreadFollower;
 use crate::frame::line as shown_line;
 use crate::render::{Screen, Style, why};
 use crate::signals::Watched;
@@ -121,8 +121,8 @@ impl Chat {
         let mut said_something = false;
         loop {
             let is_active = matches!(self.thread.status(), ThreadActivity::Active { .. });
-            if let Some(event) = self.follow.ready().await {
-                self.event(&event).await?;
+            if let Some(followed) = self.follow.ready().await {
+                self.event(&followed.into()).await?;
                 continue;
             }
             if self.is_over && !is_active {
@@ -131,7 +131,7 @@ impl Chat {
             self.ask(is_active, &keyboard).await?;
             let listens = !self.is_over && (keyboard.is_terminal || !is_active);
             let news = tokio::select! {
-                event = self.follow.next() => News::Event(event),
+                followed = self.follow.next() => News::Event(followed.into()),
                 news = self.asking.next() => News::Agent(news),
                 line = keyboard.line(), if listens => News::Line(line),
                 () = interrupt.recv() => News::Interrupt,

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use outpost_environment::{EnvironmentState, RegistryNews, Watcher};
+use outpost_runtime::follow::ThreadFollower;
 use outpost_runtime::live::{LiveThread, NewInput, ThreadActivity, ThreadEvent};
 use outpost_thread::{
     ApprovalId, CallFinished, CallOutcome, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus, said,
@@ -24,7 +25,6 @@ use crate::agents::{Agents, Audience, Open, ThreadOrigin};
 use crate::commands;
 use crate::commands::exec::lines::{JsonLines, failed};
 use crate::commands::exec::shapes::LineShape;
-use crate::follow::ThreadFollower;
 use crate::frame::line;
 use crate::render::{Screen, Style, why};
 use crate::signals::Watched;
@@ -182,11 +182,11 @@ async fn watch(thread: &LiveThread, follow: &mut ThreadFollower, watching: &mut 
     loop {
         // Looked at first: what happened before is in the feed by then.
         let is_active = matches!(thread.status(), ThreadActivity::Active { .. });
-        let event = match follow.ready().await {
-            Some(event) => event,
+        let followed = match follow.ready().await {
+            Some(followed) => followed,
             None if !is_active => return Ok(()),
             None => tokio::select! {
-                event = follow.next() => event,
+                followed = follow.next() => followed,
                 reason = watching.signals.next() => {
                     thread.interrupt(None, reason).await?;
                     continue;
@@ -201,6 +201,7 @@ async fn watch(thread: &LiveThread, follow: &mut ThreadFollower, watching: &mut 
                 }
             },
         };
+        let event = ThreadEvent::from(followed);
         watching.end.event(&event);
         watching.report.event(&event)?;
         if let ThreadEvent::Entry(entry) = &event

@@ -204,7 +204,9 @@ impl RuntimeShared {
         let (mailbox, commands) = mpsc::channel(MAILBOX);
         let (status, watched) = watch::channel(ThreadActivity::of(&thread));
         let feed = Arc::new(ThreadFeed::new(FeedLimits::default()));
-        let live = LiveThread { id, mailbox, feed: feed.clone(), status: watched, maker, internal: is_internal(&thread) };
+        feed.set_mark(thread.last);
+        let internal = is_internal(&thread);
+        let live = LiveThread { id, mailbox, feed: feed.clone(), store: store.clone(), status: watched, maker, internal };
         self.resting.forget(id);
         *lock(&self.slot(id).live) = Some(live.clone());
         // Before it can do anything, so that subscribers of its parent miss nothing of it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outpost_environment::selection::{self, SelectionRequest, TurnScope};
 use outpost_rpc::HandlerOutcome;
-use outpost_runtime::feed::{FeedReader, Read};
+use outpost_runtime::follow::{Followed, ThreadFollower};
 use outpost_runtime::live::{Accepted, CommandError, InputMode, LiveThread, NewInput, ThreadEvent};
 use outpost_thread::{Entry, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw, Seq, TurnId, TurnSettingsChanged};
 use outpost_wire::app::Nothing;
@@ -138,7 +138,7 @@ async fn known(connection: &Arc<ClientConnection>, live: &LiveThread, id: &TurnI
 struct Waiting {
     live: LiveThread,
     /// From before it was said.
-    feed: FeedReader<ThreadEvent>,
+    follower: ThreadFollower,
     key: Option<String>,
     content: Vec<Raw>,
     /// What it is called, as soon as that is known.
@@ -150,7 +150,7 @@ struct Waiting {
 impl Waiting {
     fn new(live: &LiveThread, said: &NewInput) -> Self {
         let (key, content) = (said.client_key.clone(), said.content.clone());
-        Self { live: live.clone(), feed: live.subscribe(), key, content, input: None, seen: 0 }
+        Self { live: live.clone(), follower: live.follow_from_now(), key, content, input: None, seen: 0 }
     }
 
     /// The turn that takes it up, unless it is taken back.
@@ -161,11 +161,11 @@ impl Waiting {
             return Ok(turn);
         }
         loop {
-            let found = match self.feed.next().await {
-                Read::Event(ThreadEvent::Entry(entry)) if entry.seq > self.seen => self.entry(&entry).await?,
-                Read::Event(_) => None,
-                Read::Missed(_) => self.look().await?,
-                Read::End => return Err(fault::thread_not_found(self.live.id())),
+            let found = match self.follower.next().await {
+                Followed::Event(ThreadEvent::Entry(entry)) if entry.seq > self.seen => self.entry(&entry).await?,
+                Followed::Event(_) => None,
+                Followed::Unreadable(_) => self.look().await?,
+                Followed::End => return Err(fault::thread_not_found(self.live.id())),
             };
             if let Some(turn) = found {
                 return Ok(turn);
@@ -195,12 +195,12 @@ impl Waiting {
 
     /// It has left the queue: the running turn took it, or it was dropped.
     async fn left(&mut self, seq: Seq) -> Result<TurnId, Fault> {
-        // When this is answered, whatever was stored together with the change is in the feed.
+        // When this is answered, whatever was stored together with the change is there to be followed.
         if let Some(turn) = self.look().await? {
             return Ok(turn);
         }
-        match self.feed.try_next() {
-            Some(Read::Event(ThreadEvent::Entry(entry))) if entry.seq == seq + 1 => match &entry.fact {
+        match self.follower.ready().await {
+            Some(Followed::Event(ThreadEvent::Entry(entry))) if entry.seq == seq + 1 => match &entry.fact {
                 Fact::InputReceived(fact) if fact.content == self.content => fact.turn.clone().ok_or_else(taken_back),
                 _ => Err(taken_back()),
             },
