@@ -168,6 +168,37 @@ fn two_calls() -> Reply {
     Reply::Items(vec![call("a", "exec_command", &much), call("b", "exec_command", &json!({"cmd": "true", "login": false}))])
 }
 
+/// Files, commands and the plan outlive a summary that forgets them, also a second one.
+#[tokio::test]
+async fn a_compaction_keeps_what_the_program_knows_of_the_work() {
+    let plan = json!({"plan": [{"step": "look", "status": "completed"}, {"step": "build it", "status": "in_progress"}]});
+    let patch = json!({"input": "*** Begin Patch\n*** Add File: made.txt\n+x\n*** End Patch"});
+    let serve = json!({"cmd": "echo up; sleep 1000", "yield_time_ms": 250, "login": false});
+    let calls = vec![call("a", "apply_patch", &patch), call("b", "update_plan", &plan), call("c", "exec_command", &serve)];
+    let harness = Harness::local(vec![Reply::Items(calls), Reply::message("It runs.")]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "begin").await;
+    for _ in 0..2 {
+        harness.model.push_for("<compaction_request>", Reply::message("I forget everything."));
+        thread.compact().await.unwrap();
+        settled(&thread).await;
+        turn(&thread, "what is the state?").await;
+        let body = harness.model.requests().pop().unwrap().body.to_string();
+        let state = &body[body.find("<work_state>").expect(&body)..];
+        assert!(
+            state.contains("made.txt")
+                && state.contains("build it")
+                && state.contains("echo up; sleep 1000")
+                && state.contains("session id"),
+            "{state}"
+        );
+        assert!(body.contains("\"write_stdin\""), "it can be reached");
+    }
+    thread.input(on("claude")).await.unwrap();
+    settled(&thread).await;
+    assert!(harness.turn_ends(thread.id()).await.iter().all(is_completed));
+}
+
 /// A journal that an earlier version left behind: the end of its call holds nothing.
 #[tokio::test]
 async fn a_journal_of_an_earlier_version_is_healed() {

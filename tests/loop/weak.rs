@@ -1,7 +1,7 @@
 //! Turns with a model that is weak: it answers with nothing, promises and does not act, writes its calls as text, is cut off or
 //! refuses. Each turn ends by itself, and says truly how.
 
-use outpost_runtime::feed::Read;
+use outpost_runtime::feed::{FeedReader, Read};
 use outpost_runtime::live::ThreadEvent;
 use outpost_testkit::LinkKind;
 use outpost_testkit::model::{Reply, call, message};
@@ -32,6 +32,21 @@ fn kind(end: &TurnFinished) -> String {
 
 fn requests_to_go_on(harness: &Harness) -> usize {
     harness.model.requests().last().unwrap().body.to_string().matches("<continue_request>").count()
+}
+
+/// What the user was warned of so far.
+async fn warnings(feed: &mut FeedReader<ThreadEvent>) -> Vec<String> {
+    let mut told = Vec::new();
+    loop {
+        let read = tokio::select! {
+            biased;
+            read = feed.next() => read,
+            () = std::future::ready(()) => return told,
+        };
+        if let Read::Event(ThreadEvent::Warning { message }) = read {
+            told.push(message);
+        }
+    }
 }
 
 fn touch(id: &str, file: &str) -> Value {
@@ -110,9 +125,14 @@ async fn an_answer_that_was_cut_off_is_continued() {
 async fn calls_written_as_text_run() {
     for wire in WIRES {
         let text = "```json\n{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"touch made\", \"login\": false}}\n```";
-        let harness = harness(wire, vec![Reply::message(text), Reply::message("Made.")]).await;
-        assert_eq!(ended(&harness).await.status, TurnStatus::Completed);
+        let harness = harness(wire, vec![Reply::message(text), Reply::message(text), Reply::message("Made.")]).await;
+        let thread = harness.start(&[0]).await;
+        let mut feed = thread.subscribe();
+        turn(&thread, "make the file").await;
+        assert_eq!(harness.turn_ends(thread.id()).await.pop().unwrap().status, TurnStatus::Completed);
         assert!(harness.work(0).join("made").exists(), "{wire}");
+        let told = warnings(&mut feed).await;
+        assert!(told.len() == 1 && told[0].contains("text_calls"), "once in a turn: {told:?}");
         assert!(!harness.model.requests()[1].body.to_string().contains("```json"), "{wire}");
     }
 }
@@ -128,17 +148,7 @@ async fn a_window_that_is_smaller_than_assumed_is_told_and_kept() {
     let mut feed = thread.subscribe();
     turn(&thread, "count").await;
     turn(&thread, "and now?").await;
-    let mut told = Vec::new();
-    loop {
-        let read = tokio::select! {
-            biased;
-            read = feed.next() => read,
-            () = std::future::ready(()) => break,
-        };
-        if let Read::Event(ThreadEvent::Warning { message }) = read {
-            told.push(message);
-        }
-    }
+    let told = warnings(&mut feed).await;
     assert!(told.len() == 1 && told[0].contains("a context window of 4096 tokens"), "{told:?}");
     let requests = harness.model.requests();
     assert!(requests[1].body.to_string().contains("<compaction_request>"), "{:#}", requests[1].body);

@@ -15,12 +15,13 @@ mod revert;
 mod sample;
 mod servers;
 mod step;
+mod work_state;
 
 use step::AnnouncedContext;
 pub(crate) use step::user_message;
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outpost_store::{AppendError, Lease, Need, ReadError, Store, keep_checkpoint};
@@ -104,6 +105,8 @@ pub(crate) struct Driver {
     asking: Option<AbortHandle>,
     /// What the last answer lacked, if the model is asked to go on.
     lack: Option<nudge::Lack>,
+    /// What the user was told about answers of this turn: each is told once.
+    notices: Arc<Mutex<BTreeSet<String>>>,
     /// The context window that was told to be smaller than assumed.
     small_window: Option<u64>,
     calls: HashMap<CallId, RunningCall>,
@@ -169,6 +172,7 @@ impl Driver {
             work: JoinSet::new(),
             asking: None,
             lack: None,
+            notices: Arc::default(),
             small_window: None,
             calls: HashMap::new(),
             step: None,
@@ -449,6 +453,7 @@ impl Driver {
         self.record(facts, Need::BeforeCompleted).await?;
         self.answers.clear();
         self.lack = None;
+        self.notices = Arc::default();
         self.trace = None;
         self.answer = None;
         self.step = None;

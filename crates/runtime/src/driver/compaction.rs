@@ -3,14 +3,16 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use outpost_store::Need;
 use outpost_thread::{CompactReason, ContextCompacted, Kept, Raw, TurnId, estimate, is_user_message, said};
 use serde::Deserialize;
 
 use super::step::{AnnouncedContext, user_message};
-use super::{Done, Driver, Stop};
+use super::{Done, Driver, Stop, work_state};
 use crate::model::{HistoryItem, ModelError, ModelHistory, ModelResponse};
+use crate::tools::processes::RunningCommand;
 
 /// So much of what the user said is kept word by word, in tokens.
 const KEPT_TOKENS: u64 = 20_000;
@@ -60,14 +62,29 @@ impl Driver {
         }
         let (mut beginning, words) = self.last_words();
         let summary = user_message(&format!("<context_summary>\n{}\n</context_summary>", summary.trim()));
-        let tokens = words + estimate([&summary]);
+        let mut tokens = words + estimate([&summary]);
         beginning.push(Kept::Item(summary));
+        if let Some(state) = self.work_state() {
+            tokens += estimate([&state]);
+            beginning.push(Kept::Item(state));
+        }
         let window = self.thread.window + 1;
         let compacted = ContextCompacted { turn: Some(turn), reason: self.compacting, kept: beginning, tokens, window };
         self.record(vec![compacted.into()], Need::Stored).await?;
         // Whatever was told about the surroundings is gone with the rest.
         self.told = AnnouncedContext::default();
         Ok(())
+    }
+
+    /// What must not depend on how well the model sums up.
+    fn work_state(&self) -> Option<Raw> {
+        let items = self.context.as_ref()?.items();
+        let line = |(session, command): &(u64, Arc<RunningCommand>)| {
+            let environment = command.detail.environment_id.as_deref().map(|id| format!(" in {id}")).unwrap_or_default();
+            format!("session id {session}{environment}: {}", command.detail.command.lines().next().unwrap_or_default())
+        };
+        let running: Vec<String> = self.processes.running().iter().map(line).collect();
+        work_state::message(items, &running).map(|text| user_message(&text))
     }
 
     /// The user's last messages, oldest first, and how large they are together. An entry that holds nothing else is named.

@@ -1,6 +1,6 @@
 //! One step: freeze what it sees, tell the model what is new, ask, take the answer.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use outpost_store::Need;
 use outpost_thread::{
@@ -227,11 +227,16 @@ impl Driver {
             cache_key: self.cache_key(),
             trace: self.trace.clone(),
         };
-        let feed = self.feed.clone();
+        let (feed, notices) = (self.feed.clone(), self.notices.clone());
         self.asking = Some(self.work.spawn(async move {
             let progress = |progress| {
                 let (event, weight) = match progress {
-                    ModelProgress::Notice { text } => (ThreadEvent::Warning { message: text }, 256),
+                    ModelProgress::Notice { text } => {
+                        if !notices.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone()) {
+                            return;
+                        }
+                        (ThreadEvent::Warning { message: text }, 256)
+                    }
                     progress => (ThreadEvent::Progress { turn: turn.clone(), step, progress }, 512),
                 };
                 feed.publish(event, weight);

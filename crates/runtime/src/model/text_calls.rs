@@ -143,7 +143,17 @@ fn call(value: &Value, tools: &[ToolSpec]) -> Option<Call> {
         Value::String(text) => serde_json::from_str(text).ok().filter(Value::is_object)?,
         _ => return None,
     };
-    Some(Call { name: tool.name.clone(), arguments })
+    Some(Call { name: tool.name.clone(), arguments: without_schema(arguments, tool) })
+}
+
+/// Small models copy words of the schema into the arguments. None of them can be an argument that was misspelled.
+fn without_schema(mut arguments: Value, tool: &ToolSpec) -> Value {
+    const WORDS: [&str; 4] = ["required", "type", "properties", "additionalProperties"];
+    let is_argument = |name: &str| matches!(&tool.input, ToolInput::Object(schema) if schema["properties"].get(name).is_some());
+    if let Some(arguments) = arguments.as_object_mut() {
+        arguments.retain(|name, _| !WORDS.contains(&name.as_str()) || is_argument(name));
+    }
+    arguments
 }
 
 fn offered<'t>(name: &str, tools: &'t [ToolSpec]) -> Option<&'t ToolSpec> {
@@ -279,6 +289,12 @@ mod tests {
             let reading = read(text).unwrap_or_else(|| panic!("{text}"));
             assert_eq!(reading.calls, [Call { name: "exec_command".into(), arguments: json!({"cmd": "ls"}) }], "{text}");
         }
+    }
+
+    #[test]
+    fn words_of_the_schema_are_no_arguments() {
+        let reading = read("{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\", \"required\": [\"cmd\"], \"env\": 1}}").unwrap();
+        assert_eq!(reading.calls[0].arguments, json!({"cmd": "ls", "env": 1}), "what may be misspelled stays, and is refused");
     }
 
     #[test]
