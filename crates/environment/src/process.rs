@@ -21,9 +21,6 @@ use crate::state::Connected;
 /// How long to wait for a process that is not quite there, at first.
 const NOT_YET: Duration = Duration::from_millis(5);
 
-/// How executors say that a process is on its way.
-const STARTING: &str = "is starting";
-
 /// What to start.
 #[derive(Debug, Clone)]
 pub struct ProcessStart {
@@ -182,7 +179,7 @@ impl Environment {
         loop {
             match self.shared().call_on::<Read>(connected, &question).await {
                 Ok(_) => return Ok(true),
-                Err(EnvironmentError::Fault(fault)) if fault.message.ends_with(STARTING) => tokio::time::sleep(NOT_YET).await,
+                Err(EnvironmentError::Fault(fault)) if fault.is_starting() => tokio::time::sleep(NOT_YET).await,
                 Err(EnvironmentError::Fault(_)) => return Ok(false),
                 Err(error) => return Err(error),
             }

@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use outpost_wire::exec::discovery::{CapabilityFile, DiscoveredRoot, PluginFiles, SkillFiles};
 use outpost_wire::{Fault, PathUri};
+use rustix::io::Errno;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -119,7 +120,9 @@ impl Finder<'_> {
         let opened = open_regular(path, LinkPolicy::Links).and_then(|(file, size)| (self.look.may_read)(&file).map(|()| (file, size)));
         let (file, size) = match opened {
             Ok(opened) => opened,
-            Err(fault) if fault.code == outpost_wire::fault::NOT_FOUND || fault.message.ends_with("(os error 20)") => return None,
+            Err(fault) if fault.code == outpost_wire::fault::NOT_FOUND || fault.os_error() == Some(Errno::NOTDIR.raw_os_error()) => {
+                return None;
+            }
             Err(fault) => {
                 self.warnings.push(format!("capability file {uri} cannot be read: {}", fault.message));
                 return None;

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use outpost_sandbox::LaunchError;
 use outpost_sandbox::policy::{PathAccess, PathRefusal};
+use outpost_wire::fault::UNENFORCEABLE;
 use outpost_wire::{Fault, PathError};
 use rustix::io::Errno;
 
@@ -94,9 +95,7 @@ pub fn foreign_cwd(cwd: &str, error: &PathError) -> Fault {
 pub fn launch(error: &LaunchError) -> Fault {
     match error {
         LaunchError::Spawn(_) | LaunchError::Limit { .. } => Fault::internal(error.to_string()),
-        LaunchError::Unenforceable(reason) => {
-            Fault::invalid_params(format!("sandbox intent cannot be enforced on this executor: {reason}"))
-        }
+        LaunchError::Unenforceable(reason) => Fault::invalid_params(format!("{UNENFORCEABLE}{reason}")),
         LaunchError::Ended => session_ended(),
     }
 }
@@ -126,7 +125,7 @@ pub fn policy(error: &PolicyError) -> Fault {
     match error {
         PolicyError::NeedsCwd => Fault::invalid_params(error.to_string()),
         PolicyError::Ceiling(_) => Fault::invalid_request(error.to_string()),
-        _ => Fault::invalid_params(format!("sandbox intent cannot be enforced on this executor: {error}")),
+        _ => Fault::invalid_params(format!("{UNENFORCEABLE}{error}")),
     }
 }
 

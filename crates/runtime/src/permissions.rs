@@ -8,9 +8,6 @@ use outpost_wire::exec::policy::{
 use outpost_wire::intent::Attachment;
 use serde::{Deserialize, Serialize};
 
-/// How executors begin the sentence that a policy cannot be held.
-pub(crate) const UNENFORCEABLE: &str = "sandbox intent cannot be enforced on this executor: ";
-
 /// As clients and `config.toml` spell it, and as threads remember it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]

@@ -25,6 +25,30 @@ pub const NOT_FOUND: i64 = -32004;
 /// Foreign executors refuse to resume a session that another connection still holds.
 pub const SESSION_ATTACHED: i64 = -32010;
 
+/// What an executor says before the reason for which it cannot hold a sandbox.
+pub const UNENFORCEABLE: &str = "sandbox intent cannot be enforced on this executor: ";
+/// What it says of a process that it has not started yet.
+const STARTING: &str = "is starting";
+
+/// What executors tell only in words, ours and foreign ones alike. No other file knows these words.
+impl Fault {
+    /// The number of the error with which the system of the machine refused.
+    pub fn os_error(&self) -> Option<i32> {
+        let (_, rest) = self.message.split_once("(os error ")?;
+        rest.split_once(')')?.0.parse().ok()
+    }
+
+    /// Why a sandbox cannot be held there, if that is what the fault says.
+    pub fn unenforceable(&self) -> Option<&str> {
+        self.message.strip_prefix(UNENFORCEABLE)
+    }
+
+    /// The process is being started; it can be asked for again.
+    pub fn is_starting(&self) -> bool {
+        self.message.ends_with(STARTING)
+    }
+}
+
 impl Fault {
     pub fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
@@ -40,5 +64,21 @@ impl Fault {
     }
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(NOT_FOUND, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_executors_say_only_in_words_is_understood() {
+        let says = |message: &str| Fault::internal(message);
+        assert_eq!(says("cannot open x: Permission denied (os error 13)").os_error(), Some(13));
+        assert_eq!(says("Permission denied (os error 13): /x: not below a root").os_error(), Some(13));
+        assert_eq!(says("nothing of the system").os_error(), None);
+        assert_eq!(says(&format!("{UNENFORCEABLE}no namespaces")).unenforceable(), Some("no namespaces"));
+        assert_eq!(says("no namespaces").unenforceable(), None);
+        assert!(says("process `a` is starting").is_starting() && !says("it is starting soon").is_starting());
     }
 }

@@ -20,6 +20,7 @@ use outpost_wire::exec::files::{DirectoryEntry, FileMetadata};
 use outpost_wire::exec::streams::OpenMode;
 use outpost_wire::exec::walk::{WalkOptions, WalkResponse};
 use outpost_wire::{Escaped, Fault, PathUri};
+use rustix::io::Errno;
 
 use super::redo::{self, Redo};
 use super::worker::{Done, WorkerCall, WorkerReply};
@@ -249,8 +250,8 @@ impl Inside {
 
     /// Says by which rule the system refused, if it did.
     fn explain(&self, mut fault: Fault, path: &Path) -> Fault {
-        let is_refusal = ["(os error 1)", "(os error 13)", "(os error 30)"].iter().any(|text| fault.message.ends_with(text));
-        if is_refusal {
+        let refusals = [Errno::PERM, Errno::ACCESS, Errno::ROFS].map(Errno::raw_os_error);
+        if fault.os_error().is_some_and(|error| refusals.contains(&error)) {
             let real = self.resolve(path, Last::Followed).unwrap_or_else(|| path.to_owned());
             fault.message = format!("{}: {}: {}", fault.message, real.display(), self.rules.access(&real).reason);
         }

@@ -12,7 +12,6 @@ use serde_json::Value;
 use super::declaration::{DeclarationOrigin, declarations};
 use super::watching::{WatchedDirectory, Watching};
 use super::{Declared, McpLimits, lock};
-use crate::permissions::UNENFORCEABLE;
 
 pub(super) const NAME: &str = ".mcp.json";
 /// A file that is larger is no list of servers.
@@ -74,7 +73,7 @@ pub(crate) async fn read(place: &Workplace<'_>, sandbox: Option<SandboxContext>,
     let bytes = match answer.map_err(|_| format!("{name} cannot be read: no answer within {} s", limits.declarations.as_secs()))? {
         Ok(read) => read.data_base64.0,
         Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => return Ok(Declared::new()),
-        Err(EnvironmentError::Fault(fault)) if fault.message.starts_with(UNENFORCEABLE) => {
+        Err(EnvironmentError::Fault(fault)) if fault.unenforceable().is_some() => {
             return Err(format!("{name} is not looked for, because the thread's sandbox cannot be held there"));
         }
         Err(error) => return Err(format!("{name} cannot be read: {error}")),

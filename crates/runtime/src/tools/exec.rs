@@ -29,7 +29,6 @@ use crate::approvals::Bound;
 use crate::denial::{self, Around};
 use crate::extra_permissions::ExtraPermissions;
 use crate::patch;
-use crate::permissions::UNENFORCEABLE;
 use crate::policy::{ApprovalPolicy, ApprovalRequest, Course};
 use crate::rules::{self, RulesVerdict};
 
@@ -425,7 +424,7 @@ fn variables() -> EnvPolicy {
 fn no_start(environment: &Environment, error: &EnvironmentError) -> String {
     let place = environment.id().map(|id| format!(" in environment `{id}`")).unwrap_or_default();
     match error {
-        EnvironmentError::Fault(fault) => match fault.message.strip_prefix(UNENFORCEABLE) {
+        EnvironmentError::Fault(fault) => match fault.unenforceable() {
             Some(reason) => format!("the sandbox cannot be held{place}: {reason}; `outpost doctor` on that machine says what to do"),
             None => error.to_string(),
         },
