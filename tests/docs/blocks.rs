@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use crate::pages::{all, project};
 
 /// Why a command of a page is not typed by the tests.
-pub const REASONS: [&str; 4] = ["builds or installs the program", "runs these tests", "needs a release", "needs the Codex program"];
+pub const REASONS: [&str; 5] =
+    ["builds or installs the program", "runs these tests", "needs a release", "makes a release", "needs the Codex program"];
 
 /// A piece of code in a page.
 pub struct Block {

@@ -196,7 +196,8 @@ fn every_flag_that_a_page_names_is_there() {
         let text = read(&page);
         let prose: Vec<&str> = text.split("```").step_by(2).collect();
         for code in prose.iter().flat_map(|prose| prose.split('`').skip(1).step_by(2)) {
-            let is_ours = !["cargo", "ssh ", "docker", "codex ", "systemctl", "podman", "git "].iter().any(|other| code.contains(other));
+            let is_ours =
+                !["cargo", "ssh ", "docker", "codex ", "systemctl", "podman", "git ", "mount "].iter().any(|other| code.contains(other));
             for flag in words(code).filter(|word| word.starts_with("--") && word.len() > 2 && is_ours) {
                 if !known.contains(flag) && !OTHERS.contains(&flag) {
                     wrong.insert(format!("{}: {flag} in `{code}`", page.display()));

@@ -2,8 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use outpost_testkit::Client;
 use outpost_testkit::bench::with;
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::as_root_and_user;
 use crate::card::{MOUNTS, can_mount};
-use crate::support::{Ground, Who, directory, entry, give, is_root, number};
+use crate::support::{Bound, Ground, Who, directory, entry, give, is_root, number};
 
 fn special(kind: &str, access: &str) -> Value {
     json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access})
@@ -65,22 +64,6 @@ async fn assert_secret(ground: &Ground, client: &mut Client, sandbox: &Value, fi
     let uri = PathUri::from_native(file).unwrap().to_string();
     let answer = client.call("fs/readFile", json!({"path": uri, "sandbox": sandbox})).await;
     assert!(answer.get("error").is_some(), "{}: {answer}", file.display());
-}
-
-/// A directory that is mounted a second time for as long as this lives.
-struct Bound(PathBuf);
-
-impl Bound {
-    fn new(from: &Path, to: PathBuf) -> Self {
-        assert!(Command::new("mount").arg("--bind").arg(from).arg(&to).status().unwrap().success());
-        Self(to)
-    }
-}
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
 }
 
 as_root_and_user! {

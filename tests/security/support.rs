@@ -247,6 +247,22 @@ impl Ground {
     }
 }
 
+/// A directory that is mounted a second time for as long as this lives.
+pub struct Bound(PathBuf);
+
+impl Bound {
+    pub fn new(from: &Path, to: PathBuf) -> Self {
+        assert!(Command::new("mount").arg("--bind").arg(from).arg(&to).status().unwrap().success());
+        Self(to)
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
 /// A number that no other call gets.
 pub fn number() -> String {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);

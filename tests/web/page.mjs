@@ -13,7 +13,7 @@ await play(async () => {
   await look("login");
   await page.getByLabel("Token of a client").fill("0".repeat(64));
   await page.getByRole("button", { name: "Log in" }).click();
-  await text("#wrong", "not good");
+  await text("#wrong", "Invalid token");
   await logIn();
   const cookies = await context.cookies();
   check(cookies.length === 1 && cookies[0].httpOnly && cookies[0].sameSite === "Strict", `the cookie: ${JSON.stringify(cookies)}`);
@@ -57,14 +57,14 @@ await play(async () => {
   await environment("recovering");
   await wish("start");
   await environment("ready");
-  await page.getByLabel("Say something").fill("$ echo here again");
+  await page.getByLabel("Message").fill("$ echo here again");
   await page.getByRole("button", { name: "Send" }).click();
   await page.getByRole("button", { name: "Allow once" }).click();
   await text("#items pre", "here again");
   await page.locator("#items .turn-end").nth(1).waitFor();
 
   // What is asked about is shown exactly; a long command is allowed only after all of it was seen.
-  await page.getByLabel("Say something").fill(`$ echo p\u0430ss \u202e\u200b ${"y".repeat(1700)} seen`);
+  await page.getByLabel("Message").fill(`$ echo p\u0430ss \u202e\u200b ${"y".repeat(1700)} seen`);
   await page.getByRole("button", { name: "Send" }).click();
   await text("#questions pre", "echo p<U+0430:\u0430>ss <U+202E><U+200B> ");
   await text("#questions .terms", "Sandbox");

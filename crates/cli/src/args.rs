@@ -15,12 +15,12 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 /// The longest that anything is waited for, in seconds.
 pub const YEAR: u64 = 366 * 24 * 3600;
 
-/// Runs one agent across many machines: durable threads here, sandboxed hands there.
+/// Runs a coding agent here and its commands on your other machines; conversations survive crashes, commands survive disconnects.
 #[derive(Parser)]
 #[command(name = "outpost", version, disable_help_subcommand = true, after_help = FIRST_STEPS)]
 pub struct Arguments {
     /// A setting of config.toml for this run, such as model="qwen3" or budgets.turn_tokens=5000; may be given several times,
-    /// before or after the verb. A value that is no TOML is a text
+    /// before or after the verb. Values that are not valid TOML are treated as strings
     #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", global = true)]
     pub settings: Vec<String>,
     #[command(flatten)]
@@ -146,7 +146,7 @@ pub enum Verb {
     /// Write JSON Schema of both protocols: what clients say to threads, and what is said to executors
     #[command(after_help = SCHEMA_HELP)]
     Schema(SchemaArguments),
-    /// Print what a shell needs to complete the words of this program
+    /// Generate shell completions
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {
         /// The shell

@@ -229,7 +229,7 @@ fn sets(setting: &str, key: &str) -> bool {
     own == key || is_below(own, key) || is_below(key, own)
 }
 
-/// Sets `a.b.c=value`. A value that is no TOML is a text.
+/// Sets `a.b.c=value`. Values that are not valid TOML are treated as strings.
 fn put(table: &mut Table, setting: &str) -> anyhow::Result<()> {
     let Some((path, text)) = setting.split_once('=') else { bail!("`{setting}`: a setting is written key=value") };
     let mut keys = keys(path.trim());

@@ -24,7 +24,7 @@ hand; comments and order are kept. `run -e NAME`, `shell -e NAME` and `cp NAME:P
 pub enum EnvCommand {
     /// Show what is written down; nothing is connected
     List(EnvListArguments),
-    /// Write an environment down
+    /// Add an environment
     #[command(after_help = ADD_HELP)]
     Add(Box<AddArguments>),
     /// Forget an environment; nothing is removed on the machine itself

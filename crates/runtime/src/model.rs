@@ -171,9 +171,9 @@ pub enum ModelError {
     Provider(#[from] ProviderError),
     #[error("{provider} cannot be reached: {reason}")]
     Unreachable { provider: String, reason: String },
-    #[error("{provider} refuses the request ({status}): {message}")]
+    #[error("{provider} refused the request: HTTP {status}: {message}")]
     Refused { provider: String, status: u16, message: String },
-    #[error("{provider} is busy ({status}): {message}")]
+    #[error("{provider} is overloaded: HTTP {status}: {message}")]
     Busy { provider: String, status: u16, message: String, retry_after_ms: Option<u64> },
     #[error("the conversation no longer fits the model's context window: {message}")]
     ContextExceeded { message: String },

@@ -45,24 +45,29 @@ impl MountTable {
         self.0.iter()
     }
 
-    /// Every other name of what is at a path, and where a part of it is shown: resolved paths.
+    /// Every other name of what is at a path, and where a part of it is shown: resolved paths. What another mount covers at the path counts as well:
+    /// under the other name it is not covered.
     pub fn other_names(&self, spelled: &Path) -> Vec<OtherName> {
-        let Some(holder) = self.holder(spelled) else { return Vec::new() };
-        let Ok(inside) = spelled.strip_prefix(&holder.point) else { return Vec::new() };
-        let place = joined(&holder.root, inside);
-        let name = |mount: &MountEntry| {
-            let path = match place.strip_prefix(&mount.root) {
-                Ok(rest) => joined(&mount.point, rest),
-                // Only something below it is shown there.
-                Err(_) if mount.root.starts_with(&place) => mount.point.clone(),
-                Err(_) => return None,
-            };
-            // What another mount covers is not found under that name, and what lies below the path itself has no other one.
-            let is_seen = self.holder(&path).is_some_and(|top| std::ptr::eq(top, mount)) && !path.starts_with(spelled);
-            is_seen.then(|| OtherName { path, point: mount.point.clone() })
-        };
-        let others = self.0.iter().filter(|mount| mount.device == holder.device && !std::ptr::eq(*mount, holder));
-        others.filter_map(name).collect()
+        let mut names = Vec::new();
+        for holder in self.0.iter().filter(|mount| spelled.starts_with(&mount.point)) {
+            let Ok(inside) = spelled.strip_prefix(&holder.point) else { continue };
+            let place = joined(&holder.root, inside);
+            for mount in self.0.iter().filter(|mount| mount.device == holder.device && !std::ptr::eq(*mount, holder)) {
+                let path = match place.strip_prefix(&mount.root) {
+                    Ok(rest) => joined(&mount.point, rest),
+                    // Only something below it is shown there.
+                    Err(_) if mount.root.starts_with(&place) => mount.point.clone(),
+                    Err(_) => continue,
+                };
+                // What another mount covers is not found under that name, and what lies below the path itself has no other one.
+                let is_seen = self.holder(&path).is_some_and(|top| std::ptr::eq(top, mount)) && !path.starts_with(spelled);
+                let name = OtherName { path, point: mount.point.clone() };
+                if is_seen && !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        names
     }
 
     /// The mount that a path lies in: of several at one place the last one covers the others.
@@ -144,5 +149,12 @@ mod tests {
         let table = MountTable::parse(b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 8:1 /vault /vault/self rw - ext4 /dev/sda1 rw\n");
         assert_eq!(names(&table, "/vault"), [""; 0]);
         assert!(MountTable::parse(b"nonsense\n").other_names(Path::new("/")).is_empty());
+        // What is covered at its own path is seen under the other name.
+        let table = MountTable::parse(
+            b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            40 22 8:1 /harmless /vault/key rw - ext4 /dev/sda1 rw\n\
+            41 22 8:1 /vault /bound rw - ext4 /dev/sda1 rw\n",
+        );
+        assert_eq!(names(&table, "/vault/key"), ["/bound/key", "/harmless"]);
     }
 }

@@ -77,7 +77,7 @@ pub fn separate(confinement: &Confinement, mut shared: Shares) -> Result<Shares,
     set_dumpable_behavior(DumpableBehavior::Dumpable).during("dumpable")?;
     let made = sys::unshare(flags | libc::CLONE_NEWUSER).map_err(|error| match error.raw_os_error() {
         // The kernel's word for it makes people look at their disks.
-        Some(libc::ENOSPC) => io::Error::other("the number of namespaces is limited to none"),
+        Some(libc::ENOSPC) => io::Error::other("network namespaces are disabled (user.max_net_namespaces=0)"),
         _ => error,
     });
     made.during("namespaces of its own cannot be made (user namespaces are off here)")?;
