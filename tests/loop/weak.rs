@@ -137,6 +137,16 @@ async fn calls_written_as_text_run() {
     }
 }
 
+/// A tool that there is not, called in text: the model is told which there are, instead of the turn ending with nothing done.
+#[tokio::test]
+async fn a_call_in_text_of_no_tool_is_answered() {
+    let text = "```json\n{\"name\": \"change_env\", \"arguments\": {\"cwd\": \"/\"}}\n```";
+    let harness = harness("chat", vec![Reply::message(text), Reply::Items(vec![touch("a", "made")]), Reply::message("Made.")]).await;
+    assert_eq!(ended(&harness).await.status, TurnStatus::Completed);
+    assert!(harness.work(0).join("made").exists());
+    assert!(harness.model.requests()[1].body.to_string().contains("there is no tool `change_env`; there are: exec_command"));
+}
+
 /// What a server at home really holds is read from it: a smaller window is told once, and the conversation is summed up in time.
 #[tokio::test]
 async fn a_window_that_is_smaller_than_assumed_is_told_and_kept() {

@@ -73,7 +73,10 @@ impl Reading {
         }
         reading.rest.push_str(rest);
         reading.rest = reading.rest.trim().to_owned();
-        (!reading.calls.is_empty()).then_some(reading)
+        if reading.calls.is_empty() {
+            return unknown(text).map(|call| Self { rest: String::new(), calls: vec![call] });
+        }
+        Some(reading)
     }
 }
 
@@ -128,6 +131,20 @@ fn calls_in_json(text: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
         }
     }
     (!calls.is_empty()).then_some(calls)
+}
+
+/// An answer that is nothing but a call of a tool that there is not. As a call it is answered with the tools that there are; as text it
+/// would end the turn with nothing done.
+fn unknown(text: &str) -> Option<Call> {
+    let text = text.trim();
+    let inner = text.strip_prefix("<tool_call>").map(|rest| rest.trim_end().trim_end_matches("</tool_call>"));
+    let inner = inner.or_else(|| text.strip_prefix("```json").and_then(|rest| rest.trim_end().strip_suffix("```"))).unwrap_or(text);
+    let read = |text: &str| serde_json::from_str::<Map<String, Value>>(text.trim()).ok();
+    let object = read(inner).or_else(|| read(&with_escapes(inner)))?;
+    let name = object.get("name")?.as_str()?;
+    let arguments = object.get("arguments").or_else(|| object.get("parameters")).filter(|arguments| arguments.is_object())?;
+    let is_name = name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    (object.len() == 2 && is_name).then(|| Call { name: name.to_owned(), arguments: arguments.clone() })
 }
 
 /// A call as an object: its name, and its arguments as an object or as text that holds one.
@@ -292,6 +309,17 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_is_only_a_call_of_no_tool_is_one_all_the_same() {
+        for text in [
+            "```json\n{\"name\": \"fly\", \"arguments\": {\"to\": \"x\"}}\n```",
+            "<tool_call>{\"name\": \"fly\", \"arguments\": {\"to\": \"x\"}}</tool_call>",
+        ] {
+            let reading = read(text).unwrap();
+            assert_eq!(reading.calls, [Call { name: "fly".into(), arguments: json!({"to": "x"}) }], "{text}");
+        }
+    }
+
+    #[test]
     fn words_of_the_schema_are_no_arguments() {
         let reading = read("{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\", \"required\": [\"cmd\"], \"env\": 1}}").unwrap();
         assert_eq!(reading.calls[0].arguments, json!({"cmd": "ls", "env": 1}), "what may be misspelled stays, and is refused");
@@ -312,7 +340,9 @@ mod tests {
     fn text_that_only_looks_like_a_call_stays_text() {
         for text in [
             "Use {\"name\": \"exec_command\"}.",
-            "```json\n{\"name\": \"fly\", \"arguments\": {}}\n```",
+            "Like this:\n```json\n{\"name\": \"fly\", \"arguments\": {}}\n```",
+            "{\"name\": \"fly\", \"arguments\": {}, \"version\": 2}",
+            "{\"name\": \"Ada Lovelace\", \"arguments\": {}}",
             "```json\n{\"name\": \"exec_command\"}\n```",
             "```sh\nls\n```",
             "```json\n{\"version\": 1}\n```",
