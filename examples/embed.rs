@@ -19,7 +19,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Runs one turn in a directory, with an executor that has its state in `home`. Returns the output of its command and
 /// the answer.
-pub async fn one_turn(outpost: &str, home: &Path, directory: &Path) -> Result<(String, String), Failure> {
+pub(crate) async fn one_turn(outpost: &str, home: &Path, directory: &Path) -> Result<(String, String), Failure> {
     // Environments: where commands run and files live. Nothing is connected before it is used.
     let registry = Registry::new(RegistryOptions::default());
     let id = EnvironmentId::parse("hands")?;

@@ -25,28 +25,28 @@ use tempfile::TempDir;
 
 use crate::harness::{OUTPOST, memory, parts, turn};
 
-pub fn id(text: &str) -> EnvironmentId {
+pub(crate) fn id(text: &str) -> EnvironmentId {
     text.parse().unwrap()
 }
 
-pub fn uri(path: impl AsRef<Path>) -> PathUri {
+pub(crate) fn uri(path: impl AsRef<Path>) -> PathUri {
     PathUri::from_native(path.as_ref()).unwrap()
 }
 
 /// Writes a file, and the folders that it is in.
-pub fn put(path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
+pub(crate) fn put(path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
     std::fs::create_dir_all(path.as_ref().parent().unwrap()).unwrap();
     std::fs::write(path, text).unwrap();
 }
 
 /// A skill with this name in a folder of the same name.
-pub fn put_skill(root: impl AsRef<Path>, name: &str) {
+pub(crate) fn put_skill(root: impl AsRef<Path>, name: &str) {
     put(root.as_ref().join(name).join("SKILL.md"), format!("---\nname: {name}\ndescription: how to {name}\n---\nThe body of {name}.\n"));
 }
 
 /// A real executor with a home and files that outlive it, reached by websocket.
 #[derive(Clone)]
-pub struct Machine(Arc<Inside>);
+pub(crate) struct Machine(Arc<Inside>);
 
 struct Inside {
     process: Mutex<Option<ExecutorProcess>>,
@@ -58,19 +58,19 @@ struct Inside {
 
 impl Machine {
     /// Switched on.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let machine = Self::off();
         machine.on();
         machine
     }
 
-    pub fn off() -> Self {
+    pub(crate) fn off() -> Self {
         let home = Mutex::new(Some(tempfile::tempdir().unwrap()));
         Self(Arc::new(Inside { process: Mutex::default(), home, files: tempfile::tempdir().unwrap(), user: None }))
     }
 
     /// Run by a user who may not read everything, whoever runs the tests.
-    pub fn of_an_ordinary_user() -> Self {
+    pub(crate) fn of_an_ordinary_user() -> Self {
         if !rustix::process::geteuid().is_root() {
             return Self::new();
         }
@@ -91,7 +91,7 @@ impl Machine {
     }
 
     /// With a user's home of its own, so that nothing of this machine's user is found.
-    pub fn on(&self) -> &Self {
+    pub(crate) fn on(&self) -> &Self {
         let home = self.0.home.lock().unwrap().take().unwrap();
         let user = self.path("user").display().to_string();
         let process = match &self.0.user {
@@ -107,21 +107,21 @@ impl Machine {
     }
 
     /// A path in the executor's own home.
-    pub fn home(&self, name: &str) -> PathBuf {
+    pub(crate) fn home(&self, name: &str) -> PathBuf {
         self.0.process.lock().unwrap().as_ref().unwrap().home().join(name)
     }
 
     /// kill -9.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         let mut process = self.0.process.lock().unwrap().take().unwrap();
         *self.0.home.lock().unwrap() = Some(process.kill_and_keep_home());
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.files.path().join(name)
     }
 
-    pub fn connector(&self) -> Connector {
+    pub(crate) fn connector(&self) -> Connector {
         let machine = self.clone();
         Connector::new("machine", move || {
             let url = machine.0.process.lock().unwrap().as_ref().map(|process| process.url().to_owned());
@@ -134,7 +134,7 @@ impl Machine {
 }
 
 /// A runtime with machines, by name.
-pub struct Stage {
+pub(crate) struct Stage {
     pub runtime: Runtime,
     pub model: ScriptedModel,
     machines: Vec<(&'static str, Machine)>,
@@ -159,7 +159,7 @@ fn registry(machines: &[(&'static str, Machine)]) -> Registry {
     registry
 }
 
-pub fn config() -> RuntimeConfig {
+pub(crate) fn config() -> RuntimeConfig {
     RuntimeConfig {
         model: "scripted".into(),
         model_provider: "scripted".into(),
@@ -172,15 +172,15 @@ pub fn config() -> RuntimeConfig {
 }
 
 impl Stage {
-    pub async fn new(machines: &[(&'static str, &Machine)]) -> Self {
+    pub(crate) async fn new(machines: &[(&'static str, &Machine)]) -> Self {
         Self::with_mode(machines, SandboxMode::DangerFullAccess).await
     }
 
-    pub async fn with_mode(machines: &[(&'static str, &Machine)], sandbox: SandboxMode) -> Self {
+    pub(crate) async fn with_mode(machines: &[(&'static str, &Machine)], sandbox: SandboxMode) -> Self {
         Self::with_config(machines, RuntimeConfig { sandbox, ..config() }).await
     }
 
-    pub async fn with_config(machines: &[(&'static str, &Machine)], config: RuntimeConfig) -> Self {
+    pub(crate) async fn with_config(machines: &[(&'static str, &Machine)], config: RuntimeConfig) -> Self {
         let machines: Vec<_> = machines.iter().map(|(name, machine)| (*name, (*machine).clone())).collect();
         let (model, store) = (ScriptedModel::with(vec![]).await, memory());
         let runtime = Runtime::new(parts(config.clone(), store.clone(), registry(&machines), &model, CommandRules::default()));
@@ -188,23 +188,23 @@ impl Stage {
     }
 
     /// Another program on the same store, with the same machines.
-    pub fn restarted(&self) -> Runtime {
+    pub(crate) fn restarted(&self) -> Runtime {
         Runtime::new(parts(self.config.clone(), self.store.clone(), registry(&self.machines), &self.model, CommandRules::default()))
     }
 
     /// A new handle to the same machine, ready.
-    pub async fn replace(&self, name: &'static str, machine: &Machine) {
+    pub(crate) async fn replace(&self, name: &'static str, machine: &Machine) {
         self.runtime.registry().attach(id(name), machine.connector(), ConnectPolicy::Lazy).unwrap();
         self.runtime.registry().info(&id(name)).await.unwrap();
     }
 
     /// Waits until an environment is ready.
-    pub async fn ready(&self, name: &str) {
+    pub(crate) async fn ready(&self, name: &str) {
         self.until(name, |standing| matches!(standing, EnvironmentState::Ready)).await;
     }
 
     /// Waits until it is known that an environment is not ready any more.
-    pub async fn lost(&self, name: &str) {
+    pub(crate) async fn lost(&self, name: &str) {
         self.until(name, |standing| !matches!(standing, EnvironmentState::Ready)).await;
     }
 
@@ -221,11 +221,11 @@ impl Stage {
     }
 
     /// A thread that works in these environments with these roots.
-    pub async fn thread(&self, places: &[&str], roots: Vec<CapabilityRoot>) -> LiveThread {
+    pub(crate) async fn thread(&self, places: &[&str], roots: Vec<CapabilityRoot>) -> LiveThread {
         self.runtime.start(self.start(places, roots)).await.unwrap()
     }
 
-    pub fn start(&self, places: &[&str], roots: Vec<CapabilityRoot>) -> StartThread {
+    pub(crate) fn start(&self, places: &[&str], roots: Vec<CapabilityRoot>) -> StartThread {
         let mut start = StartThread::new();
         let attach = |name: &&str| {
             let machine = &self.machines.iter().find(|(known, _)| known == name).unwrap().1;
@@ -237,13 +237,13 @@ impl Stage {
     }
 
     /// Takes a turn and returns what the model was asked in its last step, as one text.
-    pub async fn turn(&self, thread: &LiveThread, text: &str) -> String {
+    pub(crate) async fn turn(&self, thread: &LiveThread, text: &str) -> String {
         turn(thread, text).await;
         self.model.requests().last().unwrap().body["input"].to_string()
     }
 
     /// Takes a turn and returns what the model was told anew about skills in it, if anything.
-    pub async fn told(&self, thread: &LiveThread, text: &str) -> Option<String> {
+    pub(crate) async fn told(&self, thread: &LiveThread, text: &str) -> Option<String> {
         let before = self.model.requests().last().map_or(0, |request| about_skills(&request.body).len());
         turn(thread, text).await;
         let now = about_skills(&self.model.requests().last().unwrap().body);
@@ -254,7 +254,7 @@ impl Stage {
 }
 
 /// The messages about skills that a request holds, in order.
-pub fn about_skills(request: &Value) -> Vec<String> {
+pub(crate) fn about_skills(request: &Value) -> Vec<String> {
     let texts = request["input"].as_array().unwrap().iter().filter_map(|item| item["content"][0]["text"].as_str());
     texts.filter(|text| text.starts_with("<skills>")).map(str::to_owned).collect()
 }

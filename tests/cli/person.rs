@@ -6,17 +6,17 @@ use tempfile::TempDir;
 
 use crate::OUTPOST;
 
-pub struct Newcomer {
+pub(crate) struct Newcomer {
     pub home: TempDir,
     pub work: TempDir,
 }
 
 impl Newcomer {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { home: TempDir::new().unwrap(), work: TempDir::new().unwrap() }
     }
 
-    pub fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(OUTPOST);
         command.args(arguments).current_dir(self.work.path()).stdin(Stdio::null());
         command.env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path());
@@ -36,12 +36,12 @@ impl Newcomer {
     }
 
     /// What it says on standard error, and how it ends.
-    pub fn told(&self, arguments: &[&str]) -> (String, Option<i32>) {
+    pub(crate) fn told(&self, arguments: &[&str]) -> (String, Option<i32>) {
         let Output { status, stderr, .. } = self.command(arguments).output().unwrap();
         (String::from_utf8(stderr).unwrap(), status.code())
     }
 
-    pub fn write(&self, file: &str, text: &str) {
+    pub(crate) fn write(&self, file: &str, text: &str) {
         std::fs::write(self.home.path().join(file), text).unwrap();
     }
 }

@@ -63,10 +63,10 @@ for last; do :; done
 mkdir -p "$STATE/box"; exec env -i HOME="$STATE/box" STATE="$STATE" INSIDE="$INSIDE" PATH="$TOOLS:$INSIDE" sh -c "$last"
 "#;
 
-pub struct World(tempfile::TempDir);
+pub(crate) struct World(tempfile::TempDir);
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let world = Self(tempfile::tempdir().unwrap());
         for name in ["tools", "inside", "state", "home", "runtime"] {
             fs::create_dir(world.path(name)).unwrap();
@@ -81,36 +81,36 @@ impl World {
     }
 
     /// A program that is found before any other of its name.
-    pub fn tool(&self, name: &str, script: &str) {
+    pub(crate) fn tool(&self, name: &str, script: &str) {
         let path = self.path("tools").join(name);
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
     /// Every place has the program already, so that nothing has to be copied.
-    pub fn with_program(self) -> Self {
+    pub(crate) fn with_program(self) -> Self {
         std::os::unix::fs::symlink(OUTPOST, self.path("inside").join("outpost")).unwrap();
         self
     }
 
-    pub fn container(&self, name: &str, status: &str) {
+    pub(crate) fn container(&self, name: &str, status: &str) {
         fs::write(self.path("state").join(format!("{name}.status")), format!("{status}\n")).unwrap();
     }
 
-    pub fn status(&self, name: &str) -> String {
+    pub(crate) fn status(&self, name: &str) -> String {
         fs::read_to_string(self.path("state").join(format!("{name}.status"))).unwrap_or_default().trim().to_owned()
     }
 
-    pub fn output(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn output(&self, arguments: &[&str]) -> Output {
         self.command(OUTPOST).args(arguments).output().unwrap()
     }
 
     /// A program that finds the stand-ins, and a home.
-    pub fn command(&self, program: &str) -> Command {
+    pub(crate) fn command(&self, program: &str) -> Command {
         let path = std::env::var("PATH").unwrap();
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).env_remove("OUTPOST_EXEC_SERVER_URL").env_remove("SLURM_JOB_ID");
@@ -121,19 +121,19 @@ impl World {
         command
     }
 
-    pub fn done(&self, arguments: &[&str]) -> String {
+    pub(crate) fn done(&self, arguments: &[&str]) -> String {
         let output = self.output(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", text(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    pub fn refused(&self, arguments: &[&str], code: i32, why: &str) {
+    pub(crate) fn refused(&self, arguments: &[&str], code: i32, why: &str) {
         let output = self.output(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output));
         assert!(text(&output).contains(why), "{arguments:?}: {}", text(&output));
     }
 
-    pub fn log(&self, tool: &str) -> String {
+    pub(crate) fn log(&self, tool: &str) -> String {
         fs::read_to_string(self.path("state").join(format!("{tool}.log"))).unwrap_or_default()
     }
 }
@@ -153,6 +153,6 @@ impl Drop for World {
     }
 }
 
-pub fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }

@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 use crate::pages::{all, project};
 
 /// Why a command of a page is not typed by the tests.
-pub const REASONS: [&str; 5] =
+pub(crate) const REASONS: [&str; 5] =
     ["builds or installs the program", "runs these tests", "needs a release", "makes a release", "needs the Codex program"];
 
 /// A piece of code in a page.
-pub struct Block {
+pub(crate) struct Block {
     pub page: String,
     /// Of its first line, from 1.
     pub line: usize,
@@ -22,14 +22,14 @@ pub struct Block {
 
 /// `<!-- not typed: REASON -->` above a block, or ``<!-- not typed: `BEGINNING`: REASON -->`` for those of its commands that begin so.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mark {
+pub(crate) struct Mark {
     pub beginning: String,
     pub reason: String,
 }
 
 /// A command of a block: one line, or several that belong together.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Typed {
+pub(crate) struct Typed {
     pub line: usize,
     pub text: String,
 }
@@ -49,7 +49,7 @@ impl Mark {
 
 impl Block {
     /// Its commands. A shell says which lines belong together.
-    pub fn commands(&self) -> Vec<Typed> {
+    pub(crate) fn commands(&self) -> Vec<Typed> {
         let mut commands = Vec::new();
         let mut open: Option<Typed> = None;
         for (number, line) in (self.line..).zip(self.text.lines()) {
@@ -67,12 +67,12 @@ impl Block {
     }
 
     /// The mark that says why a command is not typed.
-    pub fn mark(&self, command: &Typed) -> Option<&Mark> {
+    pub(crate) fn mark(&self, command: &Typed) -> Option<&Mark> {
         self.marks.iter().find(|mark| mark.is_about(command))
     }
 
     /// What is wrong with its marks.
-    pub fn faults(&self) -> Vec<String> {
+    pub(crate) fn faults(&self) -> Vec<String> {
         let commands = self.commands();
         let fault = |mark: &Mark| {
             let place = format!("{}:{}", self.page, self.line);
@@ -95,16 +95,16 @@ fn is_whole(text: &str) -> bool {
 }
 
 /// The pages for people who use the program.
-pub fn pages() -> Vec<PathBuf> {
+pub(crate) fn pages() -> Vec<PathBuf> {
     let is_for_users = |page: &PathBuf| !page.starts_with("docs/decisions") && page != Path::new("CHANGELOG.md");
     all().into_iter().filter(is_for_users).collect()
 }
 
-pub fn read(page: &Path) -> String {
+pub(crate) fn read(page: &Path) -> String {
     std::fs::read_to_string(project().join(page)).unwrap()
 }
 
-pub fn blocks() -> Vec<Block> {
+pub(crate) fn blocks() -> Vec<Block> {
     pages().iter().flat_map(|page| blocks_of(&page.display().to_string(), &read(page))).collect()
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 /// A page of the project.
-pub struct Page {
+pub(crate) struct Page {
     /// Relative to the project.
     pub path: PathBuf,
     pub headings: Vec<String>,
@@ -12,12 +12,12 @@ pub struct Page {
     pub links: Vec<(PathBuf, Option<String>)>,
 }
 
-pub fn project() -> PathBuf {
+pub(crate) fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// Every page: those at the top, and everything below `docs`.
-pub fn all() -> Vec<PathBuf> {
+pub(crate) fn all() -> Vec<PathBuf> {
     let mut pages = Vec::new();
     let mut folders = vec![project().join("docs")];
     for file in std::fs::read_dir(project()).unwrap() {
@@ -35,7 +35,7 @@ pub fn all() -> Vec<PathBuf> {
 }
 
 impl Page {
-    pub fn read(path: &Path) -> Self {
+    pub(crate) fn read(path: &Path) -> Self {
         let text = std::fs::read_to_string(project().join(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let mut page = Self { path: path.to_owned(), headings: Vec::new(), links: Vec::new() };
         let mut in_code = false;
@@ -53,7 +53,7 @@ impl Page {
         page
     }
 
-    pub fn anchors(&self) -> BTreeSet<String> {
+    pub(crate) fn anchors(&self) -> BTreeSet<String> {
         self.headings.iter().map(|heading| anchor(heading)).collect()
     }
 
@@ -89,7 +89,7 @@ fn tidy(path: &Path) -> PathBuf {
 }
 
 /// The name by which a heading is linked to.
-pub fn anchor(heading: &str) -> String {
+pub(crate) fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_')).collect::<String>();
     kept.replace(' ', "-")
 }

@@ -41,7 +41,7 @@ shift 2; exec "$TOOLS/outpost" "$@"
 /// What the examples run on a terminal.
 const TOP: &str = r#"echo "top - 1 user"; read -r key; [ "$key" = q ]"#;
 
-pub struct Stage {
+pub(crate) struct Stage {
     /// First, because what runs in the world ends before it.
     servers: Vec<Server>,
     world: World,
@@ -62,13 +62,13 @@ struct Server {
 }
 
 /// How a command ended, and what it said.
-pub struct Ended {
+pub(crate) struct Ended {
     pub status: ExitStatus,
     pub text: String,
 }
 
 impl Stage {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let model = runtime.block_on(ScriptedModel::with(vec![]));
         let world = World::new().with_program();
@@ -118,23 +118,23 @@ impl Stage {
     }
 
     /// A reader who has a key for a model.
-    pub fn with_model(mut self) -> Self {
+    pub(crate) fn with_model(mut self) -> Self {
         self.keep("export OPENAI_API_KEY=a-key");
         self
     }
 
     /// How often the model was asked.
-    pub fn requests(&self) -> usize {
+    pub(crate) fn requests(&self) -> usize {
         self.model.as_ref().map_or(0, |model| model.requests().len())
     }
 
-    pub fn keep(&mut self, command: &str) {
+    pub(crate) fn keep(&mut self, command: &str) {
         self.kept.push_str(command);
         self.kept.push('\n');
     }
 
     /// An executor behind a websocket, with the token in `~/build.token`.
-    pub fn with_build(mut self) -> Self {
+    pub(crate) fn with_build(mut self) -> Self {
         let home = self.world.path("build");
         let listen = "outpost executor --listen ws://127.0.0.1:0 --ws-auth capability-token --ws-token-file ~/build.token";
         let said = self.start(&format!("OUTPOST_HOME={} {listen}", home.display())).unwrap();
@@ -143,7 +143,7 @@ impl Stage {
     }
 
     /// Text of a page as it is typed here: an example's address, path or id stands for the one on this stage.
-    pub fn spelled(&self, text: &str) -> String {
+    pub(crate) fn spelled(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for directory in [":/tmp/", "/srv/", "/var/log/", "/etc/outpost/"] {
             let (colon, path) = directory.strip_prefix(':').map_or(("", directory), |path| (":", path));
@@ -199,7 +199,7 @@ impl Stage {
     }
 
     /// Runs a command to its end. Its output goes to files: what it leaves running would keep a pipe open.
-    pub fn run(&self, text: &str) -> Ended {
+    pub(crate) fn run(&self, text: &str) -> Ended {
         let said = self.file();
         let mut child = self.spawn(text, &said, &said);
         let end = Instant::now() + PATIENCE;
@@ -228,7 +228,7 @@ impl Stage {
     }
 
     /// Starts a program that goes on, and waits for the first line of its output.
-    pub fn start(&mut self, text: &str) -> Result<String, String> {
+    pub(crate) fn start(&mut self, text: &str) -> Result<String, String> {
         let (out, err) = (self.file(), self.file());
         let mut child = self.spawn(text, &out, &err);
         let end = Instant::now() + PATIENCE;
@@ -252,13 +252,13 @@ impl Stage {
     }
 
     /// The programs that should go on and do not.
-    pub fn gone(&mut self) -> Vec<String> {
+    pub(crate) fn gone(&mut self) -> Vec<String> {
         let gone = |server: &mut Server| server.child.try_wait().unwrap().map(|status| format!("`{}` ended: {status}", server.typed));
         self.servers.iter_mut().filter_map(gone).collect()
     }
 
     /// Runs a command on a terminal, with a reader who types keys when they see that it has begun, and looks for what is to come of them.
-    pub fn on_terminal(&self, text: &str, seen: Seen, keys: &str, wanted: &str) -> Ended {
+    pub(crate) fn on_terminal(&self, text: &str, seen: Seen, keys: &str, wanted: &str) -> Ended {
         let mut terminal = TestTerminal::start(&self.command(text));
         match seen {
             Seen::Text(text) => terminal.wait_for(text),
@@ -279,7 +279,7 @@ impl Stage {
 
 /// By what a reader sees that a program on a terminal has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
+pub(crate) enum Seen {
     Text(&'static str),
     /// Keys are passed on as they are. A shell's prompt is everyone's own.
     Raw,

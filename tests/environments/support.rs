@@ -17,11 +17,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-pub const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
+pub(crate) const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Quick to try again, so that tests are.
-pub fn options() -> EnvironmentOptions {
+pub(crate) fn options() -> EnvironmentOptions {
     EnvironmentOptions {
         recovery: Waits { first: Duration::from_millis(10), longest: Duration::from_millis(50) },
         retry: Waits { first: Duration::from_millis(20), longest: Duration::from_millis(50) },
@@ -29,25 +29,25 @@ pub fn options() -> EnvironmentOptions {
     }
 }
 
-pub fn registry() -> Registry {
+pub(crate) fn registry() -> Registry {
     Registry::new(RegistryOptions { environment: options(), ..RegistryOptions::default() })
 }
 
-pub fn id(text: &str) -> EnvironmentId {
+pub(crate) fn id(text: &str) -> EnvironmentId {
     text.parse().unwrap()
 }
 
-pub fn uri(path: impl AsRef<Path>) -> PathUri {
+pub(crate) fn uri(path: impl AsRef<Path>) -> PathUri {
     PathUri::from_native(path.as_ref()).unwrap()
 }
 
-pub fn selection(ids: &[&str]) -> Selection {
+pub(crate) fn selection(ids: &[&str]) -> Selection {
     Selection::new(ids.iter().map(|name| Attachment::new(id(name), uri("/tmp"))).collect()).unwrap()
 }
 
 /// An executor that outlives its connections, over any kind of link.
 #[derive(Clone)]
-pub struct Site(Arc<Inner>);
+pub(crate) struct Site(Arc<Inner>);
 
 struct Inner {
     reach: Reach,
@@ -70,7 +70,7 @@ impl Drop for Inner {
 }
 
 /// Ends whatever runs with that home; it ends its sessions in turn.
-pub fn end_keeper(home: &Path) {
+pub(crate) fn end_keeper(home: &Path) {
     let variable = format!("OUTPOST_HOME={}", home.display());
     for process in std::fs::read_dir("/proc").unwrap().flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else { continue };
@@ -82,7 +82,7 @@ pub fn end_keeper(home: &Path) {
 }
 
 impl Site {
-    pub fn new(kind: LinkKind) -> Self {
+    pub(crate) fn new(kind: LinkKind) -> Self {
         let reach = match kind {
             LinkKind::Stdio => {
                 let home = tempfile::tempdir().unwrap();
@@ -93,12 +93,12 @@ impl Site {
         Self(Arc::new(Inner { reach, work: tempfile::tempdir().unwrap(), connections: AtomicUsize::new(0) }))
     }
 
-    pub fn connector(&self) -> Connector {
+    pub(crate) fn connector(&self) -> Connector {
         self.cut(Vec::new())
     }
 
     /// Every connection is cut after as many frames as the plan says; later ones are left alone.
-    pub fn cut(&self, plan: Vec<usize>) -> Connector {
+    pub(crate) fn cut(&self, plan: Vec<usize>) -> Connector {
         let (site, first) = (self.clone(), self.connections());
         Connector::new("site", move || {
             let index = site.0.connections.fetch_add(1, Ordering::SeqCst) - first;
@@ -116,36 +116,36 @@ impl Site {
         })
     }
 
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.0.connections.load(Ordering::SeqCst)
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.work.path().join(name)
     }
 
-    pub fn environment(&self) -> Environment {
+    pub(crate) fn environment(&self) -> Environment {
         Environment::new(self.connector(), options())
     }
 
     /// A place in a registry that is connected as soon as it is there.
-    pub fn add_to(&self, registry: &Registry, name: &str) {
+    pub(crate) fn add_to(&self, registry: &Registry, name: &str) {
         registry.attach(id(name), self.connector(), ConnectPolicy::Eager).unwrap();
     }
 
-    pub fn shell(&self, name: &str, script: &str) -> ProcessStart {
+    pub(crate) fn shell(&self, name: &str, script: &str) -> ProcessStart {
         shell(name, script, self.0.work.path())
     }
 }
 
 /// `outpost executor --listen stdio` in a home of its own.
-pub fn stdio(home: &Path, more: &[&str]) -> CommandLine {
+pub(crate) fn stdio(home: &Path, more: &[&str]) -> CommandLine {
     let args = ["executor", "--listen", "stdio"].iter().chain(more).map(|&argument| argument.to_owned()).collect();
     let env = BTreeMap::from([("OUTPOST_HOME".to_owned(), home.display().to_string())]);
     CommandLine { program: OUTPOST.into(), args, env, ..CommandLine::default() }
 }
 
-pub fn shell(name: &str, script: &str, cwd: &Path) -> ProcessStart {
+pub(crate) fn shell(name: &str, script: &str, cwd: &Path) -> ProcessStart {
     ProcessStart {
         id: name.to_owned(),
         argv: ["/bin/sh", "-c", script].map(str::to_owned).into(),
@@ -158,12 +158,12 @@ pub fn shell(name: &str, script: &str, cwd: &Path) -> ProcessStart {
     }
 }
 
-pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what}: still not so after {PATIENCE:?}"))
 }
 
 /// Everything that a process writes, and how it ends.
-pub async fn finish(process: &RemoteProcess) -> (String, Option<i32>) {
+pub(crate) async fn finish(process: &RemoteProcess) -> (String, Option<i32>) {
     let (mut text, mut exit) = (Vec::new(), None);
     loop {
         match soon("the process goes on", process.next()).await {
@@ -176,7 +176,7 @@ pub async fn finish(process: &RemoteProcess) -> (String, Option<i32>) {
 }
 
 /// Reads until that line has come.
-pub async fn read_line(process: &RemoteProcess, text: &mut String) -> String {
+pub(crate) async fn read_line(process: &RemoteProcess, text: &mut String) -> String {
     loop {
         if let Some((line, rest)) = text.split_once('\n') {
             let (line, rest) = (line.to_owned(), rest.to_owned());
@@ -190,13 +190,13 @@ pub async fn read_line(process: &RemoteProcess, text: &mut String) -> String {
     }
 }
 
-pub async fn ready(registry: &Registry, name: &str) -> Environment {
+pub(crate) async fn ready(registry: &Registry, name: &str) -> Environment {
     standing(registry, name, |standing| *standing == EnvironmentState::Ready).await;
     registry.get(&id(name)).unwrap()
 }
 
 /// Waits until an environment stands like that.
-pub async fn standing(registry: &Registry, name: &str, fits: impl Fn(&EnvironmentState) -> bool) -> EnvironmentState {
+pub(crate) async fn standing(registry: &Registry, name: &str, fits: impl Fn(&EnvironmentState) -> bool) -> EnvironmentState {
     let mut watcher = registry.watch();
     soon(&format!("{name} does not stand so"), async {
         loop {
@@ -210,7 +210,7 @@ pub async fn standing(registry: &Registry, name: &str, fits: impl Fn(&Environmen
 }
 
 /// The next news that fits; what comes before is dropped.
-pub async fn news<T>(watcher: &mut Watcher, fits: impl Fn(&RegistryChange) -> Option<T>) -> T {
+pub(crate) async fn news<T>(watcher: &mut Watcher, fits: impl Fn(&RegistryChange) -> Option<T>) -> T {
     soon("no such news", async {
         loop {
             if let Some(found) = fits(&watcher.next().await) {
@@ -221,7 +221,7 @@ pub async fn news<T>(watcher: &mut Watcher, fits: impl Fn(&RegistryChange) -> Op
     .await
 }
 
-pub async fn state(environment: &Environment, fits: impl Fn(&ConnectionState) -> bool) -> ConnectionState {
+pub(crate) async fn state(environment: &Environment, fits: impl Fn(&ConnectionState) -> bool) -> ConnectionState {
     let mut watch = environment.watch();
     soon("no such state", async { watch.wait_for(fits).await.unwrap().clone() }).await
 }

@@ -8,14 +8,14 @@ use outpost_testkit::Cutter;
 use crate::{OUTPOST, codex};
 
 /// The peer's executor; killed when dropped.
-pub struct CodexExecutor {
+pub(crate) struct CodexExecutor {
     child: Child,
     pub url: String,
     _home: tempfile::TempDir,
 }
 
 impl CodexExecutor {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let home = tempfile::tempdir().unwrap();
         let mut child = Command::new(codex())
             .args(["exec-server", "--listen", "ws://127.0.0.1:0"])
@@ -32,13 +32,13 @@ impl CodexExecutor {
 
 impl CodexExecutor {
     /// kill -9, of the real program too.
-    pub fn kill(self) {
+    pub(crate) fn kill(self) {
         kill_tree(self.child.id());
     }
 }
 
 /// Kills a process and what it started. The launcher would go alone otherwise.
-pub fn kill_tree(pid: u32) {
+pub(crate) fn kill_tree(pid: u32) {
     let children = children(pid);
     if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);

@@ -24,10 +24,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-pub const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
+pub(crate) const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
 
 /// Environments `one`, `two`, … of the given kinds, each with a directory of its own.
-pub struct Harness {
+pub(crate) struct Harness {
     pub runtime: Runtime,
     pub model: ScriptedModel,
     store: Store,
@@ -44,7 +44,7 @@ struct Place {
 const NAMES: [&str; 4] = ["one", "two", "three", "four"];
 
 /// What a harness is made of.
-pub struct Setup {
+pub(crate) struct Setup {
     pub kinds: Vec<LinkKind>,
     pub store: Store,
     pub config: RuntimeConfig,
@@ -55,7 +55,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    pub fn new(kinds: &[LinkKind], replies: Vec<Reply>) -> Self {
+    pub(crate) fn new(kinds: &[LinkKind], replies: Vec<Reply>) -> Self {
         let config = RuntimeConfig {
             model: "scripted".into(),
             model_provider: "scripted".into(),
@@ -67,21 +67,21 @@ impl Setup {
     }
 }
 
-pub fn memory() -> Store {
+pub(crate) fn memory() -> Store {
     Store::Memory(MemoryStore::new(clock(), None))
 }
 
-pub fn clock() -> outpost_store::Clock {
+pub(crate) fn clock() -> outpost_store::Clock {
     Arc::new(|| std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64)
 }
 
 impl Harness {
     /// One environment in memory.
-    pub async fn local(replies: Vec<Reply>) -> Self {
+    pub(crate) async fn local(replies: Vec<Reply>) -> Self {
         Self::new(Setup::new(&[LinkKind::Memory], replies)).await
     }
 
-    pub async fn new(setup: Setup) -> Self {
+    pub(crate) async fn new(setup: Setup) -> Self {
         let model = ScriptedModel::with(setup.replies).await;
         let environment = EnvironmentOptions { narrowing: setup.narrowing.clone(), ..EnvironmentOptions::default() };
         let registry = Registry::new(RegistryOptions { environment, ..RegistryOptions::default() });
@@ -97,12 +97,12 @@ impl Harness {
     }
 
     /// Another program on the same store and the same executors.
-    pub async fn restarted(&self) -> Runtime {
+    pub(crate) async fn restarted(&self) -> Runtime {
         self.restarted_on(self.store.clone())
     }
 
     /// Another program on the same store and executors, configured in another way.
-    pub fn restarted_as(&self, config: RuntimeConfig, rules: CommandRules) -> Runtime {
+    pub(crate) fn restarted_as(&self, config: RuntimeConfig, rules: CommandRules) -> Runtime {
         let registry = Registry::new(RegistryOptions::default());
         for place in &self.places {
             registry.attach(place.id.clone(), connector(place.id.as_str(), place.bench.clone()), ConnectPolicy::Lazy).unwrap();
@@ -110,12 +110,12 @@ impl Harness {
         Runtime::new(parts(config, self.store.clone(), registry, &self.model, rules))
     }
 
-    pub fn config(&self) -> RuntimeConfig {
+    pub(crate) fn config(&self) -> RuntimeConfig {
         self.config.clone()
     }
 
     /// Another program on the same executors, and on another store.
-    pub fn restarted_on(&self, store: Store) -> Runtime {
+    pub(crate) fn restarted_on(&self, store: Store) -> Runtime {
         let registry = Registry::new(RegistryOptions::default());
         for place in &self.places {
             registry.attach(place.id.clone(), connector(place.id.as_str(), place.bench.clone()), ConnectPolicy::Lazy).unwrap();
@@ -124,25 +124,25 @@ impl Harness {
     }
 
     /// Gives an environment a new handle to the same executor, and waits until it is ready.
-    pub async fn replace(&self, index: usize) {
+    pub(crate) async fn replace(&self, index: usize) {
         let place = &self.places[index];
         self.runtime.registry().attach(place.id.clone(), connector(place.id.as_str(), place.bench.clone()), ConnectPolicy::Lazy).unwrap();
         self.runtime.registry().info(&place.id).await.unwrap();
     }
 
     /// The way to the executor of an environment, for another id.
-    pub fn way(&self, index: usize) -> Connector {
+    pub(crate) fn way(&self, index: usize) -> Connector {
         let place = &self.places[index];
         connector(place.id.as_str(), place.bench.clone())
     }
 
     /// An environment of any id, with the directory of one of ours.
-    pub fn attachment(&self, id: &str, index: usize) -> Attachment {
+    pub(crate) fn attachment(&self, id: &str, index: usize) -> Attachment {
         Attachment::new(EnvironmentId::parse(id).unwrap(), PathUri::from_native(self.places[index].work.path()).unwrap())
     }
 
     /// A thread in these places.
-    pub async fn start_in(&self, attachments: Vec<Attachment>) -> LiveThread {
+    pub(crate) async fn start_in(&self, attachments: Vec<Attachment>) -> LiveThread {
         let mut start = StartThread::new();
         start.created.selection = Some(Selection::new(attachments).unwrap());
         self.runtime.start(start).await.unwrap()
@@ -150,17 +150,17 @@ impl Harness {
 
     /// The executor of an environment.
     #[allow(dead_code, reason = "shared with the tests of MCP servers")]
-    pub fn bench(&self, index: usize) -> &Bench {
+    pub(crate) fn bench(&self, index: usize) -> &Bench {
         &self.places[index].bench
     }
 
     /// The directory of an environment.
-    pub fn work(&self, index: usize) -> &Path {
+    pub(crate) fn work(&self, index: usize) -> &Path {
         self.places[index].work.path()
     }
 
     /// These environments, in this order.
-    pub fn select(&self, indices: &[usize]) -> Selection {
+    pub(crate) fn select(&self, indices: &[usize]) -> Selection {
         let attach = |index: &usize| {
             let place = &self.places[*index];
             Attachment::new(place.id.clone(), PathUri::from_native(place.work.path()).unwrap())
@@ -168,19 +168,19 @@ impl Harness {
         Selection::new(indices.iter().map(attach).collect()).unwrap()
     }
 
-    pub async fn start(&self, indices: &[usize]) -> LiveThread {
+    pub(crate) async fn start(&self, indices: &[usize]) -> LiveThread {
         let mut start = StartThread::new();
         start.created.selection = Some(self.select(indices));
         self.runtime.start(start).await.unwrap()
     }
 
     /// Everything that was stored of a thread.
-    pub async fn entries(&self, id: ThreadId) -> Vec<Entry> {
+    pub(crate) async fn entries(&self, id: ThreadId) -> Vec<Entry> {
         self.runtime.store().history(id, 0).await.unwrap().rest().await.unwrap().entries
     }
 
     /// The outputs of all calls, as the model was told them.
-    pub async fn outputs(&self, id: ThreadId) -> Vec<(CallOutcome, String)> {
+    pub(crate) async fn outputs(&self, id: ThreadId) -> Vec<(CallOutcome, String)> {
         let finished = |entry: Entry| match entry.fact {
             Fact::CallFinished(finished) => Some((finished.outcome, told(&finished))),
             _ => None,
@@ -188,13 +188,13 @@ impl Harness {
         self.entries(id).await.into_iter().filter_map(finished).collect()
     }
 
-    pub async fn turn_ends(&self, id: ThreadId) -> Vec<TurnFinished> {
+    pub(crate) async fn turn_ends(&self, id: ThreadId) -> Vec<TurnFinished> {
         let finished = |entry: Entry| if let Fact::TurnFinished(finished) = entry.fact { Some(*finished) } else { None };
         self.entries(id).await.into_iter().filter_map(finished).collect()
     }
 }
 
-pub fn told(finished: &CallFinished) -> String {
+pub(crate) fn told(finished: &CallFinished) -> String {
     let text = |item: &Raw| {
         let item: Value = item.read().unwrap();
         item["output"].as_str().map_or_else(|| item["output"].to_string(), str::to_owned)
@@ -202,14 +202,14 @@ pub fn told(finished: &CallFinished) -> String {
     finished.items.iter().map(text).collect()
 }
 
-pub fn connector(name: &str, bench: Arc<Bench>) -> Connector {
+pub(crate) fn connector(name: &str, bench: Arc<Bench>) -> Connector {
     Connector::new(name, move || {
         let bench = bench.clone();
         async move { Ok(bench.link().await) }
     })
 }
 
-pub fn parts(config: RuntimeConfig, store: Store, registry: Registry, model: &ScriptedModel, rules: CommandRules) -> RuntimeParts {
+pub(crate) fn parts(config: RuntimeConfig, store: Store, registry: Registry, model: &ScriptedModel, rules: CommandRules) -> RuntimeParts {
     let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::new_v4().to_string());
     let mut providers: BTreeMap<_, _> = built_in();
     for (name, wire_api) in [("scripted", WireApi::Responses), ("chat", WireApi::Chat), ("claude", WireApi::Anthropic)] {
@@ -236,17 +236,20 @@ pub fn parts(config: RuntimeConfig, store: Store, registry: Registry, model: &Sc
 }
 
 /// Says something and waits until the thread is idle again.
-pub async fn turn(thread: &LiveThread, text: &str) -> ThreadActivity {
+pub(crate) async fn turn(thread: &LiveThread, text: &str) -> ThreadActivity {
     thread.input(NewInput::text(text)).await.unwrap();
     settled(thread).await
 }
 
-pub async fn settled(thread: &LiveThread) -> ThreadActivity {
+pub(crate) async fn settled(thread: &LiveThread) -> ThreadActivity {
     tokio::time::timeout(Duration::from_secs(120), thread.settled()).await.expect("the turn does not end")
 }
 
 /// The next fact that is wanted.
-pub async fn next_fact<T>(cursor: &mut outpost_runtime::feed::FeedReader<ThreadEvent>, mut wanted: impl FnMut(&Fact) -> Option<T>) -> T {
+pub(crate) async fn next_fact<T>(
+    cursor: &mut outpost_runtime::feed::FeedReader<ThreadEvent>,
+    mut wanted: impl FnMut(&Fact) -> Option<T>,
+) -> T {
     let find = async {
         loop {
             match cursor.next().await {
@@ -263,19 +266,19 @@ pub async fn next_fact<T>(cursor: &mut outpost_runtime::feed::FeedReader<ThreadE
     tokio::time::timeout(Duration::from_secs(120), find).await.expect("it does not happen")
 }
 
-pub fn is_completed(end: &TurnFinished) -> bool {
+pub(crate) fn is_completed(end: &TurnFinished) -> bool {
     end.status == TurnStatus::Completed
 }
 
 /// A question, for [`next_fact`].
 #[allow(dead_code, reason = "shared with the tests of MCP servers")]
-pub fn asked(fact: &Fact) -> Option<Box<ApprovalAsked>> {
+pub(crate) fn asked(fact: &Fact) -> Option<Box<ApprovalAsked>> {
     if let Fact::ApprovalAsked(asked) = fact { Some(asked.clone()) } else { None }
 }
 
 /// A home on disk.
 #[allow(dead_code, reason = "shared with the tests of MCP servers")]
-pub fn on_disk(home: &Path) -> LocalStore {
+pub(crate) fn on_disk(home: &Path) -> LocalStore {
     let config = LocalConfig {
         home: home.to_owned(),
         instance: "test".into(),

@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 use crate::harness::{Harness, OUTPOST, turn};
 use crate::support::{Files, attach, setup};
 
-pub struct HttpServer {
+pub(crate) struct HttpServer {
     child: Child,
     port: u16,
 }
 
 impl HttpServer {
-    pub fn start(token: Option<&str>) -> Self {
+    pub(crate) fn start(token: Option<&str>) -> Self {
         Self::start_with(token.map(|token| ("TOKEN", token)).as_slice())
     }
 
-    pub fn start_with(variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn start_with(variables: &[(&str, &str)]) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/mcp/http_server.py");
         let mut command = Command::new("python3");
         command.arg(script).env_remove("TOKEN").envs(variables.iter().copied()).stdout(Stdio::piped());
@@ -32,7 +32,7 @@ impl HttpServer {
         Self { child, port: line.trim().parse().unwrap() }
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}/mcp", self.port)
     }
 

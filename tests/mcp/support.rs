@@ -15,40 +15,40 @@ use tokio::sync::watch;
 use crate::harness::{Harness, Setup};
 
 /// The scripted server.
-pub const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/mcp/server.py");
+pub(crate) const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/mcp/server.py");
 
 /// What a configuration file would hold: servers, or why it cannot be read.
 #[derive(Clone)]
-pub struct Files {
+pub(crate) struct Files {
     held: Arc<Mutex<Result<Value, String>>>,
     changes: watch::Sender<u64>,
 }
 
 impl Files {
-    pub fn new(servers: Value) -> Self {
+    pub(crate) fn new(servers: Value) -> Self {
         Self { held: Arc::new(Mutex::new(Ok(servers))), changes: watch::Sender::new(0) }
     }
 
-    pub fn write(&self, servers: Value) {
+    pub(crate) fn write(&self, servers: Value) {
         *self.held.lock().unwrap() = Ok(servers);
     }
 
-    pub fn spoil(&self, why: &str) {
+    pub(crate) fn spoil(&self, why: &str) {
         *self.held.lock().unwrap() = Err(why.into());
     }
 
     /// The same, and whoever watches hears of it.
-    pub fn change(&self, servers: Value) {
+    pub(crate) fn change(&self, servers: Value) {
         self.write(servers);
         self.changes.send_modify(|count| *count += 1);
     }
 
-    pub fn spoil_loudly(&self, why: &str) {
+    pub(crate) fn spoil_loudly(&self, why: &str) {
         self.spoil(why);
         self.changes.send_modify(|count| *count += 1);
     }
 
-    pub fn source(&self) -> LayerSource {
+    pub(crate) fn source(&self) -> LayerSource {
         let files = self.clone();
         let read = move |_: Option<&str>| files.held.lock().unwrap().clone().and_then(|servers| ServerLayer::of(Some(&servers))).into();
         let changes = self.changes.clone();
@@ -57,16 +57,16 @@ impl Files {
 }
 
 /// A server in the first environment that behaves like this.
-pub fn server(behaviour: &str) -> Value {
+pub(crate) fn server(behaviour: &str) -> Value {
     json!({"command": "python3", "args": [SERVER, behaviour], "environment_id": "one"})
 }
 
 /// One environment in memory and these servers.
-pub async fn harness(servers: Value, replies: Vec<Reply>) -> Harness {
+pub(crate) async fn harness(servers: Value, replies: Vec<Reply>) -> Harness {
     Harness::new(setup(&[LinkKind::Memory], &Files::new(servers), replies)).await
 }
 
-pub fn setup(kinds: &[LinkKind], files: &Files, replies: Vec<Reply>) -> Setup {
+pub(crate) fn setup(kinds: &[LinkKind], files: &Files, replies: Vec<Reply>) -> Setup {
     let mut setup = Setup::new(kinds, replies);
     let limits = McpLimits { patience: std::time::Duration::from_secs(15), ..McpLimits::default() };
     setup.config.mcp = McpConfig { source: files.source(), limits, ..McpConfig::default() };
@@ -74,7 +74,7 @@ pub fn setup(kinds: &[LinkKind], files: &Files, replies: Vec<Reply>) -> Setup {
 }
 
 /// Another environment.
-pub fn attach(harness: &Harness, name: &str, bench: Bench) {
+pub(crate) fn attach(harness: &Harness, name: &str, bench: Bench) {
     let bench = Arc::new(bench);
     let connector = Connector::new(name, move || {
         let bench = bench.clone();
@@ -84,17 +84,17 @@ pub fn attach(harness: &Harness, name: &str, bench: Bench) {
 }
 
 /// The processes that were started, by what they wrote themselves.
-pub fn starts(file: &Path) -> Vec<u32> {
+pub(crate) fn starts(file: &Path) -> Vec<u32> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
-pub fn living(file: &Path) -> usize {
+pub(crate) fn living(file: &Path) -> usize {
     starts(file).into_iter().filter(|pid| is_alive(*pid)).count()
 }
 
 /// The names of the tools that a request offered.
-pub fn offered(harness: &Harness, request: usize) -> Vec<String> {
+pub(crate) fn offered(harness: &Harness, request: usize) -> Vec<String> {
     let body = &harness.model.requests()[request].body;
     let names = body["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str());
     names.filter(|name| name.starts_with("mcp__") || name.contains("mcp_resource")).map(str::to_owned).collect()

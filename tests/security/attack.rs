@@ -35,43 +35,43 @@ const LONGEST: Duration = Duration::from_secs(300);
 const MOST_FINDINGS: usize = 10;
 
 /// Numbers that a seed decides.
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub const fn new(seed: u64) -> Self {
+    pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub const fn next(&mut self) -> u64 {
+    pub(crate) const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
 
-    pub const fn below(&mut self, bound: usize) -> usize {
+    pub(crate) const fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
-    pub const fn percent(&mut self, chance: usize) -> bool {
+    pub(crate) const fn percent(&mut self, chance: usize) -> bool {
         self.below(100) < chance
     }
 
-    pub fn pick<T: Clone>(&mut self, all: &[T]) -> T {
+    pub(crate) fn pick<T: Clone>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())].clone()
     }
 }
 
 /// How much of a sandbox the machine lets the executor have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub(crate) enum Level {
     Full,
     Mounts,
     Landlock,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Family {
+pub(crate) enum Family {
     /// Denied and protected paths while things move, step by step.
     Moves,
     /// File calls and starts while sandboxed code swaps links at the same time.
@@ -124,7 +124,7 @@ impl Family {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Episode {
+pub(crate) struct Episode {
     pub family: Family,
     pub seed: u64,
     pub who: Who,
@@ -140,10 +140,10 @@ impl fmt::Display for Episode {
 
 /// What was done so far, for the reader of a finding.
 #[derive(Clone, Default)]
-pub struct Steps(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Steps(Arc<Mutex<Vec<String>>>);
 
 impl Steps {
-    pub fn note(&self, step: impl Into<String>) {
+    pub(crate) fn note(&self, step: impl Into<String>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(step.into());
     }
 

@@ -8,24 +8,24 @@ use tokio::sync::OnceCell;
 use crate::support::{Ground, Who};
 
 /// Promises, as the card calls them.
-pub const PROTECTED: &str = "protected paths stay read-only, also before they exist";
-pub const PRIVATE: &str = "/tmp and /run of its own";
-pub const NEVER_ROOT: &str = "sandboxed code never runs as root";
-pub const FORKS: &str = "a number of processes per session";
+pub(crate) const PROTECTED: &str = "protected paths stay read-only, also before they exist";
+pub(crate) const PRIVATE: &str = "/tmp and /run of its own";
+pub(crate) const NEVER_ROOT: &str = "sandboxed code never runs as root";
+pub(crate) const FORKS: &str = "a number of processes per session";
 /// Levels, from the weakest to the strongest. A test that needs one is about something that only this level and stronger ones have.
-pub const MOUNTS: &str = "mounts";
-pub const FULL: &str = "full";
+pub(crate) const MOUNTS: &str = "mounts";
+pub(crate) const FULL: &str = "full";
 const LEVELS: [&str; 3] = ["landlock", MOUNTS, FULL];
 const LEVEL: &str = "a level of the sandbox";
 /// Processes are counted for each session, and not for its user.
-pub const PER_SESSION: &str = "processes are counted per session";
+pub(crate) const PER_SESSION: &str = "processes are counted per session";
 
 /// The layer over the home is kept for the next session, and not in memory.
-pub const KEPT: &str = "the layer over the home is kept";
+pub(crate) const KEPT: &str = "the layer over the home is kept";
 const HOME: &str = "tools write their caches and settings into a layer of the workspace";
 
 /// Whether the card denies one of these. It must say why.
-pub async fn denies(who: Who, needed: &[&str]) -> bool {
+pub(crate) async fn denies(who: Who, needed: &[&str]) -> bool {
     let rows = card(who).await;
     for need in needed {
         let name = if LEVELS.contains(need) {
@@ -59,7 +59,7 @@ pub async fn denies(who: Who, needed: &[&str]) -> bool {
 }
 
 /// Whether the sandbox here is of this level or a stronger one, for the part of a test that is about such a level only.
-pub async fn is_at_least(who: Who, level: &str) -> bool {
+pub(crate) async fn is_at_least(who: Who, level: &str) -> bool {
     let row = card(who).await.iter().find(|row| row["promise"] == LEVEL).expect("the card speaks of its level");
     let rank = |level: &str| LEVELS.iter().position(|known| *known == level);
     row["holds"] == json!(true) && rank(row["mechanism"].as_str().unwrap()) >= rank(level)
@@ -77,7 +77,7 @@ async fn card(who: Who) -> &'static Vec<Value> {
 }
 
 /// Whether this host lets a test mount something; in a container root cannot.
-pub fn can_mount() -> bool {
+pub(crate) fn can_mount() -> bool {
     let tried = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
     let can = tried.is_ok_and(|output| output.status.success());
     if !can {

@@ -15,16 +15,16 @@ use crate::card::{FULL, MOUNTS, can_mount, denies};
 use crate::support::{Ground, OUTPOST, Who, directory, entry, is_root, number};
 
 /// As an ordinary user in a world of its own, where it can forbid itself something; it has no rights afterwards.
-pub fn in_a_world(forbid: &str) -> String {
+pub(crate) fn in_a_world(forbid: &str) -> String {
     let user = if is_root() { 54_321 } else { rustix::process::geteuid().as_raw() };
     format!(
         "exec unshare -U --map-user={user} --map-group={user} --keep-caps -m -- sh -c '{forbid}; exec setpriv --inh-caps=-all --ambient-caps=-all \"$0\" executor --no-auth' \"$0\""
     )
 }
 
-pub const NO_NAMESPACES: &str = "echo 0 > /proc/sys/user/max_user_namespaces";
+pub(crate) const NO_NAMESPACES: &str = "echo 0 > /proc/sys/user/max_user_namespaces";
 /// Every process table that can be seen is masked: the kernel allows a fresh one as long as one of them is whole.
-pub const MASKED: &str = "while read -r _ at kind _; do test $kind != proc || mount -t tmpfs none $at/acpi || mount --bind /dev/null $at/kcore; done < /proc/self/mounts";
+pub(crate) const MASKED: &str = "while read -r _ at kind _; do test $kind != proc || mount -t tmpfs none $at/acpi || mount --bind /dev/null $at/kcore; done < /proc/self/mounts";
 
 async fn row(client: &mut Client, promise: &str) -> Value {
     let info = client.result("environment/info", json!({})).await;

@@ -14,32 +14,32 @@ use tempfile::TempDir;
 use crate::support::OUTPOST;
 
 /// Somebody without rights, and with nothing of their own.
-pub const NOBODY: u32 = 65534;
+pub(crate) const NOBODY: u32 = 65534;
 
-pub fn mode(path: &Path) -> u32 {
+pub(crate) fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).permissions().mode() & 0o7777
 }
 
 /// The program under test where every user can start it: a build directory may be private.
-pub struct Everywhere {
+pub(crate) struct Everywhere {
     directory: TempDir,
 }
 
 impl Everywhere {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::copy(OUTPOST, directory.path().join("outpost")).unwrap();
         Self { directory }
     }
 
-    pub fn program(&self) -> PathBuf {
+    pub(crate) fn program(&self) -> PathBuf {
         self.directory.path().join("outpost")
     }
 }
 
 /// A command of somebody without rights; only root can start one.
-pub fn as_nobody(program: impl AsRef<Path>) -> Command {
+pub(crate) fn as_nobody(program: impl AsRef<Path>) -> Command {
     let (user, group) = (format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"));
     let mut command = Command::new("setpriv");
     command.args([user.as_str(), group.as_str(), "--clear-groups", "--no-new-privs", "--"]).arg(program.as_ref());
@@ -47,7 +47,7 @@ pub fn as_nobody(program: impl AsRef<Path>) -> Command {
 }
 
 /// A server whose words are kept. Killed when dropped.
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
     pub url: String,
     said: Option<JoinHandle<String>>,
@@ -55,7 +55,7 @@ pub struct Server {
 
 impl Server {
     /// Starts a command that tells its address first.
-    pub fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = child.stderr.take().unwrap();
         let said = std::thread::spawn(move || {
@@ -68,16 +68,16 @@ impl Server {
         Self { child, url: url.trim().to_owned(), said: Some(said) }
     }
 
-    pub fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         self.url.strip_prefix("ws://").expect("not a websocket")
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Ends it; everything that it said on standard error.
-    pub fn end(mut self) -> String {
+    pub(crate) fn end(mut self) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.said.take().unwrap().join().unwrap()
@@ -92,7 +92,7 @@ impl Drop for Server {
 }
 
 /// A client of an executor that asks nobody who they are.
-pub async fn client(executor: &ExecutorProcess) -> Client {
+pub(crate) async fn client(executor: &ExecutorProcess) -> Client {
     let link = ws::connect(executor.url(), &ws::ClientOptions::default()).await.unwrap();
     let mut client = Client::new(link);
     client.hello().await;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// The program under test. `cargo xtask hosts` builds these tests for other hosts and says where the program is there.
-pub const OUTPOST: &str = match option_env!("OUTPOST_TEST_PROGRAM") {
+pub(crate) const OUTPOST: &str = match option_env!("OUTPOST_TEST_PROGRAM") {
     Some(program) => program,
     None => env!("CARGO_BIN_EXE_outpost"),
 };
@@ -21,12 +21,12 @@ const NOBODY: u32 = 54_321;
 
 /// Who runs the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub(crate) enum Who {
     Root,
     User,
 }
 
-pub fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
@@ -62,7 +62,7 @@ macro_rules! as_root_and_user {
     };
 }
 
-pub struct Ground {
+pub(crate) struct Ground {
     pub executor: ExecutorProcess,
     work: TempDir,
     /// What a shell does before it starts the executor.
@@ -70,13 +70,13 @@ pub struct Ground {
 }
 
 /// A directory that belongs to whoever runs the executor.
-pub fn directory(who: Who) -> TempDir {
+pub(crate) fn directory(who: Who) -> TempDir {
     let directory = tempfile::Builder::new().prefix("outpost-security-").tempdir_in("/var/tmp").unwrap();
     give(who, directory.path());
     directory
 }
 
-pub fn give(who: Who, path: &Path) {
+pub(crate) fn give(who: Who, path: &Path) {
     if who == Who::User && is_root() {
         chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
     }
@@ -102,12 +102,12 @@ fn program() -> PathBuf {
 }
 
 /// Where somebody can run the program.
-pub fn program_for(who: Who) -> PathBuf {
+pub(crate) fn program_for(who: Who) -> PathBuf {
     if who == Who::User && is_root() { program() } else { OUTPOST.into() }
 }
 
 /// A command that somebody in particular runs.
-pub fn as_who(who: Who, program: &Path) -> Command {
+pub(crate) fn as_who(who: Who, program: &Path) -> Command {
     let mut command = Command::new(program);
     command.current_dir("/");
     if who == Who::User && is_root() {
@@ -117,36 +117,36 @@ pub fn as_who(who: Who, program: &Path) -> Command {
 }
 
 impl Ground {
-    pub fn new(who: Who) -> Self {
+    pub(crate) fn new(who: Who) -> Self {
         Self::with(who, &[])
     }
 
-    pub fn with(who: Who, arguments: &[&str]) -> Self {
+    pub(crate) fn with(who: Who, arguments: &[&str]) -> Self {
         Self::at_home(who, Path::new("/nonexistent"), arguments)
     }
 
     /// An executor whose user has this home.
-    pub fn at_home(who: Who, home: &Path, arguments: &[&str]) -> Self {
+    pub(crate) fn at_home(who: Who, home: &Path, arguments: &[&str]) -> Self {
         let mut command = as_who(who, &program_for(who));
         command.args(["executor", "--no-auth"]).args(arguments).env("HOME", home);
         Self { executor: ExecutorProcess::start_command(command, directory(who)), work: directory(who), before: None }
     }
 
     /// An executor that is started by a shell once the shell has done something.
-    pub fn after(who: Who, script: &str) -> Self {
+    pub(crate) fn after(who: Who, script: &str) -> Self {
         let command = Self::behind(who, script);
         Self { executor: ExecutorProcess::start_command(command, directory(who)), work: directory(who), before: Some(script.to_owned()) }
     }
 
     /// The same for a user who has this home.
-    pub fn after_at_home(who: Who, script: &str, home: &Path) -> Self {
+    pub(crate) fn after_at_home(who: Who, script: &str, home: &Path) -> Self {
         let mut command = Self::behind(who, script);
         command.env("HOME", home);
         Self { executor: ExecutorProcess::start_command(command, directory(who)), work: directory(who), before: Some(script.to_owned()) }
     }
 
     /// An executor whose user has this home, and that keeps its own files on this disk.
-    pub fn at_home_on(who: Who, home: &Path, disk: &Path) -> Self {
+    pub(crate) fn at_home_on(who: Who, home: &Path, disk: &Path) -> Self {
         let own = tempfile::tempdir_in(disk).unwrap();
         give(who, own.path());
         let mut command = as_who(who, &program_for(who));
@@ -161,7 +161,7 @@ impl Ground {
     }
 
     /// An executor that keeps its own files on this disk.
-    pub fn on(who: Who, disk: &TempDir, arguments: &[&str]) -> Self {
+    pub(crate) fn on(who: Who, disk: &TempDir, arguments: &[&str]) -> Self {
         let own = tempfile::tempdir_in(disk.path()).unwrap();
         give(who, own.path());
         let mut command = as_who(who, &program_for(who));
@@ -170,7 +170,7 @@ impl Ground {
     }
 
     /// An executor that keeps its own files below the directory that is worked in.
-    pub fn around_its_files(who: Who) -> Self {
+    pub(crate) fn around_its_files(who: Who) -> Self {
         let work = directory(who);
         let above = work.path().join("state");
         std::fs::create_dir(&above).unwrap();
@@ -183,7 +183,7 @@ impl Ground {
     }
 
     /// Kills the executor with signal 9 and starts the next one on the same files, in the same way.
-    pub fn killed(mut self, who: Who) -> Self {
+    pub(crate) fn killed(mut self, who: Who) -> Self {
         let home = self.executor.kill_and_keep_home();
         let command = if let Some(script) = &self.before {
             Self::behind(who, script)
@@ -195,22 +195,22 @@ impl Ground {
         Self { executor: ExecutorProcess::start_command(command, home), ..self }
     }
 
-    pub async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         let mut client = Client::new(connect(self.executor.url()).await);
         client.hello().await;
         client
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.work.path().canonicalize().unwrap().join(name)
     }
 
-    pub fn uri(&self, name: &str) -> String {
+    pub(crate) fn uri(&self, name: &str) -> String {
         PathUri::from_native(&self.path(name)).unwrap().to_string()
     }
 
     /// Parameters that start a shell script without a sandbox.
-    pub fn shell(&self, id: &str, script: &str) -> Value {
+    pub(crate) fn shell(&self, id: &str, script: &str) -> Value {
         json!({
             "processId": id, "argv": ["/bin/sh", "-c", script], "cwd": self.uri(""), "tty": false,
             "env": {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/nonexistent"},
@@ -218,7 +218,7 @@ impl Ground {
     }
 
     /// What the real client asks for: everything may be read, the workspace and `/tmp` written, no network.
-    pub fn workspace_write(&self) -> Value {
+    pub(crate) fn workspace_write(&self) -> Value {
         let special = |kind: &str, access: &str| json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access});
         let mut git = special("project_roots", "read");
         git["path"]["value"]["subpath"] = json!(".git");
@@ -226,11 +226,11 @@ impl Ground {
         self.policy(json!([special("root", "read"), special("project_roots", "write"), special("slash_tmp", "write"), git]))
     }
 
-    pub fn read_only(&self) -> Value {
+    pub(crate) fn read_only(&self) -> Value {
         self.policy(json!([{"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"}]))
     }
 
-    pub fn policy(&self, entries: Value) -> Value {
+    pub(crate) fn policy(&self, entries: Value) -> Value {
         json!({
             "permissions": {"type": "managed", "file_system": {"type": "restricted", "entries": entries}, "network": "restricted"},
             "cwd": self.uri(""), "workspaceRoots": [self.uri("")], "windowsSandboxLevel": "disabled",
@@ -238,7 +238,7 @@ impl Ground {
     }
 
     /// Runs a script under a policy; returns its exit code and everything that it printed.
-    pub async fn run(&self, client: &mut Client, sandbox: &Value, script: &str) -> (i64, String) {
+    pub(crate) async fn run(&self, client: &mut Client, sandbox: &Value, script: &str) -> (i64, String) {
         let id = number();
         let answer = client.start(with(self.shell(&id, script), json!({"sandbox": sandbox}))).await;
         assert_eq!(answer["sandboxType"], "linuxSeccomp");
@@ -248,10 +248,10 @@ impl Ground {
 }
 
 /// A directory that is mounted a second time for as long as this lives.
-pub struct Bound(PathBuf);
+pub(crate) struct Bound(PathBuf);
 
 impl Bound {
-    pub fn new(from: &Path, to: PathBuf) -> Self {
+    pub(crate) fn new(from: &Path, to: PathBuf) -> Self {
         assert!(Command::new("mount").arg("--bind").arg(from).arg(&to).status().unwrap().success());
         Self(to)
     }
@@ -264,12 +264,12 @@ impl Drop for Bound {
 }
 
 /// A number that no other call gets.
-pub fn number() -> String {
+pub(crate) fn number() -> String {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     format!("n{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
 }
 
 /// Entries of a policy.
-pub fn entry(path: &Path, access: &str) -> Value {
+pub(crate) fn entry(path: &Path, access: &str) -> Value {
     json!({"path": {"type": "path", "path": PathUri::from_native(path).unwrap().to_string()}, "access": access})
 }

@@ -7,21 +7,21 @@ use std::process::{Child, Command, Output, Stdio};
 use outpost_testkit::ExecutorProcess;
 use tempfile::TempDir;
 
-pub const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
+pub(crate) const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
 
 /// `outpost serve` in a process and a home of its own; killed when dropped.
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
     url: String,
     home: Option<TempDir>,
 }
 
 impl Server {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), &["--listen", "ws://127.0.0.1:0"])
     }
 
-    pub fn start_in(home: TempDir, arguments: &[&str]) -> Self {
+    pub(crate) fn start_in(home: TempDir, arguments: &[&str]) -> Self {
         let mut child = command(home.path(), &["serve"]).args(arguments).stdout(Stdio::piped()).spawn().unwrap();
         let mut url = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
@@ -29,21 +29,21 @@ impl Server {
         Self { child, url: url.trim().to_owned(), home: Some(home) }
     }
 
-    pub fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
     /// `IP:PORT`.
-    pub fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         self.url.split_once("://").unwrap().1
     }
 
-    pub fn home(&self) -> &Path {
+    pub(crate) fn home(&self) -> &Path {
         self.home.as_ref().unwrap().path()
     }
 
     /// kill -9, and what is left of it.
-    pub fn kill(mut self) -> TempDir {
+    pub(crate) fn kill(mut self) -> TempDir {
         self.end();
         self.home.take().unwrap()
     }
@@ -54,17 +54,17 @@ impl Server {
     }
 
     /// Makes a token with `outpost token create`; returns its secret.
-    pub fn token(&self, scope: &[&str]) -> String {
+    pub(crate) fn token(&self, scope: &[&str]) -> String {
         token(self.home(), scope)
     }
 
     /// The secret that clients on this machine show.
-    pub fn own_token(&self) -> String {
+    pub(crate) fn own_token(&self) -> String {
         std::fs::read_to_string(self.home().join("tokens/app")).unwrap().trim().to_owned()
     }
 
     /// A plain HTTP request; the status and the body.
-    pub async fn get(&self, path: &str, bearer: Option<&str>) -> (u16, String) {
+    pub(crate) async fn get(&self, path: &str, bearer: Option<&str>) -> (u16, String) {
         let bearer = bearer.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
         http(self.address(), &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{bearer}\r\n")).await
     }
@@ -77,21 +77,21 @@ impl Drop for Server {
 }
 
 /// Makes a token in a home.
-pub fn token(home: &Path, scope: &[&str]) -> String {
+pub(crate) fn token(home: &Path, scope: &[&str]) -> String {
     let made = outpost(home, &[&["token", "create"], scope].concat());
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     String::from_utf8(made.stdout).unwrap().trim().to_owned()
 }
 
 /// Sends bytes and reads until the other side ends; the status and the body of the answer.
-pub async fn http(address: &str, request: &str) -> (u16, String) {
+pub(crate) async fn http(address: &str, request: &str) -> (u16, String) {
     let answer = answer(address, request).await;
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
     (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
 }
 
 /// The whole answer.
-pub async fn answer(address: &str, request: &str) -> String {
+pub(crate) async fn answer(address: &str, request: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -101,7 +101,7 @@ pub async fn answer(address: &str, request: &str) -> String {
 }
 
 /// The program with a home, and nothing of the environment of whoever runs the tests that could matter.
-pub fn command(home: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn command(home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(OUTPOST);
     command.args(arguments).env("OUTPOST_HOME", home).stdin(Stdio::null());
     for name in ["OUTPOST_TOKEN", "OUTPOST_EXEC_SERVER_URL", "OPENAI_API_KEY", "OUTPOST_LOG"] {
@@ -111,16 +111,16 @@ pub fn command(home: &Path, arguments: &[&str]) -> Command {
 }
 
 /// Runs the program to its end.
-pub fn outpost(home: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn outpost(home: &Path, arguments: &[&str]) -> Output {
     command(home, arguments).output().unwrap()
 }
 
 /// An executor that has joined.
-pub fn joined(url: &str, id: &str, token: &str) -> ExecutorProcess {
+pub(crate) fn joined(url: &str, id: &str, token: &str) -> ExecutorProcess {
     joined_in(url, id, token, tempfile::tempdir().unwrap())
 }
 
-pub fn joined_in(url: &str, id: &str, token: &str, home: TempDir) -> ExecutorProcess {
+pub(crate) fn joined_in(url: &str, id: &str, token: &str, home: TempDir) -> ExecutorProcess {
     // Login shells read the profile of whoever runs the tests otherwise, and may take their time with it.
     let profile = home.path().to_str().unwrap().to_owned();
     let variables = [("OUTPOST_TOKEN", token), ("HOME", profile.as_str())];
@@ -130,7 +130,7 @@ pub fn joined_in(url: &str, id: &str, token: &str, home: TempDir) -> ExecutorPro
 }
 
 /// One that has joined and that the test looks at in `/proc`.
-pub fn joined_readable(url: &str, id: &str, token: &str) -> ExecutorProcess {
+pub(crate) fn joined_readable(url: &str, id: &str, token: &str) -> ExecutorProcess {
     let home = tempfile::tempdir().unwrap();
     let mut command = outpost_testkit::readable(Path::new(OUTPOST));
     command.args(["executor", "--join", url, "--id", id]).env("OUTPOST_TOKEN", token).env("HOME", home.path());
@@ -138,14 +138,14 @@ pub fn joined_readable(url: &str, id: &str, token: &str) -> ExecutorProcess {
 }
 
 /// An executor that may not be let in: what it says until it is killed or has said what is waited for.
-pub struct Trying {
+pub(crate) struct Trying {
     child: Child,
     said: std::sync::mpsc::Receiver<String>,
     _home: TempDir,
 }
 
 impl Trying {
-    pub fn start(arguments: &[&str], token: &str, home: TempDir) -> Self {
+    pub(crate) fn start(arguments: &[&str], token: &str, home: TempDir) -> Self {
         let mut child = command(home.path(), &["executor"])
             .args(arguments)
             .env("OUTPOST_TOKEN", token)
@@ -163,7 +163,7 @@ impl Trying {
     }
 
     /// Waits for a line with this in it.
-    pub fn says(&self, text: &str) -> String {
+    pub(crate) fn says(&self, text: &str) -> String {
         let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
         let mut heard = Vec::new();
         while let Ok(line) = self.said.recv_timeout(until.saturating_duration_since(std::time::Instant::now())) {
@@ -184,7 +184,7 @@ impl Drop for Trying {
 }
 
 /// Whether a process has a TCP socket that listens.
-pub fn listens(pid: u32) -> bool {
+pub(crate) fn listens(pid: u32) -> bool {
     let sockets: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()
         .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
@@ -201,7 +201,7 @@ pub fn listens(pid: u32) -> bool {
 }
 
 /// A client of the app protocol, by hand.
-pub struct App {
+pub(crate) struct App {
     link: outpost_rpc::Link,
     next: i64,
     /// What came without being asked for.
@@ -209,7 +209,7 @@ pub struct App {
 }
 
 impl App {
-    pub async fn connect(url: &str, token: &str) -> Self {
+    pub(crate) async fn connect(url: &str, token: &str) -> Self {
         let options = outpost_rpc::link::ws::ClientOptions { bearer: Some(token.to_owned()), ..Default::default() };
         let link = outpost_rpc::link::ws::connect(url, &options).await.unwrap();
         let mut app = Self { link, next: 1, heard: Vec::new() };
@@ -219,7 +219,7 @@ impl App {
         app
     }
 
-    pub async fn call(&mut self, method: &str, params: serde_json::Value) -> serde_json::Value {
+    pub(crate) async fn call(&mut self, method: &str, params: serde_json::Value) -> serde_json::Value {
         let id = self.next;
         self.next += 1;
         self.link.tx.send(serde_json::json!({"id": id, "method": method, "params": params}).to_string());
@@ -234,7 +234,7 @@ impl App {
     }
 
     /// Waits for a notification of this name.
-    pub async fn notified(&mut self, method: &str) -> serde_json::Value {
+    pub(crate) async fn notified(&mut self, method: &str) -> serde_json::Value {
         if let Some(index) = self.heard.iter().position(|message| message["method"] == method) {
             return self.heard.remove(index)["params"].take();
         }
@@ -248,7 +248,7 @@ impl App {
     }
 
     /// The next message; nothing once the connection is over.
-    pub async fn read(&mut self) -> Option<serde_json::Value> {
+    pub(crate) async fn read(&mut self) -> Option<serde_json::Value> {
         use futures_util::StreamExt;
         let frame = tokio::time::timeout(std::time::Duration::from_secs(120), self.link.rx.next()).await.expect("nothing comes");
         frame?.ok().map(|frame| serde_json::from_slice(&frame).unwrap())

@@ -16,11 +16,11 @@ fn touch(id: &str, file: &str) -> Reply {
     Reply::call(id, "exec_command", &json!({"cmd": format!("touch {file}; echo made"), "justification": "it is needed"}))
 }
 
-pub async fn asked(client: &mut Client, method: &str) -> Value {
+pub(crate) async fn asked(client: &mut Client, method: &str) -> Value {
     client.until(|message| message["method"] == method && message.get("id").is_some()).await
 }
 
-pub fn answer(client: &Client, request: &Value, result: Value) {
+pub(crate) fn answer(client: &Client, request: &Value, result: Value) {
     client.send(&json!({"id": request["id"], "result": result}));
 }
 

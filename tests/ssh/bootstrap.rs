@@ -18,7 +18,7 @@ fn program() -> Binary {
 }
 
 /// Everything that start-up files can print.
-pub const NOISE: &str = "echo 'Welcome to box!'; echo '{\"id\":1}'; printf 'last login: today'; echo oops >&2\n";
+pub(crate) const NOISE: &str = "echo 'Welcome to box!'; echo '{\"id\":1}'; printf 'last login: today'; echo oops >&2\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_login_shell_is_understood() {

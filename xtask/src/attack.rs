@@ -15,7 +15,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("--family", "OUTPOST_ATTACK_FAMILY"),
 ];
 
-pub fn run(options: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn run(options: &[&str]) -> anyhow::Result<()> {
     let mut asked: Vec<(&str, String)> = Vec::new();
     let mut with_tests = false;
     let mut words = options.iter();

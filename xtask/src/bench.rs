@@ -3,13 +3,13 @@
 use crate::{cargo, install, sh, target};
 
 /// Threads: what writing, opening, listing and searching cost.
-pub fn threads(options: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn threads(options: &[&str]) -> anyhow::Result<()> {
     sh(cargo().args(["run", "--release", "-p", "outpost-bench", "--", "threads"]).args(options))
 }
 
 /// The executor against a bare server and the peer, where that can be had.
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
-pub fn exec(options: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn exec(options: &[&str]) -> anyhow::Result<()> {
     sh(cargo().args(["build", "--release", "-p", "outpost"]))?;
     let mut run = cargo();
     run.args(["run", "--release", "-p", "outpost-bench", "--", "exec", "--outpost"]).arg(target().join("release/outpost"));
@@ -21,7 +21,7 @@ pub fn exec(options: &[&str]) -> anyhow::Result<()> {
 }
 
 /// The registry: idle environments, step views, reconnects.
-pub fn environments(options: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn environments(options: &[&str]) -> anyhow::Result<()> {
     sh(cargo().args(["build", "--release", "-p", "outpost"]))?;
     let mut run = cargo();
     run.args(["run", "--release", "-p", "outpost-bench", "--", "environments", "--outpost"]).arg(target().join("release/outpost"));
@@ -29,14 +29,14 @@ pub fn environments(options: &[&str]) -> anyhow::Result<()> {
 }
 
 /// What a sandbox costs.
-pub fn sandbox() -> anyhow::Result<()> {
+pub(crate) fn sandbox() -> anyhow::Result<()> {
     sh(cargo().args(["build", "--release", "-p", "outpost"]))?;
     sh(cargo().args(["run", "--release", "-p", "outpost-bench", "--", "sandbox"]).arg(target().join("release/outpost")))
 }
 
 /// `turns` and `app`: what a model that answers at once is asked, beside the peer where it can be had.
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
-pub fn with_peer(verb: &str, options: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn with_peer(verb: &str, options: &[&str]) -> anyhow::Result<()> {
     sh(cargo().args(["build", "--release", "-p", "outpost"]))?;
     let mut run = cargo();
     run.args(["run", "--release", "-p", "outpost-bench", "--", verb, "--outpost"]).arg(target().join("release/outpost"));

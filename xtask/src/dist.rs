@@ -13,11 +13,11 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 
 use crate::target;
-pub use program::{Arch, Toolchain};
+pub(crate) use program::{Arch, Toolchain};
 
 /// What `cargo xtask dist` was asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub(crate) struct Options {
     /// Architectures to build; all of them if empty.
     architectures: Vec<Arch>,
     /// Build the programs only, without packages.
@@ -27,7 +27,7 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn parse(words: &[&str]) -> anyhow::Result<Self> {
+    pub(crate) fn parse(words: &[&str]) -> anyhow::Result<Self> {
         let mut options = Self::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -53,7 +53,7 @@ struct Release {
 }
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let release = Release {
         directory: target().join("packages"),
         stage: target().join("dist-stage"),
@@ -89,7 +89,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 /// The time of the commit that is built; a tree without git says it in `SOURCE_DATE_EPOCH`.
-pub fn commit_time() -> anyhow::Result<String> {
+pub(crate) fn commit_time() -> anyhow::Result<String> {
     if let Ok(epoch) = std::env::var("SOURCE_DATE_EPOCH") {
         return Ok(epoch);
     }

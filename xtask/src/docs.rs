@@ -4,7 +4,7 @@ use anyhow::{Context, ensure};
 
 use crate::cargo;
 
-pub fn run() -> anyhow::Result<()> {
+pub(crate) fn run() -> anyhow::Result<()> {
     let output = cargo().args(["run", "--quiet", "--", "__reference"]).output().context("cargo cannot be run")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     std::fs::write("docs/configuration.md", output.stdout)?;

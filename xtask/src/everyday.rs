@@ -110,7 +110,7 @@ impl Options {
     }
 }
 
-pub fn run(words: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
     let mut options = Options::parse(words)?;
     let files = task_files()?;
     if options.list {

@@ -97,7 +97,7 @@ const HOSTS: [Host; 23] = [
 /// Parts of a run; the first three if none is named. `page` alone writes the page from what earlier runs kept.
 const PARTS: [&str; 4] = ["checks", "security", "faults", "page"];
 
-pub fn run(words: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
     let (parts, names): (Vec<&str>, Vec<&str>) = words.iter().partition(|word| PARTS.contains(word));
     for name in &names {
         let known = HOSTS.map(|host| host.name).join(", ");

@@ -19,7 +19,7 @@ fn directory() -> PathBuf {
 }
 
 /// The peer's program.
-pub fn codex() -> anyhow::Result<PathBuf> {
+pub(crate) fn codex() -> anyhow::Result<PathBuf> {
     let directory = directory();
     let program = directory.join("node_modules/.bin/codex");
     let stamp = directory.join(".installed");
@@ -35,7 +35,7 @@ pub fn codex() -> anyhow::Result<PathBuf> {
 }
 
 /// A server of the Model Context Protocol that offers everything that a server can offer.
-pub fn mcp_server() -> anyhow::Result<PathBuf> {
+pub(crate) fn mcp_server() -> anyhow::Result<PathBuf> {
     let directory = target().join("interop-mcp");
     let program = directory.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
     let stamp = directory.join(".installed");
@@ -64,7 +64,7 @@ const PYTHON_CLIENTS: [&str; 3] = ["openai-codex==0.163.0", "codex-python-sdk==0
 const PYTHON_LIBRARIES: [&str; 6] = ["pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection", "packaging"];
 
 /// A directory with `node_modules`, and `python` with a virtual environment.
-pub fn clients() -> anyhow::Result<PathBuf> {
+pub(crate) fn clients() -> anyhow::Result<PathBuf> {
     let directory = directory().join("clients");
     let stamp = directory.join(".installed");
     let wanted = [&NODE_CLIENTS[..], &PYTHON_CLIENTS].concat().join(" ");
@@ -89,7 +89,7 @@ pub fn clients() -> anyhow::Result<PathBuf> {
 }
 
 /// A virtual environment, into which pip installs.
-pub fn python_environment(directory: &Path) -> anyhow::Result<()> {
+pub(crate) fn python_environment(directory: &Path) -> anyhow::Result<()> {
     need("python3", "python3")?;
     if Command::new("python3").args(["-c", "import ensurepip, venv"]).stderr(Stdio::null()).status().is_ok_and(|status| !status.success()) {
         debian(&["python3-venv"])?;
@@ -101,7 +101,7 @@ pub fn python_environment(directory: &Path) -> anyhow::Result<()> {
 const BROWSER_TOOLS: [&str; 2] = ["playwright-core@1.64.1", "axe-core@4.14.0"];
 
 /// A directory with `node_modules`.
-pub fn browser() -> anyhow::Result<PathBuf> {
+pub(crate) fn browser() -> anyhow::Result<PathBuf> {
     need("chromium", "chromium")?;
     need("node", "nodejs")?;
     let directory = directory().join("browser");
@@ -121,7 +121,7 @@ pub fn browser() -> anyhow::Result<PathBuf> {
 }
 
 /// The peer's program itself, without the launcher that starts it: that one costs time of its own.
-pub fn codex_without_launcher() -> anyhow::Result<PathBuf> {
+pub(crate) fn codex_without_launcher() -> anyhow::Result<PathBuf> {
     codex()?;
     let below = |directory: PathBuf| std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     below(directory().join("node_modules/@openai"))
@@ -138,17 +138,17 @@ fn has_postgres() -> bool {
 }
 
 /// Installs a Debian package if a program is missing.
-pub fn need(program: &str, package: &str) -> anyhow::Result<()> {
+pub(crate) fn need(program: &str, package: &str) -> anyhow::Result<()> {
     if is_there(program) { Ok(()) } else { debian(&[package]) }
 }
 
 // Not all programs can be asked for their version.
-pub fn is_there(program: &str) -> bool {
+pub(crate) fn is_there(program: &str) -> bool {
     let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).stdout(Stdio::null()).status();
     found.is_ok_and(|status| status.success())
 }
 
-pub fn debian(packages: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn debian(packages: &[&str]) -> anyhow::Result<()> {
     ensure!(can_install(), "missing: {}; install with {}", packages.join(", "), by_hand(packages));
     sh(Command::new("apt-get").arg("update"))?;
     sh(Command::new("apt-get").args(["install", "-y", "--no-install-recommends"]).args(packages))
@@ -197,7 +197,7 @@ enum Tests {
 /// Installs what is missing of the system, all at once; where that cannot be done, says in one message what to install and how.
 /// Returns whether the tests with programs of others can run.
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
-pub fn system() -> bool {
+pub(crate) fn system() -> bool {
     let is_missing = |program: &str| if program == "initdb" { !has_postgres() } else { !is_there(program) };
     let missing: Vec<_> = NEEDED.into_iter().filter(|(program, ..)| is_missing(program)).collect();
     let packages: Vec<&str> = missing.iter().map(|(_, package, _)| *package).collect();

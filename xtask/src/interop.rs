@@ -43,7 +43,7 @@ const NODE_LIBRARIES: [&str; 2] = ["@agentclientprotocol/sdk@latest", "ai@latest
 const PYTHON_LIBRARIES: [&str; 6] = ["pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection", "packaging"];
 
 /// Tries all of them, writes down what came of each, and fails if one does.
-pub fn latest() -> anyhow::Result<()> {
+pub(crate) fn latest() -> anyhow::Result<()> {
     let directory = install()?;
     let mut rows = Vec::new();
     for client in &CLIENTS {

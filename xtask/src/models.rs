@@ -55,7 +55,7 @@ const PLAN: [(&str, &str, usize); 4] =
     [("0.5b", "chat", usize::MAX), ("0.5b", "responses", 5), ("0.5b", "anthropic", 5), ("1.5b", "chat", 5)];
 
 #[expect(clippy::print_stdout, reason = "this is a program for a terminal")]
-pub fn run(options: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn run(options: &[&str]) -> anyhow::Result<()> {
     let tasks = task::all()?;
     if options == ["--list"] {
         tasks.iter().for_each(|task| println!("{}: {}", task.name, task.prompt));

@@ -8,7 +8,7 @@ use crate::{cargo, sh};
 
 const HEADING: &str = "## Unreleased\n";
 
-pub fn run(version: &str) -> anyhow::Result<()> {
+pub(crate) fn run(version: &str) -> anyhow::Result<()> {
     ensure!(output("git", &["status", "--porcelain"])?.is_empty(), "the work tree has changes: commit or stash them first");
     let manifest = std::fs::read_to_string("Cargo.toml")?;
     let changelog = std::fs::read_to_string("CHANGELOG.md")?;

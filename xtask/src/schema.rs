@@ -2,6 +2,6 @@
 
 use crate::{cargo, sh};
 
-pub fn run() -> anyhow::Result<()> {
+pub(crate) fn run() -> anyhow::Result<()> {
     sh(cargo().args(["run", "--quiet", "-p", "outpost-wire", "--features", "schema", "--example", "schema"]))
 }

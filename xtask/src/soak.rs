@@ -5,14 +5,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::{cargo, sh};
 
 /// `outpost run` through a connection that is cut at random bytes.
-pub fn cuts(count: u32) -> anyhow::Result<()> {
+pub(crate) fn cuts(count: u32) -> anyhow::Result<()> {
     sh(cargo()
         .args(["test", "--release", "-p", "outpost", "--test", "crash", "--", "--nocapture", "random_cuts"])
         .env("OUTPOST_SOAK_CUTS", count.to_string()))
 }
 
 /// File calls that are raced, and kills while files are written.
-pub fn files(tries: u64) -> anyhow::Result<()> {
+pub(crate) fn files(tries: u64) -> anyhow::Result<()> {
     let security = |name: &str, variable: &str, count: u64| {
         sh(cargo()
             .args(["test", "--release", "-p", "outpost", "--test", "security", "--", "--nocapture", "--test-threads", "1", name])
@@ -25,7 +25,7 @@ pub fn files(tries: u64) -> anyhow::Result<()> {
 }
 
 /// Threads whose writers are killed, and journals with flipped bits.
-pub fn store(kills: u32, flips: u32) -> anyhow::Result<()> {
+pub(crate) fn store(kills: u32, flips: u32) -> anyhow::Result<()> {
     crate::install::need("strace", "strace")?;
     let mut run = cargo();
     run.args(["test", "--release", "-p", "outpost-store", "--test", "crash", "--test", "damage", "--", "--nocapture"]);
@@ -38,7 +38,7 @@ pub fn store(kills: u32, flips: u32) -> anyhow::Result<()> {
 
 /// Every property with cases of this run's own. The tests take the cases of one seed (`.cargo/config.toml`), so that a
 /// commit passes always or never; new cases are looked for here, and the printed seed brings a found one back.
-pub fn properties(cases: u32) -> anyhow::Result<()> {
+pub(crate) fn properties(cases: u32) -> anyhow::Result<()> {
     let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     sh(cargo()
         .args(["test", "--release", "--no-fail-fast", "--workspace", "--lib", "--test", "prefix"])
@@ -47,7 +47,7 @@ pub fn properties(cases: u32) -> anyhow::Result<()> {
 }
 
 /// Threads that are opened one after the other in one server, each with a command in a directory of its own.
-pub fn threads(count: u32) -> anyhow::Result<()> {
+pub(crate) fn threads(count: u32) -> anyhow::Result<()> {
     sh(cargo()
         .args(["test", "--release", "-p", "outpost", "--test", "server", "--", "--nocapture", "threads_that_are_not_used"])
         .env("OUTPOST_SOAK_THREADS", count.to_string()))

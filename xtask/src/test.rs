@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::{cargo, install, sh, target};
 
-pub fn run() -> anyhow::Result<()> {
+pub(crate) fn run() -> anyhow::Result<()> {
     sh(cargo().args(["fmt", "--all", "--check"]))?;
     sh(cargo().args(["clippy", "--workspace", "--all-targets", "--features", "outpost/interop", "--", "-D", "warnings"]))?;
     let others = if install::system() { programs_of_others() } else { None };

@@ -40,7 +40,7 @@ impl Source {
 
 /// Checks every rule. With `--deny`, also the licences, sources and bans of dependencies.
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
-pub fn run(deny: bool) -> anyhow::Result<()> {
+pub(crate) fn run(deny: bool) -> anyhow::Result<()> {
     let findings = check(&sources(Path::new("."))?);
     for finding in &findings {
         eprintln!("{}:{}: {}", finding.path, finding.line, finding.what);

@@ -12,7 +12,7 @@ use crate::figure::{median, print};
 use crate::turns::{ModelProcess, Peer, WANTS_TOOL, configure};
 
 /// What to measure against what.
-pub struct Plan {
+pub(crate) struct Plan {
     pub outpost: PathBuf,
     pub codex: Option<PathBuf>,
     /// How many threads a home holds at most; a thousand.
@@ -94,7 +94,7 @@ struct Contender<'a> {
     size: Size,
 }
 
-pub fn run(plan: &Plan) -> anyhow::Result<()> {
+pub(crate) fn run(plan: &Plan) -> anyhow::Result<()> {
     let of = |count: usize| if plan.small { count.div_ceil(10) } else { count };
     let size = Size { rounds: if plan.small { 1 } else { 2 }, turns: of(100), stored: plan.stored.unwrap_or(of(1000)), long: of(1000) };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;

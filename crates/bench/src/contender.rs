@@ -16,33 +16,33 @@ use crate::wire::Wire;
 const TICKS_PER_SECOND: f64 = 100.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Outpost,
     Floor,
     Codex,
 }
 
 #[derive(Debug, Clone)]
-pub struct Contender {
+pub(crate) struct Contender {
     pub kind: Kind,
     program: PathBuf,
     arguments: &'static [&'static str],
 }
 
 impl Contender {
-    pub fn outpost(program: PathBuf) -> Self {
+    pub(crate) fn outpost(program: PathBuf) -> Self {
         Self { kind: Kind::Outpost, program, arguments: &["executor", "--no-auth", "--listen", "ws://127.0.0.1:0"] }
     }
 
-    pub fn floor() -> anyhow::Result<Self> {
+    pub(crate) fn floor() -> anyhow::Result<Self> {
         Ok(Self { kind: Kind::Floor, program: std::env::current_exe()?, arguments: &[floor::VERB] })
     }
 
-    pub fn codex(program: PathBuf) -> Self {
+    pub(crate) fn codex(program: PathBuf) -> Self {
         Self { kind: Kind::Codex, program, arguments: &["exec-server", "--listen", "ws://127.0.0.1:0"] }
     }
 
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self.kind {
             Kind::Outpost => "outpost",
             Kind::Floor => "floor",
@@ -51,7 +51,7 @@ impl Contender {
     }
 
     /// A server in a home of its own, which listens.
-    pub fn start(&self) -> anyhow::Result<Server> {
+    pub(crate) fn start(&self) -> anyhow::Result<Server> {
         let home = tempfile::tempdir()?;
         let started = Instant::now();
         let mut child = Command::new(&self.program)
@@ -76,7 +76,7 @@ impl Contender {
 }
 
 /// A running contender; ended when dropped.
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
     address: String,
     home: TempDir,
@@ -86,12 +86,12 @@ pub struct Server {
 
 impl Server {
     /// A connection that is past the handshake.
-    pub fn connect(&self) -> anyhow::Result<Wire> {
+    pub(crate) fn connect(&self) -> anyhow::Result<Wire> {
         Wire::connect(&self.address, "{\"clientName\":\"bench\"}")
     }
 
     /// The same, back in a session whose connection was lost. The server may need a moment to notice the loss.
-    pub fn resume(&self, session: &str) -> anyhow::Result<Wire> {
+    pub(crate) fn resume(&self, session: &str) -> anyhow::Result<Wire> {
         let params = format!("{{\"clientName\":\"bench\",\"resumeSessionId\":\"{session}\"}}");
         let since = Instant::now();
         loop {
@@ -103,12 +103,12 @@ impl Server {
     }
 
     /// `IP:PORT`.
-    pub fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
     /// A path for files that go away with the server.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
     }
 
@@ -117,7 +117,7 @@ impl Server {
     }
 
     /// Resident memory in KiB.
-    pub fn memory(&self) -> anyhow::Result<f64> {
+    pub(crate) fn memory(&self) -> anyhow::Result<f64> {
         let status = self.proc("status")?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
         Ok(line.trim().trim_end_matches(" kB").parse()?)
@@ -125,7 +125,7 @@ impl Server {
 
     /// CPU seconds of the server alone, without its children. The total of the process is cut to ticks, the clocks of its
     /// threads are exact but forget threads that ended; neither is ever too large.
-    pub fn cpu(&self) -> anyhow::Result<f64> {
+    pub(crate) fn cpu(&self) -> anyhow::Result<f64> {
         let mut nanoseconds = 0.0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))?.flatten() {
             // A thread may end between the list and the look.

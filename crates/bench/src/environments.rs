@@ -22,7 +22,7 @@ const VIEWS: usize = 2000;
 const CONNECTS: usize = 200;
 
 #[expect(clippy::print_stdout, reason = "this is a program for a terminal")]
-pub fn run(outpost: PathBuf, rounds: usize) -> anyhow::Result<()> {
+pub(crate) fn run(outpost: PathBuf, rounds: usize) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let server = Contender::outpost(outpost).start()?;
     let url = format!("ws://{}", server.address());

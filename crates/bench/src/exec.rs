@@ -8,7 +8,7 @@ use crate::contender::Contender;
 use crate::scenario::{self, Scenario};
 use crate::table::{self, Style};
 
-pub struct Plan {
+pub(crate) struct Plan {
     pub contenders: Vec<Contender>,
     pub rounds: usize,
     /// The name of a single scenario.
@@ -18,7 +18,7 @@ pub struct Plan {
 
 /// Every value of a run, by contender and metric, one for every round in which it could be taken.
 #[derive(Default)]
-pub struct Samples(BTreeMap<(&'static str, &'static str), BTreeMap<usize, f64>>);
+pub(crate) struct Samples(BTreeMap<(&'static str, &'static str), BTreeMap<usize, f64>>);
 
 impl Samples {
     fn add(&mut self, contender: &'static str, metric: &'static str, sample: (usize, f64)) {
@@ -29,12 +29,12 @@ impl Samples {
         self.0.get(&(contender, metric)).into_iter().flatten().map(|(&round, &value)| (round, value))
     }
 
-    pub fn median(&self, contender: &'static str, metric: &'static str) -> Option<f64> {
+    pub(crate) fn median(&self, contender: &'static str, metric: &'static str) -> Option<f64> {
         scenario::median(self.of(contender, metric).map(|(_, value)| value).collect())
     }
 
     /// The median of the ratios of the single rounds: the machine may be busier in one than in another.
-    pub fn ratio(&self, over: &'static str, under: &'static str, metric: &'static str) -> Option<f64> {
+    pub(crate) fn ratio(&self, over: &'static str, under: &'static str, metric: &'static str) -> Option<f64> {
         let under: BTreeMap<usize, f64> = self.of(under, metric).collect();
         let ratios = self.of(over, metric).filter_map(|(round, value)| Some(value / under.get(&round)?));
         scenario::median(ratios.filter(|ratio| ratio.is_finite()).collect())
@@ -42,7 +42,7 @@ impl Samples {
 }
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for a terminal")]
-pub fn run(plan: &Plan) -> anyhow::Result<()> {
+pub(crate) fn run(plan: &Plan) -> anyhow::Result<()> {
     let mut samples = Samples::default();
     let chosen = |scenario: &&Scenario| plan.only.as_deref().is_none_or(|only| only == scenario.name);
     if scenario::ALL.iter().filter(chosen).count() == 0 {

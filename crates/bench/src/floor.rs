@@ -23,13 +23,13 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Message, WebSocket, accept_with_config};
 
 /// The hidden verb that runs it.
-pub const VERB: &str = "__floor";
+pub(crate) const VERB: &str = "__floor";
 
 const PIECE: usize = 64 << 10;
 
 /// Prints its URL and serves until it is killed.
 #[expect(clippy::print_stdout, reason = "its parent reads the URL")]
-pub fn serve() -> anyhow::Result<()> {
+pub(crate) fn serve() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("ws://{}", listener.local_addr()?);
     for stream in listener.incoming() {

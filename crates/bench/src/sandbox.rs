@@ -38,7 +38,7 @@ const ROWS: &[Row] = &[
 ];
 
 #[expect(clippy::print_stdout, reason = "this is a program for a terminal")]
-pub fn run(outpost: Contender) -> anyhow::Result<()> {
+pub(crate) fn run(outpost: Contender) -> anyhow::Result<()> {
     let server = outpost.start()?;
     // Neither in the home of the executor nor in `/tmp`: a sandbox reaches the one not at all, and has its own of the other.
     let work = tempfile::Builder::new().prefix("outpost-bench-").tempdir_in("/var/tmp")?;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::exec::Samples;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Style {
+pub(crate) enum Style {
     Plain,
     Markdown,
 }
@@ -83,7 +83,7 @@ const NOTE: &str = "Medians over the rounds; ratios are medians of the single ro
     `vs codex`: how many times better ours is (codex/ours for costs, ours/codex for rates). \
     The peer leaves Nagle's algorithm on, so that an exchange of several small messages takes it 40 ms.";
 
-pub fn render(samples: &Samples, style: Style) -> String {
+pub(crate) fn render(samples: &Samples, style: Style) -> String {
     let measured = ROWS.iter().filter(|row| row.is_measured(samples));
     let lines: Vec<[String; 9]> = measured.map(|row| row.cells(samples)).collect();
     match style {

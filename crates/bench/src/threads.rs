@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-pub use history::{IDLE, LAST_PAGE};
-pub use made::{Made, now, open_with};
-pub use writes::sync_cost;
+pub(crate) use history::{IDLE, LAST_PAGE};
+pub(crate) use made::{Made, now, open_with};
+pub(crate) use writes::sync_cost;
 
 use crate::figure::{print, table};
 
 /// What to leave out.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// A tenth of everything, to see that it works.
     pub small: bool,
     pub markdown: bool,
 }
 
-pub fn run(plan: Plan) -> anyhow::Result<()> {
+pub(crate) fn run(plan: Plan) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?;
     let figures = runtime.block_on(async {
         let mut figures = writes::figures(plan).await?;
@@ -36,14 +36,14 @@ pub fn run(plan: Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub fn last_page(words: impl Iterator<Item = String>) -> anyhow::Result<()> {
+pub(crate) fn last_page(words: impl Iterator<Item = String>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let figure = runtime.block_on(history::last_page(words))?;
     print(&figure);
     Ok(())
 }
 
-pub fn idle(words: impl Iterator<Item = String>) -> anyhow::Result<()> {
+pub(crate) fn idle(words: impl Iterator<Item = String>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     print(&runtime.block_on(history::idle(words))?);
     Ok(())

@@ -14,8 +14,8 @@ use outpost_runtime::live::LiveThread;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_store::{Durability, Store};
 
-pub use model::{ModelProcess, VERB as MODEL, WANTS_TOOL, serve as model};
-pub use peer::{Peer, configure};
+pub(crate) use model::{ModelProcess, VERB as MODEL, WANTS_TOOL, serve as model};
+pub(crate) use peer::{Peer, configure};
 
 use crate::figure::{Figure, cpu, median, ms, print, table};
 use crate::threads::{Made, sync_cost};
@@ -23,7 +23,7 @@ use model::BarePost;
 use ours::{Ours, turn};
 
 /// What to measure against what.
-pub struct Plan {
+pub(crate) struct Plan {
     pub outpost: String,
     pub codex: Option<PathBuf>,
     /// A tenth of everything, to see that it works.
@@ -33,7 +33,7 @@ pub struct Plan {
 
 const AT_ONCE: usize = 32;
 
-pub fn run(plan: &Plan) -> anyhow::Result<()> {
+pub(crate) fn run(plan: &Plan) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?;
     let figures = runtime.block_on(async {
         let model = ModelProcess::start()?;

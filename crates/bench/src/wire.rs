@@ -24,7 +24,7 @@ const PONG: u8 = 10;
 /// Whatever the mask, the server must take it off again.
 const MASK: [u8; 4] = [0x5a, 0xc3, 0x3c, 0xa5];
 
-pub struct Wire {
+pub(crate) struct Wire {
     stream: TcpStream,
     inbox: Vec<u8>,
     /// Up to here the inbox is seen, and up to there it is filled.
@@ -38,7 +38,7 @@ pub struct Wire {
 
 /// What the last message says, as far as it matters.
 #[derive(Debug)]
-pub enum Message<'a> {
+pub(crate) enum Message<'a> {
     Output { process: &'a [u8], seq: u64, length: usize },
     Exited,
     Closed { process: &'a [u8] },
@@ -47,21 +47,21 @@ pub enum Message<'a> {
 
 /// A process to start.
 #[derive(Debug, Clone, Copy)]
-pub struct Start<'a> {
+pub(crate) struct Start<'a> {
     pub argv: &'a [&'a str],
     pub terminal: bool,
     pub input: bool,
 }
 
 impl<'a> Start<'a> {
-    pub fn plain(argv: &'a [&'a str]) -> Self {
+    pub(crate) fn plain(argv: &'a [&'a str]) -> Self {
         Self { argv, terminal: false, input: false }
     }
 }
 
 impl Wire {
     /// Connects, upgrades and greets with these parameters.
-    pub fn connect(address: &str, greeting: &str) -> anyhow::Result<Self> {
+    pub(crate) fn connect(address: &str, greeting: &str) -> anyhow::Result<Self> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -87,17 +87,17 @@ impl Wire {
     }
 
     /// Sends one text message.
-    pub fn send(&mut self, text: &[u8]) -> anyhow::Result<()> {
+    pub(crate) fn send(&mut self, text: &[u8]) -> anyhow::Result<()> {
         Ok(self.stream.write_all(&frame(TEXT, text))?)
     }
 
     /// Another handle that only sends whole frames, for a second thread.
-    pub fn sender(&self) -> anyhow::Result<TcpStream> {
+    pub(crate) fn sender(&self) -> anyhow::Result<TcpStream> {
         Ok(self.stream.try_clone()?)
     }
 
     /// Sends a request without waiting for its answer.
-    pub fn request(&mut self, method: &str, params: &str) -> anyhow::Result<u64> {
+    pub(crate) fn request(&mut self, method: &str, params: &str) -> anyhow::Result<u64> {
         self.next += 1;
         let id = self.next;
         self.send(request(id, method, params).as_bytes())?;
@@ -105,7 +105,7 @@ impl Wire {
     }
 
     /// Waits for the answer of a request, which must not be a refusal. Whatever else comes is dropped.
-    pub fn answer(&mut self, wanted: u64) -> anyhow::Result<&[u8]> {
+    pub(crate) fn answer(&mut self, wanted: u64) -> anyhow::Result<&[u8]> {
         loop {
             match self.receive()? {
                 Message::Answer { id, refused: false, .. } if id == wanted => break,
@@ -118,18 +118,18 @@ impl Wire {
         Ok(&self.inbox[self.message.clone()])
     }
 
-    pub fn call(&mut self, method: &str, params: &str) -> anyhow::Result<&[u8]> {
+    pub(crate) fn call(&mut self, method: &str, params: &str) -> anyhow::Result<&[u8]> {
         let id = self.request(method, params)?;
         self.answer(id)
     }
 
     /// A name that no process of this connection has.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("p{}", self.next)
     }
 
     /// Asks for a process without waiting for the answer; returns its name.
-    pub fn start(&mut self, start: Start<'_>) -> anyhow::Result<String> {
+    pub(crate) fn start(&mut self, start: Start<'_>) -> anyhow::Result<String> {
         let process = self.name();
         let params = json!({
             "processId": process, "argv": start.argv, "cwd": "file:///tmp", "env": {"PATH": "/usr/bin:/bin"},
@@ -140,7 +140,7 @@ impl Wire {
     }
 
     /// Waits until a process is closed; returns how many bytes came from it.
-    pub fn closed(&mut self, wanted: &str) -> anyhow::Result<usize> {
+    pub(crate) fn closed(&mut self, wanted: &str) -> anyhow::Result<usize> {
         let mut bytes = 0;
         loop {
             match self.receive()? {
@@ -153,7 +153,7 @@ impl Wire {
     }
 
     /// The next message.
-    pub fn receive(&mut self) -> anyhow::Result<Message<'_>> {
+    pub(crate) fn receive(&mut self) -> anyhow::Result<Message<'_>> {
         loop {
             let ready = &self.inbox[self.seen..self.filled];
             match head(ready) {
@@ -199,12 +199,12 @@ impl Wire {
     }
 }
 
-pub fn request(id: u64, method: &str, params: &str) -> String {
+pub(crate) fn request(id: u64, method: &str, params: &str) -> String {
     format!("{{\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}")
 }
 
 /// A masked frame of a client.
-pub fn text_frame(text: &[u8]) -> Vec<u8> {
+pub(crate) fn text_frame(text: &[u8]) -> Vec<u8> {
     frame(TEXT, text)
 }
 
@@ -268,14 +268,14 @@ fn look(text: &[u8]) -> anyhow::Result<Message<'_>> {
 }
 
 /// A piece of output inside a message.
-pub struct Piece {
+pub(crate) struct Piece {
     pub seq: u64,
     /// In bytes, found without decoding them.
     pub length: usize,
 }
 
 /// Every piece of output in a notification or an answer of `process/read`.
-pub fn pieces(mut text: &[u8]) -> impl Iterator<Item = Piece> {
+pub(crate) fn pieces(mut text: &[u8]) -> impl Iterator<Item = Piece> {
     std::iter::from_fn(move || {
         let chunk = memmem::find(text, b"\"chunk\":\"")?;
         let seq = memmem::rfind(&text[..chunk], b"\"seq\":").map(|at| number(&text[at + 6..])).unwrap_or_default();
@@ -288,12 +288,12 @@ pub fn pieces(mut text: &[u8]) -> impl Iterator<Item = Piece> {
 }
 
 /// What follows the first member of this name.
-pub fn member<'a>(text: &'a [u8], name: &str) -> Option<&'a [u8]> {
+pub(crate) fn member<'a>(text: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let name = format!("\"{name}\":");
     memmem::find(text, name.as_bytes()).map(|at| &text[at + name.len()..])
 }
 
-pub fn number(text: &[u8]) -> u64 {
+pub(crate) fn number(text: &[u8]) -> u64 {
     text.iter().take_while(|byte| byte.is_ascii_digit()).fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'))
 }
 

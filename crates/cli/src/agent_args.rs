@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-pub const EXEC_HELP: &str = "\
+pub(crate) const EXEC_HELP: &str = "\
 Examples:
   outpost exec '$ make test'                    no key needed: the offline provider runs this
   outpost exec -e local -e box=/srv/app '$ uname -a
@@ -22,7 +22,7 @@ wrong usage, 3 if an environment was unreachable.";
 
 #[derive(Args)]
 #[command(subcommand_negates_reqs = true)]
-pub struct ExecArguments {
+pub(crate) struct ExecArguments {
     #[command(flatten)]
     options: ExecOptions,
     /// The prompt; `-` or nothing reads it from standard input
@@ -53,7 +53,7 @@ enum ExecCommand {
     },
 }
 
-pub const CHAT_HELP: &str = "\
+pub(crate) const CHAT_HELP: &str = "\
 Examples:
   outpost chat                                  with the model of config.toml, or the offline one
   outpost chat --provider ollama --model qwen3 -e local -e box=/srv/app
@@ -67,7 +67,7 @@ without a sandbox and without the model; `/help` lists the rest. The thread stay
 `outpost exec resume ID` go on with it.";
 
 #[derive(Args)]
-pub struct ChatArguments {
+pub(crate) struct ChatArguments {
     #[command(flatten)]
     options: AgentOptions,
     #[command(subcommand)]
@@ -90,7 +90,7 @@ enum ChatCommand {
 }
 
 impl ChatArguments {
-    pub fn request(self) -> (AgentOptions, Which) {
+    pub(crate) fn request(self) -> (AgentOptions, Which) {
         match self.command {
             None => (self.options, Which::New),
             Some(ChatCommand::Resume { options, id, .. }) => (options.within(self.options), id.map_or(Which::Last, Which::Id)),
@@ -100,21 +100,21 @@ impl ChatArguments {
 
 /// Which thread is worked on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Which {
+pub(crate) enum Which {
     New,
     Last,
     Id(String),
 }
 
 /// What is to be done, wherever on the command line its parts stood.
-pub struct ExecRequest {
+pub(crate) struct ExecRequest {
     pub options: ExecOptions,
     pub which: Which,
     pub prompt: Option<String>,
 }
 
 impl ExecArguments {
-    pub fn request(self) -> ExecRequest {
+    pub(crate) fn request(self) -> ExecRequest {
         let Self { options, prompt, command } = self;
         match command {
             None => ExecRequest { options, which: Which::New, prompt },
@@ -132,7 +132,7 @@ impl ExecArguments {
 
 /// Options of `exec`. They may stand before or after `resume ID`.
 #[derive(Args, Default)]
-pub struct ExecOptions {
+pub(crate) struct ExecOptions {
     /// Print one JSON event a line on standard output, for programs
     #[arg(long, visible_alias = "experimental-json")]
     pub json: bool,
@@ -162,7 +162,7 @@ pub struct ExecOptions {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Colour {
+pub(crate) enum Colour {
     Auto,
     Always,
     Never,
@@ -170,7 +170,7 @@ pub enum Colour {
 
 /// Options of every verb that runs an agent.
 #[derive(Args, Default)]
-pub struct AgentOptions {
+pub(crate) struct AgentOptions {
     /// The model provider: `offline`, `openai`, `ollama`, or one of config.toml
     #[arg(long, value_name = "NAME")]
     pub provider: Option<String>,
@@ -204,12 +204,12 @@ pub struct AgentOptions {
 }
 
 impl AgentOptions {
-    pub fn provider(&self) -> Option<String> {
+    pub(crate) fn provider(&self) -> Option<String> {
         self.provider.clone().or_else(|| self.oss.then(|| "ollama".to_owned()))
     }
 
     /// The sandbox that was asked for by name.
-    pub fn sandbox(&self) -> Option<&str> {
+    pub(crate) fn sandbox(&self) -> Option<&str> {
         if self.dangerously_bypass_approvals_and_sandbox { Some("danger-full-access") } else { self.sandbox.as_deref() }
     }
 

@@ -26,7 +26,7 @@ use crate::environments::{token, unknown};
 use crate::home::Home;
 
 /// A runtime as the options want it, and what the configuration says about threads.
-pub struct Agents {
+pub(crate) struct Agents {
     pub assembly: Assembly,
     /// What was said explicitly and is to stay with the thread.
     settings: Settings,
@@ -38,13 +38,13 @@ pub struct Agents {
 
 /// Whether a user can be asked while it runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Audience {
+pub(crate) enum Audience {
     Unattended,
     User,
 }
 
 /// A thread that is open.
-pub struct Open {
+pub(crate) struct Open {
     pub thread: LiveThread,
     pub follow: ThreadFollower,
     /// How it stood before anything happened here.
@@ -55,7 +55,7 @@ pub struct Open {
 
 /// What a new thread is told about itself.
 #[derive(Default)]
-pub struct ThreadOrigin {
+pub(crate) struct ThreadOrigin {
     pub source: &'static str,
     pub thread_source: Option<String>,
     pub originator: Option<String>,
@@ -73,7 +73,7 @@ struct Here {
 }
 
 impl Agents {
-    pub async fn new(options: &AgentOptions, audience: Audience, own: &ProcessContext) -> anyhow::Result<Self> {
+    pub(crate) async fn new(options: &AgentOptions, audience: Audience, own: &ProcessContext) -> anyhow::Result<Self> {
         let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
         let mut config = Config::load(Some(&home.config()), &own.settings)?;
         if let Some(mode) = options.sandbox() {
@@ -121,12 +121,12 @@ impl Agents {
     }
 
     /// Why the provider is not the one that a newcomer expects, if this thread is asked to use it.
-    pub fn note(&self, thread: &Thread) -> Option<&str> {
+    pub(crate) fn note(&self, thread: &Thread) -> Option<&str> {
         self.assembly.note.as_deref().filter(|_| thread.settings.model_provider.is_none())
     }
 
     /// What is assumed of a model that the table does not know.
-    pub fn unknown_model(&self, thread: &Thread) -> Option<String> {
+    pub(crate) fn unknown_model(&self, thread: &Thread) -> Option<String> {
         let (models, config) = (self.runtime().models(), self.runtime().config());
         let settings = thread.effective_settings();
         let is_offline = |provider: &Provider| provider.wire_api == WireApi::Offline;
@@ -145,7 +145,7 @@ impl Agents {
     }
 
     /// Whether the thread runs what the user writes, without any intelligence in between.
-    pub async fn is_scripted(&self, thread: &LiveThread) -> anyhow::Result<bool> {
+    pub(crate) async fn is_scripted(&self, thread: &LiveThread) -> anyhow::Result<bool> {
         let settings = thread.snapshot().await?.settings;
         let models = self.runtime().models();
         let provider = settings.model_provider.as_deref().unwrap_or(models.default_provider());
@@ -153,7 +153,7 @@ impl Agents {
     }
 
     /// Whether the last turn of a thread ended before its work was done, and nothing will go on by itself.
-    pub async fn was_cut_short(&self, before: &Thread) -> anyhow::Result<bool> {
+    pub(crate) async fn was_cut_short(&self, before: &Thread) -> anyhow::Result<bool> {
         if before.turn.is_some() || !before.queued.is_empty() || before.turns == 0 {
             return Ok(false);
         }
@@ -164,7 +164,7 @@ impl Agents {
         Ok(is_regular && last.is_some_and(|status| status != TurnStatus::Completed))
     }
 
-    pub async fn open(&self, which: &Which, birth: ThreadOrigin) -> anyhow::Result<Open> {
+    pub(crate) async fn open(&self, which: &Which, birth: ThreadOrigin) -> anyhow::Result<Open> {
         let store = self.runtime().store();
         let id = match which {
             Which::New => return self.start(birth).await,

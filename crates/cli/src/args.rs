@@ -13,12 +13,12 @@ use crate::thread_args::{THREAD_HELP, ThreadArguments};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// The longest that anything is waited for, in seconds.
-pub const YEAR: u64 = 366 * 24 * 3600;
+pub(crate) const YEAR: u64 = 366 * 24 * 3600;
 
 /// Runs a coding agent here and its commands on your other machines; conversations survive crashes, commands survive disconnects.
 #[derive(Parser)]
 #[command(name = "outpost", version, disable_help_subcommand = true, after_help = FIRST_STEPS)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// A setting of config.toml for this run, such as model="qwen3" or budgets.turn_tokens=5000; may be given several times,
     /// before or after the verb. Values that are not valid TOML are treated as strings
     #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", global = true)]
@@ -39,7 +39,7 @@ fn setting(text: &str) -> Result<String, &'static str> {
 
 impl Arguments {
     /// Those of this process. Ends it if they make no sense, or if help is asked for.
-    pub fn of_this_process() -> Self {
+    pub(crate) fn of_this_process() -> Self {
         // Of a global flag clap keeps only what stands behind the innermost verb, so settings are collected as they are read.
         let settings = Arc::new(Mutex::new(Vec::new()));
         let collect = |read: fn(&str) -> Result<String, &'static str>| {
@@ -91,7 +91,7 @@ Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unrea
 `shell` exit with the command's own code, or 125 for a failure of ours.";
 
 #[derive(Subcommand)]
-pub enum Verb {
+pub(crate) enum Verb {
     /// See it work, on this machine alone: no key, no server, under half a minute
     #[command(after_help = DEMO_HELP)]
     Demo(DemoArguments),
@@ -173,7 +173,7 @@ Examples:
   outpost sandbox clear --all      the same for every workspace";
 
 #[derive(Subcommand)]
-pub enum SandboxCommand {
+pub(crate) enum SandboxCommand {
     /// Workspaces whose commands left something in a layer over the home
     List {
         /// As JSON
@@ -197,7 +197,7 @@ Examples:
   outpost schema --out schemas     schemas/app.json and schemas/exec.json";
 
 #[derive(Args)]
-pub struct SchemaArguments {
+pub(crate) struct SchemaArguments {
     /// Write app.json and exec.json into this directory; it is made if there is none
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -210,7 +210,7 @@ forked. Everything but the thread is removed at the end. Where the sandbox canno
 on without one.";
 
 #[derive(Args)]
-pub struct DemoArguments {
+pub(crate) struct DemoArguments {
     /// Where the demo plays that another program of ours watches over
     #[arg(long, hide = true, value_name = "DIR")]
     pub stage: Option<PathBuf>,
@@ -229,7 +229,7 @@ for its models; nothing is changed. What looks like a secret is not shown. It ex
 promise of the default policy (workspace-write), a file, a machine.";
 
 #[derive(Args)]
-pub struct DoctorArguments {
+pub(crate) struct DoctorArguments {
     /// For programs: {version, holds, sections: [{name, findings: [{what, verdict: good|weak|broken, detail, toDo?}]}]}
     #[arg(long)]
     pub json: bool,
@@ -237,13 +237,13 @@ pub struct DoctorArguments {
 
 impl Verb {
     /// Whether it runs unattended, so that what it says on standard error is a log.
-    pub fn is_server(&self) -> bool {
+    pub(crate) fn is_server(&self) -> bool {
         matches!(self, Self::Executor(_) | Self::AppServer(_) | Self::Keeper(_) | Self::Serve(_))
     }
 
     /// Whether commands of others become children of this process, which must not find secrets in its environment. The
     /// command behind `--via` is the user's own and may need them.
-    pub fn serves_commands(&self) -> bool {
+    pub(crate) fn serves_commands(&self) -> bool {
         match self {
             Self::Executor(_) | Self::AppServer(_) | Self::Keeper(_) => true,
             Self::Run(arguments) => arguments.place.is_here(),
@@ -263,7 +263,7 @@ impl Verb {
 
 /// Which environment a verb works in.
 #[derive(Args)]
-pub struct PlaceArguments {
+pub(crate) struct PlaceArguments {
     /// The environment: a name from environments.toml, ws://HOST:PORT or unix://PATH. Without one, this machine
     #[arg(short, long, value_name = "ENV", conflicts_with = "via")]
     pub environment: Option<String>,
@@ -291,13 +291,13 @@ is taken from OUTPOST_TOKEN, or for this machine from OUTPOST_HOME/tokens/execut
 
 impl PlaceArguments {
     /// Whether this very process is the executor.
-    pub fn is_here(&self) -> bool {
+    pub(crate) fn is_here(&self) -> bool {
         self.environment.is_none() && self.via.is_none()
     }
 }
 
 #[derive(Args)]
-pub struct RunArguments {
+pub(crate) struct RunArguments {
     #[command(flatten)]
     pub place: PlaceArguments,
     /// The directory to run in; by default this one here, and the executor's own elsewhere
@@ -330,7 +330,7 @@ connection; `~~` types a tilde and `~?` lists these keys. The exit code is the s
 ours.";
 
 #[derive(Args)]
-pub struct ShellArguments {
+pub(crate) struct ShellArguments {
     #[command(flatten)]
     pub place: PlaceArguments,
     /// The directory to start in; by default the home there
@@ -352,7 +352,7 @@ Files are read and written as you, without a sandbox. What is there is replaced 
 connection is taken up again where it broke.";
 
 #[derive(Args)]
-pub struct CpArguments {
+pub(crate) struct CpArguments {
     /// What to copy: ENV:PATH or a path of this machine
     #[arg(value_name = "SRC")]
     pub source: OsString,

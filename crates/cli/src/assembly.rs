@@ -33,7 +33,7 @@ use crate::variables::VisibleVariables;
 use crate::{ProcessContext, servers, store};
 
 /// Everything that runs in this process.
-pub struct Assembly {
+pub(crate) struct Assembly {
     pub runtime: Runtime,
     executor: Executor,
     sessions: Option<Arc<SessionMemory>>,
@@ -44,7 +44,7 @@ pub struct Assembly {
 }
 
 /// What a verb decides about the runtime that it wants.
-pub struct RuntimeOptions {
+pub(crate) struct RuntimeOptions {
     pub config: Config,
     pub provider: Option<String>,
     pub model: Option<String>,
@@ -57,7 +57,7 @@ pub struct RuntimeOptions {
 }
 
 impl Assembly {
-    pub async fn new(home: &Home, wish: RuntimeOptions, own: &ProcessContext) -> anyhow::Result<Self> {
+    pub(crate) async fn new(home: &Home, wish: RuntimeOptions, own: &ProcessContext) -> anyhow::Result<Self> {
         let RuntimeOptions { config, provider, model, questions, keeps_sessions, follows_environments } = wish;
         let clock: Clock = Arc::new(store::now);
         home.usable()?;
@@ -121,12 +121,12 @@ impl Assembly {
     }
 
     /// What the sandbox of this machine does not hold, unless agents run without one.
-    pub fn shortfall(&self) -> Option<String> {
+    pub(crate) fn shortfall(&self) -> Option<String> {
         (!self.runtime.config().sandbox.is_full_access()).then(|| self.executor.shortfall()).flatten()
     }
 
     /// Ends what runs here.
-    pub async fn shut_down(self) {
+    pub(crate) async fn shut_down(self) {
         self.runtime.shutdown(Duration::from_secs(10)).await;
         self.runtime.store().close().await;
         // What a sandbox needs in a workspace elsewhere goes with its session; it should not lie there until the grace is over.
@@ -148,7 +148,7 @@ impl Assembly {
 }
 
 /// The provider that threads ask by default, and why it is not the one that a newcomer expects, if so.
-pub fn default_provider(config: &Config, own: &VisibleVariables) -> (String, Option<String>, Result<ModelProvider, ModelError>) {
+pub(crate) fn default_provider(config: &Config, own: &VisibleVariables) -> (String, Option<String>, Result<ModelProvider, ModelError>) {
     let (provider, note) = choose(config.model_provider.clone(), own);
     let known = own.clone();
     let variables: ModelVariables = Arc::new(move |name| known.get(name)?.to_str().map(str::to_owned));
@@ -236,7 +236,7 @@ fn keep_rule(file: &Path, rule: &CommandRule) -> std::io::Result<()> {
 }
 
 /// The user's command rules. A file that cannot be read forbids nothing, so it is an error.
-pub fn rules(home: &Home) -> anyhow::Result<CommandRules> {
+pub(crate) fn rules(home: &Home) -> anyhow::Result<CommandRules> {
     let file = home.rules();
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,

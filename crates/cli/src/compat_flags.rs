@@ -5,7 +5,7 @@
 use clap::Args;
 
 #[derive(Args)]
-pub struct Habits {
+pub(crate) struct Habits {
     /// Short for `-c features.NAME=true`
     #[arg(long, value_name = "NAME", hide = true, global = true)]
     pub enable: Vec<String>,
@@ -31,7 +31,7 @@ pub struct Habits {
 
 impl Habits {
     /// The same as settings. Whatever else is set counts more than these.
-    pub fn settings(&self) -> Vec<String> {
+    pub(crate) fn settings(&self) -> Vec<String> {
         let text = |key: &str, value: &str| format!("{key}={}", toml::Value::String(value.to_owned()));
         let mut settings = Vec::new();
         settings.extend(self.ask_for_approval.iter().map(|policy| text("approval_policy", policy)));
@@ -46,7 +46,7 @@ impl Habits {
 }
 
 /// A feature as a setting.
-pub fn feature(name: &str, is_on: bool) -> Result<String, &'static str> {
+pub(crate) fn feature(name: &str, is_on: bool) -> Result<String, &'static str> {
     let is_key = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
     match !name.is_empty() && name.chars().all(is_key) {
         true => Ok(format!("features.{name}={is_on}")),

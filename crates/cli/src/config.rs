@@ -1,9 +1,9 @@
 //! `config.toml`: what is in it, and what it means.
 
-pub mod home;
-pub mod limits;
-pub mod reference;
-pub mod serve;
+pub(crate) mod home;
+pub(crate) mod limits;
+pub(crate) mod reference;
+pub(crate) mod serve;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -30,7 +30,7 @@ use crate::home::Home;
 /// Everything that a user can set. Keys that are not known are told and ignored.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct Config {
+pub(crate) struct Config {
     pub model: Option<String>,
     pub model_provider: Option<String>,
     pub model_providers: BTreeMap<String, Provider>,
@@ -93,20 +93,20 @@ struct From {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct WorkspaceWrite {
+pub(crate) struct WorkspaceWrite {
     pub writable_roots: Vec<String>,
     pub network_access: bool,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct SkillTable {
+pub(crate) struct SkillTable {
     pub config: Vec<SkillChoice>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum DurabilitySetting {
+pub(crate) enum DurabilitySetting {
     Effect,
     Turn,
     Stored,
@@ -114,7 +114,7 @@ pub enum DurabilitySetting {
 
 /// The variables that hold keys to providers of models. A configuration that cannot be read names none; code that needs it
 /// says what is wrong with it.
-pub fn key_variables(overrides: &[String]) -> Vec<String> {
+pub(crate) fn key_variables(overrides: &[String]) -> Vec<String> {
     let file = Home::from_environment().map(|home| home.config());
     let Ok(config) = Config::read(file.as_deref(), overrides) else { return Vec::new() };
     let named = |provider: Provider| provider.env_key.into_iter().chain(provider.env_http_headers.into_values());
@@ -123,7 +123,7 @@ pub fn key_variables(overrides: &[String]) -> Vec<String> {
 
 impl Config {
     /// Reads the file, if there is one, puts `key=value` over it, and tells which keys have no effect.
-    pub fn load(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
+    pub(crate) fn load(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
         let config = Self::read(file, overrides)?;
         for key in reference::unknown(&config.written) {
             let given = overrides.iter().find(|setting| sets(setting, &key));
@@ -134,7 +134,7 @@ impl Config {
     }
 
     /// The same, for those who tell it in another way, or have told it already.
-    pub fn read(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
+    pub(crate) fn read(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
         let mut table = match file.map(std::fs::read_to_string) {
             Some(Ok(text)) => text.parse::<Table>().map_err(|error| wrong_line(file.unwrap_or(Path::new("")), &text, &error))?,
             // A home that cannot be used is reported by the code that needs it.
@@ -153,37 +153,37 @@ impl Config {
     }
 
     /// The same file as it is now, with the same settings over it.
-    pub fn read_again(&self) -> anyhow::Result<Self> {
+    pub(crate) fn read_again(&self) -> anyhow::Result<Self> {
         Self::read(self.from.file.as_deref(), &self.from.overrides)
     }
 
     /// Whether a text would do as the file.
-    pub fn check(text: &str) -> Result<(), String> {
+    pub(crate) fn check(text: &str) -> Result<(), String> {
         let table = text.parse::<Table>().map_err(|error| error.to_string())?;
         Value::Table(table).try_into::<Self>().map_err(|error| error.to_string())?.sandbox().map_err(|error| error.to_string())?;
         Ok(())
     }
 
     /// What others may see of it: everything but what may be a secret.
-    pub fn shown(&self) -> serde_json::Value {
+    pub(crate) fn shown(&self) -> serde_json::Value {
         let mut shown = serde_json::to_value(&self.written).unwrap_or_default();
         outpost_server::hide_secrets(&mut shown);
         shown
     }
 
     /// Keys of a file that have no effect.
-    pub fn unknown_keys(file: &Path) -> Vec<String> {
+    pub(crate) fn unknown_keys(file: &Path) -> Vec<String> {
         let table = std::fs::read_to_string(file).ok().and_then(|text| text.parse::<Table>().ok()).unwrap_or_default();
         reference::unknown(&table)
     }
 
     /// The sandbox of threads that choose none.
-    pub fn sandbox(&self) -> anyhow::Result<SandboxMode> {
+    pub(crate) fn sandbox(&self) -> anyhow::Result<SandboxMode> {
         self.sandbox_named(self.sandbox_mode.as_deref().unwrap_or("workspace-write"))
     }
 
     /// A sandbox by its short name, with what is configured for it.
-    pub fn sandbox_named(&self, name: &str) -> anyhow::Result<SandboxMode> {
+    pub(crate) fn sandbox_named(&self, name: &str) -> anyhow::Result<SandboxMode> {
         let Some(mode) = SandboxMode::named(name) else {
             bail!("sandbox_mode is one of read-only, workspace-write and danger-full-access, not `{name}`");
         };
@@ -204,7 +204,7 @@ impl Config {
 }
 
 /// In one line, with its number.
-pub fn wrong_line(file: &Path, text: &str, error: &toml::de::Error) -> anyhow::Error {
+pub(crate) fn wrong_line(file: &Path, text: &str, error: &toml::de::Error) -> anyhow::Error {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     anyhow!("{}:{}: {}", file.display(), before.matches('\n').count() + 1, error.message())
 }

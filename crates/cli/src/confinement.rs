@@ -18,7 +18,7 @@ use crate::local::SandboxSettings;
 use crate::lock::Lock;
 
 impl ConfinementArguments {
-    pub fn read(&self, settings: &[String]) -> anyhow::Result<SandboxSettings> {
+    pub(crate) fn read(&self, settings: &[String]) -> anyhow::Result<SandboxSettings> {
         let place = self.ceiling.as_ref().map_or_else(|| "the ceiling of --profile".to_owned(), |file| format!("in {}", file.display()));
         let ceiling = self.ceiling_text()?.map_or(Ok(Policy::Open), |text| ceiling::parse(&text)).context(place)?;
         let sandbox_user = self.sandbox_user.as_deref().map(user).transpose()?;
@@ -28,7 +28,7 @@ impl ConfinementArguments {
     }
 
     /// The ceiling as a file would say it: the one that is named, or that of the profile.
-    pub fn ceiling_text(&self) -> anyhow::Result<Option<String>> {
+    pub(crate) fn ceiling_text(&self) -> anyhow::Result<Option<String>> {
         match &self.ceiling {
             Some(file) => {
                 let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the ceiling {}", file.display()))?;
@@ -68,7 +68,7 @@ impl ConfinementArguments {
     }
 
     /// The same again, for a program that is started in our place.
-    pub fn arguments(&self) -> anyhow::Result<Vec<OsString>> {
+    pub(crate) fn arguments(&self) -> anyhow::Result<Vec<OsString>> {
         let mut arguments = Vec::new();
         if let Some(name) = self.profile.and_then(|profile| profile.to_possible_value()) {
             arguments.extend(["--profile".into(), name.get_name().into()]);
@@ -91,7 +91,7 @@ impl ConfinementArguments {
 
 impl ExecutorArguments {
     /// How long a session is kept whose connection was lost.
-    pub fn grace(&self) -> u64 {
+    pub(crate) fn grace(&self) -> u64 {
         const USUAL: u64 = 600;
         self.grace.unwrap_or_else(|| self.confinement.profile.map_or(USUAL, Profile::grace))
     }
@@ -136,31 +136,31 @@ impl Profile {
 }
 
 /// What a session of this machine may use, as config.toml has it.
-pub fn configured_limits(settings: &[String]) -> anyhow::Result<Limits> {
+pub(crate) fn configured_limits(settings: &[String]) -> anyhow::Result<Limits> {
     let file = Home::from_environment().map(|home| home.config());
     Ok(Config::load(file.as_deref(), settings)?.limits.over(Limits::default()))
 }
 
 /// The lowest level of a sandbox that counts on this machine, as config.toml has it.
-pub fn configured_minimum(settings: &[String]) -> anyhow::Result<(Level, Option<String>)> {
+pub(crate) fn configured_minimum(settings: &[String]) -> anyhow::Result<(Level, Option<String>)> {
     let file = Home::from_environment().map(|home| home.config());
     Ok(Lock::read()?.minimum(Config::read(file.as_deref(), settings)?.sandbox_minimum))
 }
 
 /// What sandboxed code may do with repositories, as config.toml has it.
-pub fn configured_git(settings: &[String]) -> anyhow::Result<GitMode> {
+pub(crate) fn configured_git(settings: &[String]) -> anyhow::Result<GitMode> {
     let file = Home::from_environment().map(|home| home.config());
     Ok(Config::read(file.as_deref(), settings)?.git)
 }
 
 /// What is special in the home of this user, as config.toml has it.
-pub fn configured_home(settings: &[String]) -> anyhow::Result<HomeSettings> {
+pub(crate) fn configured_home(settings: &[String]) -> anyhow::Result<HomeSettings> {
     let file = Home::from_environment().map(|home| home.config());
     Ok(Config::read(file.as_deref(), settings)?.sandbox_home.over(HomeSettings::default()))
 }
 
 /// What HTTP requests may reach besides public addresses: what the command line says, or else what config.toml has.
-pub fn http_allow(given: Vec<HttpTarget>, settings: &[String]) -> anyhow::Result<Vec<HttpTarget>> {
+pub(crate) fn http_allow(given: Vec<HttpTarget>, settings: &[String]) -> anyhow::Result<Vec<HttpTarget>> {
     if !given.is_empty() {
         return Ok(given);
     }

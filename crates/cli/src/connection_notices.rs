@@ -11,7 +11,7 @@ const NOTICEABLE: Duration = Duration::from_secs(2);
 
 /// Says so when the connection is gone for longer than a moment, and when it is back. A terminal that passes every key on
 /// needs other ends of lines.
-pub async fn tell(environment: Environment, end: &'static str) {
+pub(crate) async fn tell(environment: Environment, end: &'static str) {
     let begin = if end == "\n" { "" } else { end };
     let mut state = environment.watch();
     loop {

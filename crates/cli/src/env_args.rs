@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-pub const ENV_HELP: &str = "\
+pub(crate) const ENV_HELP: &str = "\
 Examples:
   outpost env add box --ssh me@box.example.org     copies this program there, writes the entry
   outpost env add gpu --url wss://gpu.example.org --token-file ~/.outpost/tokens/gpu
@@ -21,7 +21,7 @@ Environments are written down in environments.toml in OUTPOST_HOME (by default ~
 hand; comments and order are kept. `run -e NAME`, `shell -e NAME` and `cp NAME:PATH` use them.";
 
 #[derive(Subcommand)]
-pub enum EnvCommand {
+pub(crate) enum EnvCommand {
     /// Show what is written down; nothing is connected
     List(EnvListArguments),
     /// Add an environment
@@ -57,7 +57,7 @@ Patterns with wildcards are left out. Everything that the ssh configuration says
 called by that name.";
 
 #[derive(Args)]
-pub struct EnvImportArguments {
+pub(crate) struct EnvImportArguments {
     /// Whose configuration
     #[arg(value_enum)]
     pub from: ImportFrom,
@@ -76,7 +76,7 @@ pub struct EnvImportArguments {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-pub enum ImportFrom {
+pub(crate) enum ImportFrom {
     Ssh,
 }
 
@@ -86,7 +86,7 @@ then stays open in the background, and everything that Outpost does with this ma
 or ended with --end.";
 
 #[derive(Args)]
-pub struct LoginArguments {
+pub(crate) struct LoginArguments {
     /// The environment
     pub name: String,
     /// End the shared connection
@@ -99,7 +99,7 @@ The program is copied as `env add` does it; a command that runs keeps running. A
 its sessions have ended; --now ends it, and what runs in it, at once.";
 
 #[derive(Args)]
-pub struct UpgradeArguments {
+pub(crate) struct UpgradeArguments {
     /// Environments
     #[arg(value_name = "NAME", required_unless_present = "all")]
     pub names: Vec<String>,
@@ -115,7 +115,7 @@ pub struct UpgradeArguments {
 }
 
 #[derive(Args)]
-pub struct EnvListArguments {
+pub(crate) struct EnvListArguments {
     /// Only those with this label; may be given several times
     #[arg(long = "label", value_name = "LABEL")]
     pub labels: Vec<String>,
@@ -125,7 +125,7 @@ pub struct EnvListArguments {
 }
 
 #[derive(Args)]
-pub struct CheckArguments {
+pub(crate) struct CheckArguments {
     /// Names or addresses; all that are written down if none is given
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
@@ -135,7 +135,7 @@ pub struct CheckArguments {
 }
 
 #[derive(Args)]
-pub struct WatchArguments {
+pub(crate) struct WatchArguments {
     /// Only these; they are connected, which others are only if they say so
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
@@ -165,7 +165,7 @@ Whether the machine is the right one is decided by ssh and its known hosts alone
 so a key or an agent is needed (BatchMode).";
 
 #[derive(Args, Default)]
-pub struct AddArguments {
+pub(crate) struct AddArguments {
     /// The name that it gets: letters, digits, `-` and `_`
     pub name: String,
     #[command(flatten)]
@@ -219,7 +219,7 @@ pub struct AddArguments {
 /// How it is reached.
 #[derive(Args, Default)]
 #[group(required = true, multiple = true)]
-pub struct WayArguments {
+pub(crate) struct WayArguments {
     /// By ssh: user@host, or a name from the ssh configuration
     #[arg(long, value_name = "DESTINATION")]
     pub ssh: Option<String>,
@@ -248,7 +248,7 @@ pub struct WayArguments {
 
 /// What is left there of a thread's own policy. It can only narrow.
 #[derive(Args, Default)]
-pub struct PolicyArguments {
+pub(crate) struct PolicyArguments {
     /// The most that agents may do there: read-only or workspace-write
     #[arg(long, value_name = "MODE")]
     pub sandbox: Option<String>,
@@ -267,14 +267,14 @@ pub struct PolicyArguments {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-pub enum Connect {
+pub(crate) enum Connect {
     Eager,
     Lazy,
     Manual,
 }
 
 impl Connect {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Eager => "eager",
             Self::Lazy => "lazy",

@@ -17,7 +17,7 @@ use crate::tokens;
 use crate::variables::VisibleVariables;
 
 /// What is configured, and where.
-pub struct KnownEnvironments {
+pub(crate) struct KnownEnvironments {
     pub configuration: ActiveConfiguration,
     /// Nothing if there is no home.
     pub file: Option<PathBuf>,
@@ -26,7 +26,7 @@ pub struct KnownEnvironments {
 }
 
 impl KnownEnvironments {
-    pub fn load(own: &VisibleVariables) -> anyhow::Result<Self> {
+    pub(crate) fn load(own: &VisibleVariables) -> anyhow::Result<Self> {
         let file = Home::from_environment().map(|home| home.environments());
         // Programs that start Codex set the second one. Ours counts before it, also where it switches everything off.
         let set = ["OUTPOST_EXEC_SERVER_URL", "CODEX_EXEC_SERVER_URL"].into_iter().find_map(|name| {
@@ -46,7 +46,7 @@ impl KnownEnvironments {
     }
 
     /// Refuses if environments are switched off.
-    pub fn snapshot(&self) -> anyhow::Result<&ConfigurationSnapshot> {
+    pub(crate) fn snapshot(&self) -> anyhow::Result<&ConfigurationSnapshot> {
         match &self.configuration {
             ActiveConfiguration::On(snapshot) => Ok(snapshot),
             ActiveConfiguration::Off => Err(RegistryError::Off.into()),
@@ -54,7 +54,7 @@ impl KnownEnvironments {
     }
 
     /// What a name stands for; one that is not known is told with those that are.
-    pub fn definition(&self, id: &EnvironmentId) -> anyhow::Result<&Definition> {
+    pub(crate) fn definition(&self, id: &EnvironmentId) -> anyhow::Result<&Definition> {
         let snapshot = self.snapshot()?;
         match snapshot.entries.iter().find(|entry| entry.id == *id).map(|entry| &entry.definition) {
             Some(Ok(definition)) => Ok(definition),
@@ -64,7 +64,7 @@ impl KnownEnvironments {
     }
 
     /// A handle of one environment; no other is connected for it.
-    pub fn handle(&self, id: &EnvironmentId, options: EnvironmentOptions) -> anyhow::Result<Environment> {
+    pub(crate) fn handle(&self, id: &EnvironmentId, options: EnvironmentOptions) -> anyhow::Result<Environment> {
         let definition = self.definition(id)?.clone();
         let registry = Registry::new(RegistryOptions { environment: options, ..RegistryOptions::default() });
         registry.add(id.clone(), definition)?;
@@ -72,28 +72,28 @@ impl KnownEnvironments {
     }
 
     /// Takes over every change of the file for as long as the task is kept, if it is the file that counts.
-    pub fn follow(&self, watch: Option<ConfigWatch>, registry: &Registry) -> Option<AbortOnDropHandle<()>> {
+    pub(crate) fn follow(&self, watch: Option<ConfigWatch>, registry: &Registry) -> Option<AbortOnDropHandle<()>> {
         let (file, watch) = (self.file.clone().filter(|_| self.from_file)?, watch?);
         let registry = registry.clone();
         Some(AbortOnDropHandle::new(tokio::spawn(async move { registry.follow(&file, watch).await })))
     }
 
     /// All of them.
-    pub fn registry(&self, options: EnvironmentOptions, local: Connector) -> anyhow::Result<Registry> {
+    pub(crate) fn registry(&self, options: EnvironmentOptions, local: Connector) -> anyhow::Result<Registry> {
         let admission = Lock::read()?.admission();
         Ok(Registry::configured(RegistryOptions { environment: options, local: Some(local), admission }, self.configuration.clone())?)
     }
 }
 
 /// Hears changes of the file from now on. Begun before the file is read, so that no change between the two is missed.
-pub fn watch() -> Option<ConfigWatch> {
+pub(crate) fn watch() -> Option<ConfigWatch> {
     let home = Home::from_environment()?;
     home.make().ok()?;
     ConfigWatch::new(&home.environments()).inspect_err(|error| tracing::warn!(%error, "its changes take effect at the next start")).ok()
 }
 
 /// An unknown name, reported with the known ones.
-pub fn unknown(id: &EnvironmentId, known: &[EnvironmentId]) -> anyhow::Error {
+pub(crate) fn unknown(id: &EnvironmentId, known: &[EnvironmentId]) -> anyhow::Error {
     let names = known.iter().map(|id| format!("`{id}`")).collect::<Vec<_>>().join(", ");
     let known = match known {
         [] => "there are none".to_owned(),
@@ -104,7 +104,7 @@ pub fn unknown(id: &EnvironmentId, known: &[EnvironmentId]) -> anyhow::Error {
 }
 
 /// What to look at when an environment does not answer, for the reason that it gave.
-pub fn advice(name: &str, reason: &str) -> Option<String> {
+pub(crate) fn advice(name: &str, reason: &str) -> Option<String> {
     if reason.contains("401") {
         return Some("it asks for a token: pass it in OUTPOST_TOKEN, or name a `token_file` in environments.toml".to_owned());
     }
@@ -123,6 +123,6 @@ pub fn advice(name: &str, reason: &str) -> Option<String> {
 }
 
 /// The token for an address that is given by hand.
-pub fn token(url: &str, own: &VisibleVariables) -> anyhow::Result<Token> {
+pub(crate) fn token(url: &str, own: &VisibleVariables) -> anyhow::Result<Token> {
     Ok(tokens::for_url(url, own)?.map_or(Token::None, Token::Bearer))
 }

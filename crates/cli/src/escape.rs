@@ -1,14 +1,14 @@
 //! Keys that are meant for us and not for the program on the terminal.
 
 /// Follows what is typed. A tilde at the beginning of a line is held back until the next key says what it is for.
-pub struct Escapes {
+pub(crate) struct Escapes {
     at_line_start: bool,
     tilde: bool,
 }
 
 /// What came out of some keys.
 #[derive(Default)]
-pub struct KeyResult {
+pub(crate) struct KeyResult {
     /// To be passed on.
     pub bytes: Vec<u8>,
     pub leave: bool,
@@ -16,11 +16,11 @@ pub struct KeyResult {
 }
 
 impl Escapes {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { at_line_start: true, tilde: false }
     }
 
-    pub fn feed(&mut self, keys: &[u8]) -> KeyResult {
+    pub(crate) fn feed(&mut self, keys: &[u8]) -> KeyResult {
         let mut typed = KeyResult::default();
         for &key in keys {
             match (std::mem::take(&mut self.tilde), key) {

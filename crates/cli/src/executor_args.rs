@@ -13,7 +13,7 @@ use outpost_rpc::listen::ListenAddr;
 use crate::args::YEAR;
 use crate::config::limits::LimitSetting;
 
-pub const EXECUTOR_HELP: &str = "\
+pub(crate) const EXECUTOR_HELP: &str = "\
 Examples:
   outpost executor                                     this machine only; clients show a token
   outpost executor --no-auth                           this machine only, without authentication
@@ -31,7 +31,7 @@ and --no-auth, a websocket asks for the token in OUTPOST_HOME/tokens/executor, w
 `outpost run -e ws://127.0.0.1:PORT` finds it there, other clients send it as `Authorization: Bearer TOKEN`.";
 
 #[derive(Args)]
-pub struct ExecutorArguments {
+pub(crate) struct ExecutorArguments {
     /// Where to listen: ws://IP:PORT, unix://PATH or stdio [default: ws://127.0.0.1:0, or nowhere with --join]
     #[arg(long, value_name = "URL")]
     pub listen: Option<ListenAddr>,
@@ -75,7 +75,7 @@ pub struct ExecutorArguments {
     pub auth: AuthArguments,
 }
 
-pub const APP_SERVER_HELP: &str = "\
+pub(crate) const APP_SERVER_HELP: &str = "\
 Examples:
   outpost app-server                                for a client that starts it: a message a line
   outpost app-server --listen ws://127.0.0.1:7001   clients show the token of this home
@@ -86,7 +86,7 @@ Without --ws-auth and --no-auth a websocket asks for the token in OUTPOST_HOME/t
 start. A server on standard input and output ends with its input.";
 
 #[derive(Args)]
-pub struct AppServerArguments {
+pub(crate) struct AppServerArguments {
     /// Where to listen: stdio://, ws://IP:PORT, unix://PATH or off
     #[arg(long, value_name = "URL", default_value = "stdio://")]
     pub listen: AppListen,
@@ -102,7 +102,7 @@ pub struct AppServerArguments {
 
 /// Where an app server listens.
 #[derive(Clone)]
-pub enum AppListen {
+pub(crate) enum AppListen {
     At(ListenAddr),
     /// Only at the socket of its home.
     Off,
@@ -117,7 +117,7 @@ impl std::str::FromStr for AppListen {
 }
 
 #[derive(Args, Clone)]
-pub struct ConfinementArguments {
+pub(crate) struct ConfinementArguments {
     /// What this machine is: `own-machine` (yours alone), `shared-host` (others work here, too) or `container` (made for this). Sets
     /// ceiling, limits and grace at once; what is given besides counts before it (see docs/executor.md)
     #[arg(long, value_name = "PROFILE")]
@@ -150,14 +150,14 @@ fn limit(text: &str) -> Result<(String, LimitSetting), String> {
 
 /// What kind of machine an executor is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Profile {
+pub(crate) enum Profile {
     OwnMachine,
     SharedHost,
     Container,
 }
 
 #[derive(Args)]
-pub struct KeeperArguments {
+pub(crate) struct KeeperArguments {
     #[arg(long, default_value_t = 600)]
     pub grace: u64,
     #[arg(long, default_value_t = 64 << 20)]
@@ -169,7 +169,7 @@ pub struct KeeperArguments {
 }
 
 #[derive(Args)]
-pub struct AuthArguments {
+pub(crate) struct AuthArguments {
     /// No authentication; only for a loopback address. Every user of this machine can then run commands as you
     #[arg(long)]
     pub no_auth: bool,
@@ -208,7 +208,7 @@ pub struct AuthArguments {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-pub enum WsAuth {
+pub(crate) enum WsAuth {
     CapabilityToken,
     SignedBearerToken,
 }

@@ -10,7 +10,7 @@ const NAME: usize = 15;
 
 /// Something to draw.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FrameRow {
+pub(crate) enum FrameRow {
     /// Our own words, with shown parts in them.
     Own(String),
     /// What we know of something, under its name.
@@ -20,24 +20,24 @@ pub enum FrameRow {
 }
 
 /// A text of others as a part of a line.
-pub fn line(text: &str) -> String {
+pub(crate) fn line(text: &str) -> String {
     Untrusted::from(text).show(Form::Line)
 }
 
 /// A path, a name or a command of others as a part of a line.
-pub fn word(text: &str) -> String {
+pub(crate) fn word(text: &str) -> String {
     Untrusted::from(text).show(Form::Word)
 }
 
 /// A text of others, line by line. After the last end of a line of what is only said there is no further line.
-pub fn lines(text: &str, form: Form) -> Vec<String> {
+pub(crate) fn lines(text: &str, form: Form) -> Vec<String> {
     let shown = Untrusted::from(text).show(form);
     let whole = if form == Form::Text { shown.strip_suffix('\n').unwrap_or(&shown) } else { &shown };
     whole.split('\n').map(|line| line.trim_end_matches('\r').to_owned()).collect()
 }
 
 /// As much of a shown text as this, with the number of characters that are left out.
-pub fn cut(shown: &str, most: usize) -> String {
+pub(crate) fn cut(shown: &str, most: usize) -> String {
     match shown.char_indices().nth(most) {
         Some((at, _)) => format!("{} … {} more characters", &shown[..at], shown[at..].chars().count()),
         None => shown.to_owned(),
@@ -45,7 +45,7 @@ pub fn cut(shown: &str, most: usize) -> String {
 }
 
 /// A row as it is drawn on a terminal of so many columns.
-pub fn draw(row: &FrameRow, columns: usize) -> Vec<String> {
+pub(crate) fn draw(row: &FrameRow, columns: usize) -> Vec<String> {
     let (first, next, text) = match row {
         FrameRow::Own(text) => return vec![format!("{FRAME} {text}")],
         FrameRow::Fact(name, text) => (format!("{FRAME} {name:<NAME$}"), " ".repeat(NAME + 2), text),
@@ -57,7 +57,7 @@ pub fn draw(row: &FrameRow, columns: usize) -> Vec<String> {
 }
 
 /// A row as it is written without a terminal.
-pub fn plain(row: &FrameRow) -> String {
+pub(crate) fn plain(row: &FrameRow) -> String {
     match row {
         FrameRow::Own(text) | FrameRow::Theirs(text) => text.clone(),
         FrameRow::Fact(name, text) => format!("{name:<NAME$}{text}"),

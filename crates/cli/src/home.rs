@@ -14,14 +14,14 @@ use rustix::fs::{Access, access};
 use crate::variables::VisibleVariables;
 
 /// The name of an executor's token.
-pub const EXECUTOR: &str = "executor";
+pub(crate) const EXECUTOR: &str = "executor";
 
 /// The name of the app server's token.
-pub const APP: &str = "app";
+pub(crate) const APP: &str = "app";
 
 /// The home directory; made when something is first put there.
 #[derive(Clone)]
-pub struct Home(PathBuf);
+pub(crate) struct Home(PathBuf);
 
 /// Everything that we ever put there.
 const OURS: [&str; 17] = [
@@ -45,43 +45,43 @@ const OURS: [&str; 17] = [
 ];
 
 impl Home {
-    pub fn from_environment() -> Option<Self> {
+    pub(crate) fn from_environment() -> Option<Self> {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         set("OUTPOST_HOME").or_else(|| set("HOME").map(|home| home.join(".outpost"))).map(Self)
     }
 
-    pub fn config(&self) -> PathBuf {
+    pub(crate) fn config(&self) -> PathBuf {
         self.0.join("config.toml")
     }
 
     /// What is required of this home, besides what the administrator requires of all.
-    pub fn requirements(&self) -> PathBuf {
+    pub(crate) fn requirements(&self) -> PathBuf {
         self.0.join("requirements.toml")
     }
 
     /// Programs for machines of other kinds, which are copied there.
-    pub fn programs(&self) -> PathBuf {
+    pub(crate) fn programs(&self) -> PathBuf {
         self.0.join("programs")
     }
 
     /// The user's rules about commands.
-    pub fn rules(&self) -> PathBuf {
+    pub(crate) fn rules(&self) -> PathBuf {
         self.0.join("rules.toml")
     }
 
     /// The environments that the user has written down.
-    pub fn environments(&self) -> PathBuf {
+    pub(crate) fn environments(&self) -> PathBuf {
         self.0.join("environments.toml")
     }
 
     /// Makes it if it is not there.
-    pub fn make(&self) -> io::Result<PathBuf> {
+    pub(crate) fn make(&self) -> io::Result<PathBuf> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         Ok(self.0.clone())
     }
 
     /// Makes it if it is not there, and looks whether anything can be put there.
-    pub fn usable(&self) -> anyhow::Result<()> {
+    pub(crate) fn usable(&self) -> anyhow::Result<()> {
         let place = self.0.display();
         let advice = "; make it writable, or set OUTPOST_HOME to another place";
         self.make().with_context(|| format!("the home {place} cannot be made{advice}"))?;
@@ -90,7 +90,7 @@ impl Home {
 
     /// Closes the home to others. One that existed before may be open; a directory that holds other things as well
     /// is not ours to close.
-    pub fn close_to_others(&self) -> io::Result<()> {
+    pub(crate) fn close_to_others(&self) -> io::Result<()> {
         let metadata = match fs::metadata(&self.0) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -108,42 +108,42 @@ impl Home {
         fs::set_permissions(&self.0, fs::Permissions::from_mode(0o700))
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    pub fn spool(&self) -> PathBuf {
+    pub(crate) fn spool(&self) -> PathBuf {
         self.0.join("spool")
     }
 
     /// What sandboxed code wrote into the home of its user, by workspace.
-    pub fn layers(&self) -> PathBuf {
+    pub(crate) fn layers(&self) -> PathBuf {
         self.0.join("layers")
     }
 
     /// Copies of files that are being rewritten in place.
-    pub fn redo(&self) -> PathBuf {
+    pub(crate) fn redo(&self) -> PathBuf {
         self.0.join("redo")
     }
 
     /// The token that a listener of this home asks for.
-    pub fn token(&self, listener: &str) -> PathBuf {
+    pub(crate) fn token(&self, listener: &str) -> PathBuf {
         self.tokens().join(listener)
     }
 
     /// The listeners' own tokens, and those of others.
-    pub fn tokens(&self) -> PathBuf {
+    pub(crate) fn tokens(&self) -> PathBuf {
         self.0.join("tokens")
     }
 
     /// What this host, job or container has of this home.
-    pub fn seat(&self, variables: &VisibleVariables) -> io::Result<LocalSeat> {
+    pub(crate) fn seat(&self, variables: &VisibleVariables) -> io::Result<LocalSeat> {
         let home = std::path::absolute(&self.0)?;
         LocalSeat::take(&home, HostPlace::here(&variables.for_commands()), &local_directories())
     }
 }
 
 /// Where this user may have sockets and locks on this machine.
-pub fn local_directories() -> LocalDirectories {
+pub(crate) fn local_directories() -> LocalDirectories {
     LocalDirectories::of_this_user(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
 }

@@ -15,7 +15,7 @@ use crate::home::Home;
 use crate::variables::VisibleVariables;
 
 /// What the verbs that need an executor choose for it.
-pub struct ExecutorSettings {
+pub(crate) struct ExecutorSettings {
     pub grace: Duration,
     pub spool: u64,
     pub peer: PeerOptions,
@@ -28,7 +28,7 @@ pub struct ExecutorSettings {
 
 /// What the operator says about sandboxes.
 #[derive(Clone, Default)]
-pub struct SandboxSettings {
+pub(crate) struct SandboxSettings {
     pub ceiling: Policy,
     pub sandbox_user: Option<(u32, u32)>,
     pub limits: Limits,
@@ -41,7 +41,7 @@ pub struct SandboxSettings {
 }
 
 /// An executor's configuration as this program runs it, home and all.
-pub fn executor_config(settings: ExecutorSettings, variables: &VisibleVariables) -> anyhow::Result<ExecutorConfig> {
+pub(crate) fn executor_config(settings: ExecutorSettings, variables: &VisibleVariables) -> anyhow::Result<ExecutorConfig> {
     let home = Home::from_environment();
     if let Some(error) = home.as_ref().and_then(|home| home.close_to_others().err()) {
         tracing::warn!(%error, "the home cannot be closed to others");

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// What the administrator of this machine requires of all its users.
-pub const FILE: &str = "/etc/outpost/requirements.toml";
+pub(crate) const FILE: &str = "/etc/outpost/requirements.toml";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,7 +30,7 @@ struct Written {
 
 /// Without a file nothing is required.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lock {
+pub(crate) struct Lock {
     minimum: Option<Level>,
     no_local: bool,
     sources: Option<Vec<String>>,
@@ -39,7 +39,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    pub fn read() -> anyhow::Result<Self> {
+    pub(crate) fn read() -> anyhow::Result<Self> {
         Self::read_from(Path::new(FILE))
     }
 
@@ -77,7 +77,7 @@ impl Lock {
     }
 
     /// The level below which sandboxes are refused, and where that is written if the administrator says so.
-    pub fn minimum(&self, configured: Level) -> (Level, Option<String>) {
+    pub(crate) fn minimum(&self, configured: Level) -> (Level, Option<String>) {
         match self.minimum {
             Some(minimum) if minimum >= configured => (minimum, Some(FILE.to_owned())),
             _ => (configured, None),
@@ -85,24 +85,24 @@ impl Lock {
     }
 
     /// Which environments there may be.
-    pub fn admission(&self) -> EnvironmentAdmission {
+    pub(crate) fn admission(&self) -> EnvironmentAdmission {
         EnvironmentAdmission { file: FILE.into(), no_local: self.no_local, sources: self.sources.clone() }
     }
 
     /// What is left of a thread's policy in every environment.
-    pub fn narrowing(&self) -> Narrowing {
+    pub(crate) fn narrowing(&self) -> Narrowing {
         let (confined, no_network) = (self.minimum.is_some(), self.no_network);
         let required_by = (confined || no_network).then(|| FILE.to_owned());
         Narrowing { confined, no_network, required_by, ..Narrowing::default() }
     }
 
     /// Which approval policies a thread may have.
-    pub fn policies(&self) -> Option<AllowedPolicies> {
+    pub(crate) fn policies(&self) -> Option<AllowedPolicies> {
         self.approvals.as_ref().map(|names| AllowedPolicies { names: names.clone(), file: FILE.into() })
     }
 
     /// For clients: what is required, in the words of the app protocol; nothing where nothing is.
-    pub fn shown(&self) -> Option<Value> {
+    pub(crate) fn shown(&self) -> Option<Value> {
         if *self == Self::default() {
             return None;
         }
@@ -130,7 +130,7 @@ impl Lock {
     }
 
     /// Refuses an approval policy of the configuration that is not allowed.
-    pub fn check_policy(&self, policy: ApprovalPolicy) -> anyhow::Result<()> {
+    pub(crate) fn check_policy(&self, policy: ApprovalPolicy) -> anyhow::Result<()> {
         match self.policies().and_then(|allowed| allowed.refusal(policy)) {
             Some(why) => bail!("approval_policy: {why}"),
             None => Ok(()),

@@ -16,7 +16,7 @@ use tracing_subscriber::registry::LookupSpan;
 /// What goes wrong with an MCP server is reported to its users in our own words.
 const WARNINGS: &str = "warn,rmcp=off";
 
-pub fn start(secrets: Secrets, is_server: bool) {
+pub(crate) fn start(secrets: Secrets, is_server: bool) {
     let asked = EnvFilter::try_from_env("OUTPOST_LOG").ok();
     let writer = move || Redacting { secrets: secrets.clone(), out: io::stderr() };
     let log = tracing_subscriber::fmt().with_writer(writer).with_ansi(false);

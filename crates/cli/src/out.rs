@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The reader has seen enough, as in `outpost thread list | head`. That is no failure, and nothing is said about it.
 #[derive(Debug)]
-pub struct ReaderGone;
+pub(crate) struct ReaderGone;
 
 impl fmt::Display for ReaderGone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,7 +24,7 @@ impl fmt::Display for ReaderGone {
 impl Error for ReaderGone {}
 
 /// Writes a message for the user. The reader may be gone, and that is no reason to stop: what was asked for is elsewhere.
-pub fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     let is_terminal = io::stderr().is_terminal();
     // Only the first line begins with our name.
     let text = if is_terminal { Untrusted::from(text).show(Form::Text).replace('\n', "\n  ") } else { text.to_owned() };
@@ -32,33 +32,33 @@ pub fn say(text: &str) {
 }
 
 /// The same, word for word: our own words, and what was shown before.
-pub fn aside(text: &str) {
+pub(crate) fn aside(text: &str) {
     let mut err = io::stderr().lock();
     let _ = err.write_all(text.as_bytes());
 }
 
 /// A text of others as a part of a line on standard error.
-pub fn on_error_line(text: &str) -> String {
+pub(crate) fn on_error_line(text: &str) -> String {
     if io::stderr().is_terminal() { Untrusted::from(text).show(Form::Line) } else { text.to_owned() }
 }
 
 /// A text of others as a part of a line on standard output.
-pub fn on_line(text: &str) -> String {
+pub(crate) fn on_line(text: &str) -> String {
     if io::stdout().is_terminal() { Untrusted::from(text).show(Form::Line) } else { text.to_owned() }
 }
 
 /// A path, a name or a command of others as a part of a line on standard output.
-pub fn on_line_exactly(text: &str) -> String {
+pub(crate) fn on_line_exactly(text: &str) -> String {
     if io::stdout().is_terminal() { Untrusted::from(text).show(Form::Word) } else { text.to_owned() }
 }
 
 /// A text of others on lines of its own on standard output.
-pub fn on_lines(text: &str) -> String {
+pub(crate) fn on_lines(text: &str) -> String {
     if io::stdout().is_terminal() { Untrusted::from(text).show(Form::Text) } else { text.to_owned() }
 }
 
 /// The lines of a command of others on standard output. On a terminal all but the first are indented.
-pub fn on_lines_exactly(text: &str) -> String {
+pub(crate) fn on_lines_exactly(text: &str) -> String {
     if !io::stdout().is_terminal() {
         return text.to_owned();
     }
@@ -66,22 +66,22 @@ pub fn on_lines_exactly(text: &str) -> String {
 }
 
 /// What begins a line of our own among lines of others on standard output.
-pub fn own_mark() -> String {
+pub(crate) fn own_mark() -> String {
     if io::stdout().is_terminal() { format!("{FRAME} ") } else { String::new() }
 }
 
 /// Prints all of it at once.
-pub fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write_all(&on_lines(text))
 }
 
 /// The same with a text that was put together from our own words and from parts that were shown.
-pub fn print_shown(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print_shown(text: &str) -> anyhow::Result<()> {
     if io::stdout().is_terminal() { write_all(&guard(text)) } else { write_all(text) }
 }
 
 /// The same with a text that has colours of our own, and whose other parts were shown.
-pub fn print_coloured(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print_coloured(text: &str) -> anyhow::Result<()> {
     write_all(text)
 }
 
@@ -92,19 +92,19 @@ fn write_all(text: &str) -> anyhow::Result<()> {
 }
 
 /// A stream of bytes of others on its way to people or to a program.
-pub struct UntrustedOutput<W> {
+pub(crate) struct UntrustedOutput<W> {
     to: W,
     /// How it goes on, if it goes to a terminal.
     showing: Option<Showing>,
 }
 
 impl<W: Write> UntrustedOutput<W> {
-    pub fn new(to: W, is_terminal: bool) -> Self {
+    pub(crate) fn new(to: W, is_terminal: bool) -> Self {
         Self { to, showing: is_terminal.then(|| Showing::new(Form::Text)) }
     }
 
     /// Writes what was held back because more could have come.
-    pub fn end(&mut self) -> io::Result<()> {
+    pub(crate) fn end(&mut self) -> io::Result<()> {
         if let Some(showing) = &mut self.showing {
             let mut shown = String::new();
             showing.end(&mut shown);
@@ -133,13 +133,13 @@ impl<W: Write> Write for UntrustedOutput<W> {
 }
 
 /// What it means that something could not be written to standard output.
-pub fn seen_enough(error: anyhow::Error) -> anyhow::Error {
+pub(crate) fn seen_enough(error: anyhow::Error) -> anyhow::Error {
     let is_gone = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
     if error.chain().any(|cause| cause.downcast_ref().is_some_and(is_gone)) { ReaderGone.into() } else { error }
 }
 
 /// Whether the reader of standard output is gone, for those who may have nothing to write for a long time.
-pub fn is_unread() -> bool {
+pub(crate) fn is_unread() -> bool {
     let out = io::stdout();
     let mut watched = [PollFd::new(&out, PollFlags::empty())];
     // A pipe without a reader is in error; nothing else is asked about.

@@ -11,7 +11,7 @@ use crate::commands::{BUG, FAILED};
 use crate::out::say;
 
 /// Panics are told as people read them from here on.
-pub fn watch(secrets: Secrets) -> Bugs {
+pub(crate) fn watch(secrets: Secrets) -> Bugs {
     set_hook(Box::new(move |info| {
         let what = message(info);
         // The only place where the standard library panics about the world outside: the reader of our output went away.
@@ -26,10 +26,10 @@ pub fn watch(secrets: Secrets) -> Bugs {
 }
 
 /// Proof that panics are watched.
-pub struct Bugs(());
+pub(crate) struct Bugs(());
 
 impl Bugs {
-    pub fn run(&self, work: impl FnOnce() -> ExitCode) -> ExitCode {
+    pub(crate) fn run(&self, work: impl FnOnce() -> ExitCode) -> ExitCode {
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| ExitCode::from(BUG))
     }
 }

@@ -12,13 +12,13 @@ const EVERY: Duration = Duration::from_millis(100);
 const CLEAR: &str = "\r\x1b[K";
 
 /// Drawn on standard error while it lives; gone without a trace when dropped.
-pub struct ProgressBar {
+pub(crate) struct ProgressBar {
     _task: AbortOnDropHandle<()>,
 }
 
 impl ProgressBar {
     /// Nothing without a terminal.
-    pub fn start(progress: Arc<TransferProgress>, label: String) -> Option<Self> {
+    pub(crate) fn start(progress: Arc<TransferProgress>, label: String) -> Option<Self> {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         if !std::io::stderr().is_terminal() || dumb {
             return None;
@@ -37,7 +37,7 @@ impl ProgressBar {
 
 impl ProgressBar {
     /// Says something else meanwhile, in a line of its own.
-    pub fn aside<T>(&self, say: impl FnOnce() -> T) -> T {
+    pub(crate) fn aside<T>(&self, say: impl FnOnce() -> T) -> T {
         let mut out = std::io::stderr().lock();
         let _ = write!(out, "{CLEAR}").and_then(|()| out.flush());
         say()
@@ -81,7 +81,7 @@ fn line(done: u64, total: u64, elapsed: Duration, label: &str, columns: usize) -
     text.chars().take(columns).collect()
 }
 
-pub fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
         return format!("{bytes} B");

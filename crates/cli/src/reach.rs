@@ -20,7 +20,7 @@ use crate::home::local_directories;
 use crate::local::{ExecutorSettings, SandboxSettings, executor_config};
 
 /// An environment that is used by a verb.
-pub struct Reached {
+pub(crate) struct Reached {
     pub environment: Environment,
     /// The executor of this very process, if that is where.
     executor: Option<Executor>,
@@ -28,7 +28,7 @@ pub struct Reached {
 
 /// Who wants to reach it, and how hard.
 #[derive(Clone, Copy)]
-pub struct Caller {
+pub(crate) struct Caller {
     /// How the executor is told who asks.
     pub client: &'static str,
     /// How long to try to get a lost connection back.
@@ -36,7 +36,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    pub fn options(self, own: &ProcessContext) -> EnvironmentOptions {
+    pub(crate) fn options(self, own: &ProcessContext) -> EnvironmentOptions {
         EnvironmentOptions {
             client_name: self.client.into(),
             patience: self.patience,
@@ -53,17 +53,17 @@ fn means(own: &ProcessContext) -> Means {
 }
 
 impl Reached {
-    pub fn is_here(&self) -> bool {
+    pub(crate) fn is_here(&self) -> bool {
         self.executor.is_some()
     }
 
     /// Connects, because a person asks for it, and tells what is there.
-    pub async fn connect(&self) -> anyhow::Result<EnvironmentInfo> {
+    pub(crate) async fn connect(&self) -> anyhow::Result<EnvironmentInfo> {
         Ok(self.environment.connect().await?)
     }
 
     /// Ends what was started there.
-    pub async fn leave(self) {
+    pub(crate) async fn leave(self) {
         let _ = self.environment.end().await;
         if let Some(executor) = self.executor {
             executor.shut_down().await;
@@ -72,7 +72,7 @@ impl Reached {
 }
 
 /// Nothing is connected yet.
-pub fn reach(place: &PlaceArguments, client: &'static str, own: &ProcessContext) -> anyhow::Result<Reached> {
+pub(crate) fn reach(place: &PlaceArguments, client: &'static str, own: &ProcessContext) -> anyhow::Result<Reached> {
     let caller = Caller { client, patience: Duration::from_secs(place.patience) };
     match (&place.via, &place.environment) {
         (Some(command), _) => via(command, caller, own),
@@ -82,7 +82,7 @@ pub fn reach(place: &PlaceArguments, client: &'static str, own: &ProcessContext)
 }
 
 /// An environment by its name or its address.
-pub fn named(name: &str, caller: Caller, own: &ProcessContext) -> anyhow::Result<Reached> {
+pub(crate) fn named(name: &str, caller: Caller, own: &ProcessContext) -> anyhow::Result<Reached> {
     if name == EnvironmentId::local().as_str() {
         return here(caller, own);
     }
@@ -97,7 +97,7 @@ pub fn named(name: &str, caller: Caller, own: &ProcessContext) -> anyhow::Result
 }
 
 /// An environment behind a command.
-pub fn via(command: &str, caller: Caller, own: &ProcessContext) -> anyhow::Result<Reached> {
+pub(crate) fn via(command: &str, caller: Caller, own: &ProcessContext) -> anyhow::Result<Reached> {
     KnownEnvironments::load(&own.variables)?.snapshot()?;
     let line = CommandLine { open_files: own.variables.open_files(), ..CommandLine::shell(command) };
     Ok(there(Connector::program(line), caller, own))
@@ -108,13 +108,13 @@ fn there(connector: Connector, caller: Caller, own: &ProcessContext) -> Reached 
 }
 
 /// This machine.
-pub fn here(caller: Caller, own: &ProcessContext) -> anyhow::Result<Reached> {
+pub(crate) fn here(caller: Caller, own: &ProcessContext) -> anyhow::Result<Reached> {
     let (connector, executor) = local(configured_limits(&own.settings)?, own)?;
     Ok(Reached { environment: Environment::new(connector, caller.options(own)), executor: Some(executor) })
 }
 
 /// An executor of this very process, and the way to it.
-pub fn local(limits: Limits, own: &ProcessContext) -> anyhow::Result<(Connector, Executor)> {
+pub(crate) fn local(limits: Limits, own: &ProcessContext) -> anyhow::Result<(Connector, Executor)> {
     let http_allow = http_allow(Vec::new(), &own.settings)?;
     let (minimum, minimum_from) = configured_minimum(&own.settings)?;
     let settings = ExecutorSettings {

@@ -32,7 +32,7 @@ const LINES: usize = 12;
 const REMARK: usize = 2000;
 const CLEAR: &str = "\r\x1b[K";
 
-pub struct Screen {
+pub(crate) struct Screen {
     colours: bool,
     /// Whether rows are seen, be it on the simplest of terminals.
     is_seen: bool,
@@ -62,7 +62,7 @@ enum Open {
 }
 
 impl Screen {
-    pub fn new(colour: Option<Colour>, own: &VisibleVariables) -> Self {
+    pub(crate) fn new(colour: Option<Colour>, own: &VisibleVariables) -> Self {
         let is_set = |name: &str| own.get(name).is_some_and(|value| !value.is_empty());
         let dumb = own.get("TERM").is_none_or(|term| term == "dumb");
         let is_seen = io::stderr().is_terminal();
@@ -87,11 +87,11 @@ impl Screen {
         }
     }
 
-    pub fn thread(&mut self, id: ThreadId) {
+    pub(crate) fn thread(&mut self, id: ThreadId) {
         self.say(Style::Quiet, &format!("thread {id}"));
     }
 
-    pub fn show(&mut self, event: &ThreadEvent) {
+    pub(crate) fn show(&mut self, event: &ThreadEvent) {
         match event {
             ThreadEvent::Entry(entry) => self.fact(&entry.fact),
             ThreadEvent::Progress { progress: ModelProgress::Retrying { attempt, of, reason }, .. } => {
@@ -241,7 +241,7 @@ impl Screen {
     }
 
     /// The answer.
-    pub fn answer(&mut self, answer: Option<&str>) -> io::Result<()> {
+    pub(crate) fn answer(&mut self, answer: Option<&str>) -> io::Result<()> {
         self.wait_for_nothing();
         let Some(answer) = answer else { return Ok(()) };
         let mut out = io::stdout().lock();
@@ -255,7 +255,7 @@ impl Screen {
     }
 
     /// A part of an answer, as it comes.
-    pub fn stream(&mut self, delta: &str) -> io::Result<()> {
+    pub(crate) fn stream(&mut self, delta: &str) -> io::Result<()> {
         self.wait_for_nothing();
         let mut out = io::stdout().lock();
         if self.open != Some(Open::Output) {
@@ -273,7 +273,7 @@ impl Screen {
     }
 
     /// What others said before.
-    pub fn said(&mut self, style: Style, mark: &str, text: &str) {
+    pub(crate) fn said(&mut self, style: Style, mark: &str, text: &str) {
         self.wipe();
         self.end_line();
         for line in lines(text, Form::Text) {
@@ -282,7 +282,7 @@ impl Screen {
     }
 
     /// Asks for a line.
-    pub fn prompt(&mut self, mark: &str) {
+    pub(crate) fn prompt(&mut self, mark: &str) {
         self.wait_for_nothing();
         self.end_line();
         if self.live {
@@ -293,12 +293,12 @@ impl Screen {
     }
 
     /// What was typed ended the line by itself.
-    pub fn typed(&mut self) {
+    pub(crate) fn typed(&mut self) {
         self.open = None;
     }
 
     /// Ends a line that was begun.
-    pub fn end_line(&mut self) {
+    pub(crate) fn end_line(&mut self) {
         let _ = match self.open.take() {
             Some(Open::Output) => writeln!(io::stdout()),
             Some(Open::Prompt) => writeln!(io::stderr()),
@@ -307,7 +307,7 @@ impl Screen {
     }
 
     /// What went wrong, if anything did.
-    pub fn problem(&mut self, problem: Option<&str>) {
+    pub(crate) fn problem(&mut self, problem: Option<&str>) {
         if let Some(problem) = problem {
             self.say(Style::Bad, &format!("outpost: {}", remark(problem)));
         }
@@ -323,7 +323,7 @@ impl Screen {
     }
 
     /// Draws the last line anew.
-    pub fn tick(&mut self) {
+    pub(crate) fn tick(&mut self) {
         let Some((what, since)) = self.waits_for.as_ref().filter(|_| self.live && self.open.is_none()) else { return };
         let seconds = since.elapsed().as_secs();
         if seconds < 1 {
@@ -336,7 +336,7 @@ impl Screen {
     }
 
     /// Our own words. What of them is not ours was shown before.
-    pub fn say(&mut self, style: Style, text: &str) {
+    pub(crate) fn say(&mut self, style: Style, text: &str) {
         self.row(style, &FrameRow::Own(text.to_owned()));
     }
 
@@ -349,7 +349,7 @@ impl Screen {
     }
 
     /// Draws a row: on a terminal so that it is visible whose it is.
-    pub fn row(&mut self, style: Style, row: &FrameRow) {
+    pub(crate) fn row(&mut self, style: Style, row: &FrameRow) {
         self.above = None;
         self.wipe();
         self.end_line();
@@ -390,7 +390,7 @@ impl Screen {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Style {
+pub(crate) enum Style {
     Plain,
     Quiet,
     Strong,
@@ -455,7 +455,7 @@ fn wanted(item: &Raw) -> Option<(String, Announced)> {
 }
 
 /// Why a turn did not end well.
-pub fn why(end: &TurnFinished) -> Option<String> {
+pub(crate) fn why(end: &TurnFinished) -> Option<String> {
     if end.status == TurnStatus::Completed {
         return None;
     }

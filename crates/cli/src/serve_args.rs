@@ -7,7 +7,7 @@ use outpost_rpc::listen::ListenAddr;
 
 use crate::executor_args::AuthArguments;
 
-pub const SERVE_HELP: &str = "\
+pub(crate) const SERVE_HELP: &str = "\
 Examples:
   outpost serve                               this machine only, at ws://127.0.0.1:7633
   outpost serve --listen ws://0.0.0.0:443 --allow-host hub.example.org \\
@@ -22,7 +22,7 @@ same address: the page for browsers, /metrics for Prometheus, /readyz and /healt
 Outposts.";
 
 #[derive(Args)]
-pub struct ServeArguments {
+pub(crate) struct ServeArguments {
     /// Where to listen [default: ws://127.0.0.1:7633]
     #[arg(long, value_name = "ws://IP:PORT")]
     pub listen: Option<ListenAddr>,
@@ -39,7 +39,7 @@ pub struct ServeArguments {
     pub auth: AuthArguments,
 }
 
-pub const TOKEN_HELP: &str = "\
+pub(crate) const TOKEN_HELP: &str = "\
 Examples:
   outpost token create --executor gpu      for `outpost executor --join … --id gpu` only
   outpost token create --client            for clients, which may do everything
@@ -51,7 +51,7 @@ Only digests are kept, in OUTPOST_HOME/tokens: a secret is shown once. An execut
 first joins with it, until all its tokens are revoked.";
 
 #[derive(Subcommand)]
-pub enum TokenCommand {
+pub(crate) enum TokenCommand {
     /// Make a token and print its secret, once
     Create(CreateToken),
     /// Show which tokens are out
@@ -69,7 +69,7 @@ pub enum TokenCommand {
 }
 
 #[derive(Args)]
-pub struct CreateToken {
+pub(crate) struct CreateToken {
     #[command(flatten)]
     pub scope: TokenScope,
     /// What it is for, to be shown in the list
@@ -79,7 +79,7 @@ pub struct CreateToken {
 
 #[derive(Args)]
 #[group(required = true, multiple = false)]
-pub struct TokenScope {
+pub(crate) struct TokenScope {
     /// For the executor that joins under this id
     #[arg(long, value_name = "ID")]
     pub executor: Option<String>,

@@ -12,7 +12,7 @@ use crate::home::Home;
 use crate::lock::FILE as REQUIREMENTS;
 
 /// Where the runtime has its servers from.
-pub fn source(home: &Home, config: &Config) -> LayerSource {
+pub(crate) fn source(home: &Home, config: &Config) -> LayerSource {
     let (config, required) = (config.clone(), [PathBuf::from(REQUIREMENTS), home.requirements()]);
     let files: Vec<PathBuf> = [home.config()].into_iter().chain(required.clone()).collect();
     let servers = move || {
@@ -24,7 +24,7 @@ pub fn source(home: &Home, config: &Config) -> LayerSource {
 }
 
 /// What is required of every server of this home.
-pub fn required(home: &Home) -> Requirements {
+pub(crate) fn required(home: &Home) -> Requirements {
     requirements(&[PathBuf::from(REQUIREMENTS), home.requirements()])
 }
 

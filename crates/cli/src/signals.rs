@@ -14,7 +14,7 @@ use crate::out::say;
 use crate::terminal;
 
 /// What signals are forwarded to.
-pub struct Forwarding {
+pub(crate) struct Forwarding {
     pub process: Arc<RemoteProcess>,
     pub environment: Environment,
     pub capabilities: Capabilities,
@@ -22,13 +22,13 @@ pub struct Forwarding {
 
 /// A signal that this program takes. One that it was started with ignored (by `nohup`, or in the background of a script)
 /// still has no effect on it, but is taken all the same: children would otherwise inherit that they ignore it.
-pub struct Watched {
+pub(crate) struct Watched {
     signal: unix::Signal,
     counts: bool,
 }
 
 impl Watched {
-    pub fn new(kind: SignalKind) -> io::Result<Self> {
+    pub(crate) fn new(kind: SignalKind) -> io::Result<Self> {
         // Looked at first: from then on it is no longer ignored.
         let counts = !is_ignored(kind.as_raw_value());
         Ok(Self { signal: unix::signal(kind)?, counts })
@@ -36,12 +36,12 @@ impl Watched {
 
     /// Ctrl-C for a program that its user talks to: it counts there whatever the program was started with, because a shell that
     /// runs a script in the background, or a `trap`, did not mean the person who sits at the terminal now.
-    pub fn keyboard() -> io::Result<Self> {
+    pub(crate) fn keyboard() -> io::Result<Self> {
         let watched = Self::new(SignalKind::interrupt())?;
         Ok(Self { counts: watched.counts || has_terminal(), ..watched })
     }
 
-    pub async fn recv(&mut self) {
+    pub(crate) async fn recv(&mut self) {
         while self.signal.recv().await.is_some() {
             if self.counts {
                 return;
@@ -65,7 +65,7 @@ fn is_ignored(number: i32) -> bool {
 }
 
 /// Signals that are no longer ours from here on. Made before the command is started: whatever comes meanwhile is for it.
-pub struct ForwardedSignals {
+pub(crate) struct ForwardedSignals {
     interrupt: Watched,
     terminate: Watched,
     quit: Watched,
@@ -74,7 +74,7 @@ pub struct ForwardedSignals {
 }
 
 impl ForwardedSignals {
-    pub fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self {
             interrupt: Watched::new(SignalKind::interrupt())?,
             terminate: Watched::new(SignalKind::terminate())?,
@@ -85,7 +85,7 @@ impl ForwardedSignals {
     }
 
     /// Waits for one that asks a program to end, and tells the exit code that shells give to that.
-    pub async fn stop(&mut self) -> u8 {
+    pub(crate) async fn stop(&mut self) -> u8 {
         code(self.next_stop().await)
     }
 
@@ -97,7 +97,7 @@ impl ForwardedSignals {
         }
     }
 
-    pub async fn next(&mut self) -> SignalRequest {
+    pub(crate) async fn next(&mut self) -> SignalRequest {
         tokio::select! {
             () = self.interrupt.recv() => SignalRequest::Stop(Signal::Interrupt),
             () = self.terminate.recv() => SignalRequest::Stop(Signal::Terminate),
@@ -109,7 +109,7 @@ impl ForwardedSignals {
 }
 
 /// What a signal wants.
-pub enum SignalRequest {
+pub(crate) enum SignalRequest {
     Stop(Signal),
     Resize,
 }
@@ -119,7 +119,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Waits for the start of a command. A signal that comes meanwhile is for the command; a second one, or an executor that does not
 /// answer after the first, gives up with the exit code for that signal.
-pub async fn unless_stopped<T>(starting: impl Future<Output = T>, signals: &mut ForwardedSignals) -> Result<(T, Option<Signal>), u8> {
+pub(crate) async fn unless_stopped<T>(
+    starting: impl Future<Output = T>,
+    signals: &mut ForwardedSignals,
+) -> Result<(T, Option<Signal>), u8> {
     let mut starting = std::pin::pin!(starting);
     let first = tokio::select! {
         biased;
@@ -136,7 +139,7 @@ pub async fn unless_stopped<T>(starting: impl Future<Output = T>, signals: &mut 
 }
 
 /// Forwards signals until one asks to give up; then tells the exit code.
-pub async fn forward(to: Forwarding, mut signals: ForwardedSignals, tty: bool) -> u8 {
+pub(crate) async fn forward(to: Forwarding, mut signals: ForwardedSignals, tty: bool) -> u8 {
     if tty {
         to.resize().await;
     }
@@ -165,7 +168,7 @@ pub async fn forward(to: Forwarding, mut signals: ForwardedSignals, tty: bool) -
 }
 
 impl Forwarding {
-    pub async fn send(&self, signal: Signal) {
+    pub(crate) async fn send(&self, signal: Signal) {
         let sent = match signal {
             Signal::Interrupt => self.process.signal(Signal::Interrupt).await,
             other if self.capabilities.process_signals => self.process.signal(other).await,
@@ -187,7 +190,7 @@ impl Forwarding {
     }
 }
 
-pub fn code(signal: Signal) -> u8 {
+pub(crate) fn code(signal: Signal) -> u8 {
     let number = match signal {
         Signal::Interrupt => 2,
         Signal::Quit => 3,
@@ -198,7 +201,7 @@ pub fn code(signal: Signal) -> u8 {
 }
 
 /// Whether standard input is `/dev/null`, which has nothing to say.
-pub fn stdin_is_null() -> bool {
+pub(crate) fn stdin_is_null() -> bool {
     let null = std::fs::metadata("/dev/null").map(|null| null.rdev());
     match (std::fs::metadata("/dev/stdin"), null) {
         (Ok(stdin), Ok(null)) => stdin.file_type().is_char_device() && stdin.rdev() == null,

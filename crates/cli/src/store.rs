@@ -16,7 +16,7 @@ use crate::home::Home;
 const LEASE_MS: u64 = 30_000;
 
 /// Opens the store that is asked for, or else the one that the configuration names, to look at threads.
-pub async fn open(asked: Option<&str>, settings: &[String]) -> anyhow::Result<Store> {
+pub(crate) async fn open(asked: Option<&str>, settings: &[String]) -> anyhow::Result<Store> {
     let home = Home::from_environment().context("neither OUTPOST_HOME nor HOME is set: say where threads are")?;
     let mut config = Config::load(Some(&home.config()), settings)?;
     if let Some(asked) = asked {
@@ -32,7 +32,7 @@ pub async fn open(asked: Option<&str>, settings: &[String]) -> anyhow::Result<St
 }
 
 /// Opens the store of a runtime. Secrets are taken out of everything that is stored.
-pub async fn open_for(config: &Config, home: &Home, secrets: Option<Secrets>) -> anyhow::Result<Store> {
+pub(crate) async fn open_for(config: &Config, home: &Home, secrets: Option<Secrets>) -> anyhow::Result<Store> {
     let store = config.store.as_deref().unwrap_or("local");
     let (instance, host) = (Uuid::new_v4().to_string(), host());
     let redactor = secrets.map(|secrets| Arc::new(Redact(secrets)) as Arc<dyn Redactor>);
@@ -79,7 +79,7 @@ fn durability(config: &Config) -> Durability {
 }
 
 /// Milliseconds since 1970.
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 

@@ -4,7 +4,7 @@
 const LONGEST: usize = 16 << 10;
 
 #[derive(Default)]
-pub struct Streamed {
+pub(crate) struct Streamed {
     /// The line that was begun.
     begun: Vec<u8>,
     bytes: u64,
@@ -12,7 +12,7 @@ pub struct Streamed {
 
 impl Streamed {
     /// The lines that are whole with these bytes.
-    pub fn push(&mut self, bytes: &[u8]) -> Vec<String> {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<String> {
         self.bytes += bytes.len() as u64;
         let mut lines = Vec::new();
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -25,14 +25,14 @@ impl Streamed {
     }
 
     /// What is left of a line that was not ended.
-    pub fn rest(&mut self) -> Option<String> {
+    pub(crate) fn rest(&mut self) -> Option<String> {
         let line = std::mem::take(&mut self.begun);
         let line = line.strip_suffix(b"\n").or((!line.is_empty()).then_some(&line))?;
         Some(String::from_utf8_lossy(line).into_owned())
     }
 
     /// How much there was so far.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 }

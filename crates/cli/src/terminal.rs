@@ -5,11 +5,11 @@ use rustix::stdio::stdin;
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 
 /// Passes every key on as it is; put back when dropped.
-pub struct RawTerminal(Termios);
+pub(crate) struct RawTerminal(Termios);
 
 impl RawTerminal {
     /// Nothing if there is no terminal.
-    pub fn enter() -> Option<Self> {
+    pub(crate) fn enter() -> Option<Self> {
         if !isatty(stdin()) {
             return None;
         }
@@ -27,7 +27,7 @@ impl Drop for RawTerminal {
     }
 }
 
-pub fn size() -> Option<TerminalSize> {
+pub(crate) fn size() -> Option<TerminalSize> {
     let size = tcgetwinsize(stdin()).ok()?;
     (size.ws_row > 0 && size.ws_col > 0).then_some(TerminalSize { rows: size.ws_row, cols: size.ws_col })
 }

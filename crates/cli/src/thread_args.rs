@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-pub const THREAD_HELP: &str = "\
+pub(crate) const THREAD_HELP: &str = "\
 Examples:
   outpost thread list --search 'flaky test'     threads in which these words occur, newest first
   outpost thread show 4f21                      the last turns; a unique part of an id will do
@@ -16,7 +16,7 @@ Examples:
 Threads are in $OUTPOST_HOME (~/.outpost), or in the database that `store` in its config.toml or --store names.";
 
 #[derive(Args)]
-pub struct ThreadArguments {
+pub(crate) struct ThreadArguments {
     /// Where threads are: `local`, or postgres://USER@HOST/DATABASE; by default what config.toml says
     #[arg(long, value_name = "STORE", global = true)]
     pub store: Option<String>,
@@ -28,7 +28,7 @@ pub struct ThreadArguments {
 }
 
 #[derive(Subcommand)]
-pub enum ThreadCommand {
+pub(crate) enum ThreadCommand {
     /// List threads, the one that changed last at the top
     List(ThreadListArguments),
     /// Show the last turns of a thread
@@ -56,7 +56,7 @@ pub enum ThreadCommand {
 }
 
 #[derive(Args)]
-pub struct ThreadListArguments {
+pub(crate) struct ThreadListArguments {
     /// Only threads in whose messages all these words occur, or whose names hold this text; the last word may be a beginning
     #[arg(short, long, value_name = "WORDS")]
     pub search: Option<String>,
@@ -93,7 +93,7 @@ pub struct ThreadListArguments {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-pub enum By {
+pub(crate) enum By {
     Updated,
     Created,
     /// When the last turn began
@@ -101,7 +101,7 @@ pub enum By {
 }
 
 #[derive(Args)]
-pub struct ShowArguments {
+pub(crate) struct ShowArguments {
     /// An id, a unique part of one, or a name
     pub thread: String,
     /// How many turns to show
@@ -119,7 +119,7 @@ pub struct ShowArguments {
 }
 
 #[derive(Args)]
-pub struct ForkArguments {
+pub(crate) struct ForkArguments {
     /// An id, a unique part of one, or a name
     pub thread: String,
     /// Leave before this message of the user, counted from 0
@@ -137,20 +137,20 @@ pub struct ForkArguments {
 }
 
 #[derive(Args)]
-pub struct Name {
+pub(crate) struct Name {
     /// An id, a unique part of one, or a name
     pub thread: String,
 }
 
 #[derive(Args)]
-pub struct NameArguments {
+pub(crate) struct NameArguments {
     /// Ids, unique parts of ids, or names
     #[arg(required = true)]
     pub threads: Vec<String>,
 }
 
 #[derive(Args)]
-pub struct RemoveArguments {
+pub(crate) struct RemoveArguments {
     /// Ids, unique parts of ids, or names
     #[arg(required = true)]
     pub threads: Vec<String>,
@@ -163,13 +163,13 @@ pub struct RemoveArguments {
 }
 
 #[derive(Args)]
-pub struct VerifyArguments {
+pub(crate) struct VerifyArguments {
     /// Ids, unique parts of ids, or names; all threads if none is given
     pub threads: Vec<String>,
 }
 
 #[derive(Args)]
-pub struct RepairArguments {
+pub(crate) struct RepairArguments {
     /// An id, a unique part of one, or a name
     pub thread: String,
     /// Do not ask
@@ -181,14 +181,14 @@ pub struct RepairArguments {
 }
 
 #[derive(Args)]
-pub struct ThreadImportArguments {
+pub(crate) struct ThreadImportArguments {
     /// Files, or folders that hold such files anywhere below
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
 }
 
 #[derive(Args)]
-pub struct ExportArguments {
+pub(crate) struct ExportArguments {
     /// An id, a unique part of one, or a name
     pub thread: String,
     /// Where to write; standard output if not given

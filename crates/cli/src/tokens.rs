@@ -20,7 +20,7 @@ const SHORTEST: usize = 22;
 const OTHERS: u32 = 0o077;
 
 /// The token in a file, which is made if it is not there.
-pub fn obtain(path: &Path) -> anyhow::Result<String> {
+pub(crate) fn obtain(path: &Path) -> anyhow::Result<String> {
     if let Some(token) = read(path)? {
         return Ok(token);
     }
@@ -29,14 +29,14 @@ pub fn obtain(path: &Path) -> anyhow::Result<String> {
 }
 
 /// A new secret.
-pub fn random() -> anyhow::Result<String> {
+pub(crate) fn random() -> anyhow::Result<String> {
     let mut random = [0; RANDOM];
     getrandom::fill(&mut random).context("this machine gives no random numbers")?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// The token in a file, if there is one that only its owner can read.
-pub fn read(path: &Path) -> anyhow::Result<Option<String>> {
+pub(crate) fn read(path: &Path) -> anyhow::Result<Option<String>> {
     let mut file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -59,7 +59,7 @@ pub fn read(path: &Path) -> anyhow::Result<Option<String>> {
 
 /// What to show to the websocket at `url`: what the environment says, or for a listener on this machine the token of
 /// this home.
-pub fn for_url(url: &str, variables: &VisibleVariables) -> anyhow::Result<Option<String>> {
+pub(crate) fn for_url(url: &str, variables: &VisibleVariables) -> anyhow::Result<Option<String>> {
     if let Some(token) = variables.get("OUTPOST_TOKEN").filter(|token| !token.is_empty()) {
         return Ok(Some(token.to_str().context("OUTPOST_TOKEN is not UTF-8")?.to_owned()));
     }

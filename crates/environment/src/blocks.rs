@@ -20,20 +20,20 @@ use crate::environment::{Environment, EnvironmentError};
 use crate::state::Connected;
 
 /// Large enough for full speed, small enough for many in memory.
-pub const BLOCK: usize = 512 << 10;
+pub(crate) const BLOCK: usize = 512 << 10;
 /// Blocks of one file that are on their way at once.
-pub const WINDOW: usize = 8;
+pub(crate) const WINDOW: usize = 8;
 
 /// A piece of a file. While it is held it counts against the memory that a transfer may use.
 #[derive(Clone)]
-pub struct Block {
+pub(crate) struct Block {
     offset: u64,
     bytes: Bytes,
     _room: Arc<OwnedSemaphorePermit>,
 }
 
 /// A file in an environment, and how open handles of it are named.
-pub struct BlockFile<'a> {
+pub(crate) struct BlockFile<'a> {
     pub environment: &'a Environment,
     pub path: &'a PathUri,
     /// Unlike that of any other file that is open on this environment.
@@ -41,7 +41,7 @@ pub struct BlockFile<'a> {
 }
 
 /// What went wrong with a file that is read.
-pub enum BlockReadError {
+pub(crate) enum BlockReadError {
     Environment(EnvironmentError),
     /// After a lost connection another file was found in its place.
     Changed,
@@ -55,7 +55,7 @@ impl From<EnvironmentError> for BlockReadError {
 
 impl BlockFile<'_> {
     /// Sends the whole file, in order. Ends early, without an error, if the receiver is gone.
-    pub async fn read(&self, known: &Attributes, room: &Arc<Semaphore>, out: mpsc::Sender<Block>) -> Result<(), BlockReadError> {
+    pub(crate) async fn read(&self, known: &Attributes, room: &Arc<Semaphore>, out: mpsc::Sender<Block>) -> Result<(), BlockReadError> {
         let mut offset = 0;
         loop {
             let connected = self.environment.shared().ready().await?;
@@ -119,7 +119,7 @@ impl BlockFile<'_> {
     }
 
     /// Writes blocks as they come, until there are no more. `written` is told how many bytes are known to be there.
-    pub async fn write(&self, mut blocks: mpsc::Receiver<Block>, written: impl Fn(usize)) -> Result<u64, EnvironmentError> {
+    pub(crate) async fn write(&self, mut blocks: mpsc::Receiver<Block>, written: impl Fn(usize)) -> Result<u64, EnvironmentError> {
         let mut unknown: VecDeque<Block> = VecDeque::new();
         let (mut more, mut size) = (true, 0);
         'connection: loop {

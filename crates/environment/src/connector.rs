@@ -66,7 +66,7 @@ impl From<Link> for MonitoredLink {
 pub(crate) struct Pulse(Arc<AtomicU64>);
 
 impl Pulse {
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
     fn add(&self, bytes: usize) {

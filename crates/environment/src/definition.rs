@@ -98,10 +98,10 @@ pub enum DefinitionError {
 }
 
 /// How long connecting, and the handshake after it, may take by default.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a way through containers and jobs may take by default: something may have to be started, or a program copied.
-pub const LONG_PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const LONG_PATIENCE: Duration = Duration::from_secs(120);
 
 /// The line that says where a far executor begins; what a login shell prints before it is noise.
 pub(crate) const BEGIN: &str = "outpost-executor-begins-here";

@@ -417,7 +417,7 @@ impl EnvironmentShared {
 
     /// Waits until the connection works; asks for it if that was not done. All callers share one attempt. After a failure
     /// callers fail at once until it is time for the next attempt.
-    pub async fn ready(&self) -> Result<Arc<Connected>, EnvironmentError> {
+    pub(crate) async fn ready(&self) -> Result<Arc<Connected>, EnvironmentError> {
         let seen = match &*self.state.borrow() {
             ConnectionState::Ready(connected) => return Ok(connected.clone()),
             ConnectionState::Idle if self.policy == ConnectPolicy::Manual => {
@@ -437,7 +437,7 @@ impl EnvironmentShared {
     }
 
     /// Waits until the connection works, but only as long as the session is that one.
-    pub async fn ready_in(&self, session: u64, process: &str) -> Result<Arc<Connected>, EnvironmentError> {
+    pub(crate) async fn ready_in(&self, session: u64, process: &str) -> Result<Arc<Connected>, EnvironmentError> {
         let connected = self.ready().await?;
         if connected.session == session {
             return Ok(connected);
@@ -471,7 +471,7 @@ impl EnvironmentShared {
         }
     }
 
-    pub async fn call_on<M: Method>(&self, connected: &Arc<Connected>, params: &M::Params) -> Result<M::Output, EnvironmentError> {
+    pub(crate) async fn call_on<M: Method>(&self, connected: &Arc<Connected>, params: &M::Params) -> Result<M::Output, EnvironmentError> {
         let name = || self.label.name.clone();
         let _used = self.use_count.begin();
         match connected.peer.0.call::<M>(params).await {

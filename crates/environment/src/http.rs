@@ -112,7 +112,7 @@ impl Drop for HttpBody {
 
 /// The streamed bodies of one handle.
 #[derive(Default)]
-pub struct Bodies {
+pub(crate) struct Bodies {
     open: Mutex<HashMap<String, Open>>,
     made: AtomicU64,
 }
@@ -138,7 +138,7 @@ impl Bodies {
     }
 
     /// Takes a piece; returns how many bytes now wait for their reader.
-    pub fn push(&self, delta: BodyDeltaParams) -> usize {
+    pub(crate) fn push(&self, delta: BodyDeltaParams) -> usize {
         let mut bodies = self.lock();
         let Some(open) = bodies.get_mut(&delta.request_id) else { return 0 };
         let in_order = open.expected == delta.seq;
@@ -159,7 +159,7 @@ impl Bodies {
     }
 
     /// The connection is gone, and every body with it.
-    pub fn fail_all(&self, reason: &str) {
+    pub(crate) fn fail_all(&self, reason: &str) {
         for (_, open) in self.lock().drain() {
             let _ = open.sender.send(Err(BodyError(reason.to_owned())));
         }

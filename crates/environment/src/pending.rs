@@ -118,7 +118,7 @@ impl Provision {
 }
 
 /// What may be offered: few enough, named apart, and in that environment.
-pub fn check(id: &EnvironmentId, roots: &[CapabilityRoot]) -> Result<(), ReportError> {
+pub(crate) fn check(id: &EnvironmentId, roots: &[CapabilityRoot]) -> Result<(), ReportError> {
     CapabilityRoot::check_all(roots).map_err(|error| ReportError::Roots { id: id.clone(), error })?;
     match roots.iter().find(|root| root.environment_id() != id) {
         Some(root) => Err(ReportError::ForeignRoot { id: id.clone(), root: root.id.clone(), other: root.environment_id().clone() }),

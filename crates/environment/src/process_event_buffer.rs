@@ -44,7 +44,7 @@ const STASH_EVENTS: usize = 256;
 const STASH_BYTES: usize = 1 << 20;
 
 #[derive(Default)]
-pub struct ProcessEventBuffer {
+pub(crate) struct ProcessEventBuffer {
     state: Mutex<State>,
     filled: Notify,
 }
@@ -79,7 +79,7 @@ impl Default for State {
 
 /// A numbered event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Pushed {
+pub(crate) enum Pushed {
     Piece(OutputPiece),
     Exited { code: i32, denied: bool, limit: Option<Limit>, notices: Vec<String> },
     Closed,
@@ -96,7 +96,7 @@ impl Pushed {
 
 /// What a push did.
 #[derive(Debug, PartialEq, Eq)]
-pub struct PushResult {
+pub(crate) struct PushResult {
     /// Output bytes that now wait for the reader.
     pub bytes: usize,
     /// Something before this is missing and will not come by itself.
@@ -109,20 +109,20 @@ impl ProcessEventBuffer {
     }
 
     /// The last number that was taken in.
-    pub fn last_seq(&self) -> u64 {
+    pub(crate) fn last_seq(&self) -> u64 {
         self.lock().expected - 1
     }
 
     /// A reader is there from now on. Returns the bytes of output that already wait; what came before could not be read, so
     /// it must not have held up the link either.
-    pub fn attend(&self) -> usize {
+    pub(crate) fn attend(&self) -> usize {
         let mut state = self.lock();
         state.attended = true;
         state.unread()
     }
 
     /// Takes an event that the executor pushed.
-    pub fn push(&self, seq: u64, event: Pushed) -> PushResult {
+    pub(crate) fn push(&self, seq: u64, event: Pushed) -> PushResult {
         let mut state = self.lock();
         let mut taken = PushResult { bytes: 0, is_behind: false };
         // A gap has the number of its end; whatever it covers has been waited for until now.
@@ -149,7 +149,7 @@ impl ProcessEventBuffer {
     }
 
     /// Takes a piece of the executor's log that begins after [`Inbox::last_seq`]. True if there is more to read.
-    pub fn catch_up(&self, answer: ReadResponse) -> (usize, bool) {
+    pub(crate) fn catch_up(&self, answer: ReadResponse) -> (usize, bool) {
         if let Some(failure) = answer.failure {
             self.lose(failure);
             return (0, false);
@@ -204,7 +204,7 @@ impl ProcessEventBuffer {
     }
 
     /// Gives the process up. False if its end was known already.
-    pub fn lose(&self, reason: String) -> bool {
+    pub(crate) fn lose(&self, reason: String) -> bool {
         let mut state = self.lock();
         let is_lost = !state.over;
         if is_lost {
@@ -217,7 +217,7 @@ impl ProcessEventBuffer {
     }
 
     /// Drops what was not read and returns how many bytes of output that was.
-    pub fn discard(&self) -> usize {
+    pub(crate) fn discard(&self) -> usize {
         let mut state = self.lock();
         state.over = true;
         // What came before there was a reader was never counted.
@@ -227,7 +227,7 @@ impl ProcessEventBuffer {
     }
 
     /// The next event; nothing after the last one.
-    pub async fn next(&self) -> Option<ProcessEvent> {
+    pub(crate) async fn next(&self) -> Option<ProcessEvent> {
         loop {
             {
                 let mut state = self.lock();

@@ -25,7 +25,7 @@ const UNREAD: isize = 4 << 20;
 
 /// The processes of one session, across its connections.
 #[derive(Default)]
-pub struct SessionProcesses {
+pub(crate) struct SessionProcesses {
     inboxes: Mutex<HashMap<String, Arc<ProcessEventBuffer>>>,
     /// Signed, because what is read may be counted before what came is.
     unread: AtomicIsize,
@@ -41,7 +41,7 @@ impl SessionProcesses {
     }
 
     /// False if the id is taken.
-    pub fn add(&self, id: &str, inbox: Arc<ProcessEventBuffer>) -> bool {
+    pub(crate) fn add(&self, id: &str, inbox: Arc<ProcessEventBuffer>) -> bool {
         let mut inboxes = self.lock();
         if inboxes.contains_key(id) {
             return false;
@@ -51,43 +51,43 @@ impl SessionProcesses {
     }
 
     /// Only that very process: another session may have one of the same name.
-    pub fn remove(&self, id: &str, inbox: &Arc<ProcessEventBuffer>) {
+    pub(crate) fn remove(&self, id: &str, inbox: &Arc<ProcessEventBuffer>) {
         let mut inboxes = self.lock();
         if inboxes.get(id).is_some_and(|known| Arc::ptr_eq(known, inbox)) {
             inboxes.remove(id);
         }
     }
 
-    pub fn get(&self, id: &str) -> Option<Arc<ProcessEventBuffer>> {
+    pub(crate) fn get(&self, id: &str) -> Option<Arc<ProcessEventBuffer>> {
         self.lock().get(id).cloned()
     }
 
-    pub fn ids(&self) -> Vec<String> {
+    pub(crate) fn ids(&self) -> Vec<String> {
         self.lock().keys().cloned().collect()
     }
 
     /// Gives all of them up and tells which those were.
-    pub fn lose_all(&self, reason: &str) -> Vec<String> {
+    pub(crate) fn lose_all(&self, reason: &str) -> Vec<String> {
         let mut lost: Vec<String> = self.lock().drain().filter(|(_, inbox)| inbox.lose(reason.to_owned())).map(|(id, _)| id).collect();
         lost.sort_unstable();
         lost
     }
 
-    pub fn note_unread(&self, bytes: usize) {
+    pub(crate) fn note_unread(&self, bytes: usize) {
         self.unread.fetch_add(bytes.cast_signed(), Ordering::AcqRel);
     }
 
-    pub fn note_read(&self, bytes: usize) {
+    pub(crate) fn note_read(&self, bytes: usize) {
         self.unread.fetch_sub(bytes.cast_signed(), Ordering::AcqRel);
         self.read.notify_waiters();
     }
 
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.unread.load(Ordering::Acquire) < UNREAD
     }
 
     /// Waits until readers have caught up.
-    pub async fn room(&self) {
+    pub(crate) async fn room(&self) {
         loop {
             let mut read = std::pin::pin!(self.read.notified());
             read.as_mut().enable();
@@ -99,7 +99,7 @@ impl SessionProcesses {
     }
 
     /// Asks for what was missed of a process to be read.
-    pub fn note_behind(&self, id: &str) {
+    pub(crate) fn note_behind(&self, id: &str) {
         let mut behind = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
         if !behind.iter().any(|other| other == id) {
             behind.push(id.to_owned());
@@ -109,7 +109,7 @@ impl SessionProcesses {
     }
 
     /// Waits for processes that need their log read.
-    pub async fn next_behind(&self) -> String {
+    pub(crate) async fn next_behind(&self) -> String {
         loop {
             if let Some(id) = self.behind.lock().unwrap_or_else(PoisonError::into_inner).pop() {
                 return id;
@@ -129,7 +129,7 @@ impl SessionProcesses {
 }
 
 /// What an executor may tell us without being asked.
-pub struct SessionListener {
+pub(crate) struct SessionListener {
     pub processes: Arc<SessionProcesses>,
     pub bodies: Arc<Bodies>,
     pub watches: Arc<HandleWatches>,
@@ -192,14 +192,14 @@ impl Service for SessionListener {
 }
 
 /// What the handshake agreed on.
-pub struct Greeting {
+pub(crate) struct Greeting {
     pub session_id: String,
     pub info: EnvironmentInfo,
     /// How long the session outlives its connection, if the executor says so.
     pub grace: Option<Duration>,
 }
 
-pub async fn greet(peer: &Peer, client_name: &str, resume: Option<String>) -> Result<Greeting, CallError> {
+pub(crate) async fn greet(peer: &Peer, client_name: &str, resume: Option<String>) -> Result<Greeting, CallError> {
     let params = InitializeParams {
         client_name: client_name.to_owned(),
         resume_session_id: resume,

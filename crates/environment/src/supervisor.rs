@@ -31,7 +31,7 @@ use crate::usage::CallCounter;
 use crate::version;
 use crate::watching::HandleWatches;
 
-pub struct Supervisor {
+pub(crate) struct Supervisor {
     pub name: String,
     pub connector: Connector,
     pub options: EnvironmentOptions,
@@ -115,18 +115,18 @@ struct Conversation {
 
 impl Supervisor {
     /// The first attempt is about to be made.
-    pub fn begins(&self) {
+    pub(crate) fn begins(&self) {
         self.publish(ConnectionState::Connecting);
     }
 
-    pub async fn run(self) {
+    pub(crate) async fn run(self) {
         if self.stop.run_until_cancelled(self.serve()).await.is_none() {
             self.retired();
         }
     }
 
     /// The handle is no longer meant, and says so to its callers.
-    pub fn retired(&self) {
+    pub(crate) fn retired(&self) {
         let reason = "it was replaced or removed before it was ready".to_owned();
         self.fail(Loss { kind: FailureKind::Retired, reason }, None, u64::MAX);
     }

@@ -8,23 +8,23 @@ use tokio::time::{Instant, sleep_until};
 
 /// Counts calls: how many there were, and how many are under way.
 #[derive(Debug, Default)]
-pub struct CallCounter {
+pub(crate) struct CallCounter {
     begun: AtomicU64,
     under_way: AtomicUsize,
 }
 
 /// A call; it is over when this is dropped.
-pub struct Used(Arc<CallCounter>);
+pub(crate) struct Used(Arc<CallCounter>);
 
 impl CallCounter {
-    pub fn begin(self: &Arc<Self>) -> Used {
+    pub(crate) fn begin(self: &Arc<Self>) -> Used {
         self.begun.fetch_add(1, Ordering::AcqRel);
         self.under_way.fetch_add(1, Ordering::AcqRel);
         Used(self.clone())
     }
 
     /// Waits until there was no call for so long, and nothing else that `is_busy` knows of.
-    pub async fn idle_for(&self, time: Duration, is_busy: impl Fn() -> bool) {
+    pub(crate) async fn idle_for(&self, time: Duration, is_busy: impl Fn() -> bool) {
         let (mut seen, mut since) = (self.begun.load(Ordering::Acquire), Instant::now());
         loop {
             sleep_until((since + time).min(Instant::now() + time / 4)).await;

@@ -4,7 +4,7 @@
 const APART: u64 = 2;
 
 /// Says why two versions do not work together, and what to type; nothing if they do, or if one of them is not understood.
-pub fn refusal(here: &str, there: &str, name: &str) -> Option<String> {
+pub(crate) fn refusal(here: &str, there: &str, name: &str) -> Option<String> {
     let (ours, theirs) = (parse(here)?, parse(there)?);
     if ours.0 == theirs.0 && ours.1.abs_diff(theirs.1) <= APART {
         return None;

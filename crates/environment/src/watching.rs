@@ -31,7 +31,7 @@ impl FileChanges {
 
 /// All watches of one handle.
 #[derive(Default)]
-pub struct HandleWatches {
+pub(crate) struct HandleWatches {
     logs: Mutex<HashMap<String, Arc<Log>>>,
     last: AtomicU64,
 }

@@ -21,7 +21,7 @@ const PUSH_ROOM: usize = 256 << 10;
 
 /// What a client understands besides what every client does.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Extensions {
+pub(crate) struct Extensions {
     /// `{seq, gapBytes}` for output that was lost.
     pub gaps: bool,
     /// `sandbox/loss`.
@@ -29,13 +29,13 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    pub fn of(asked: Option<&[String]>) -> Self {
+    pub(crate) fn of(asked: Option<&[String]>) -> Self {
         let has = |name: &str| asked.is_some_and(|asked| asked.iter().any(|asked| asked == name));
         Self { gaps: has(OUTPUT_GAPS), losses: has(SANDBOX_LOSSES) }
     }
 }
 
-pub struct SessionAttachment {
+pub(crate) struct SessionAttachment {
     peer: Peer,
     understands: Extensions,
     /// Processes that have more to tell than there was room for.
@@ -46,19 +46,19 @@ pub struct SessionAttachment {
 }
 
 impl SessionAttachment {
-    pub fn new(peer: Peer, understands: Extensions) -> Arc<Self> {
+    pub(crate) fn new(peer: Peer, understands: Extensions) -> Arc<Self> {
         let attachment =
             Arc::new(Self { peer, understands, lagging: Mutex::default(), lagged: Notify::new(), revoked: CancellationToken::new() });
         tokio::spawn(attachment.clone().catch_up());
         attachment
     }
 
-    pub fn with_gaps(&self) -> bool {
+    pub(crate) fn with_gaps(&self) -> bool {
         self.understands.gaps
     }
 
     /// Something that a sandbox held was taken away.
-    pub fn tell_loss(&self, loss: &Loss) {
+    pub(crate) fn tell_loss(&self, loss: &Loss) {
         let Ok(path) = PathUri::from_native(&loss.path) else { return };
         if !self.understands.losses || !self.has_room() {
             return;
@@ -79,22 +79,22 @@ impl SessionAttachment {
         self.peer.notify::<SandboxLoss>(&SandboxLossParams { path, held, outcome });
     }
 
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.peer.sink().queued() < PUSH_ROOM
     }
 
-    pub fn revoked(&self) -> &CancellationToken {
+    pub(crate) fn revoked(&self) -> &CancellationToken {
         &self.revoked
     }
 
     /// Ends the connection because the session went to another one.
-    pub fn revoke(&self) {
+    pub(crate) fn revoke(&self) {
         self.revoked.cancel();
         self.peer.retire(Close::new(Close::TAKEN_OVER, "session has been resumed by another connection"));
     }
 
     /// Ends the connection because the executor ends, after everything that was said on it.
-    pub async fn take_leave(&self) {
+    pub(crate) async fn take_leave(&self) {
         let sink = self.peer.sink();
         sink.flushed().await;
         self.peer.retire(Close::new(Close::GOING_AWAY, "the executor ends"));
@@ -102,11 +102,11 @@ impl SessionAttachment {
     }
 
     /// Whether the client was heard of after that time: its socket may be open and the client gone.
-    pub fn was_there_after(&self, time: Instant) -> bool {
+    pub(crate) fn was_there_after(&self, time: Instant) -> bool {
         self.peer.liveness().is_later_than(time)
     }
 
-    pub fn lags(&self, process: Arc<Process>) {
+    pub(crate) fn lags(&self, process: Arc<Process>) {
         let mut lagging = self.lagging.lock().unwrap_or_else(PoisonError::into_inner);
         if !lagging.iter().any(|other| Arc::ptr_eq(other, &process)) {
             lagging.push_back(process);
@@ -115,7 +115,7 @@ impl SessionAttachment {
         self.lagged.notify_one();
     }
 
-    pub fn tell(&self, process_id: &str, event: OutputEvent) {
+    pub(crate) fn tell(&self, process_id: &str, event: OutputEvent) {
         let process_id = process_id.to_owned();
         match event {
             OutputEvent::Output { seq, stream, bytes } => {

@@ -17,12 +17,12 @@ const MAX_ENTRIES: usize = 200_000;
 /// Bits that lend the owner's rights are for this machine to give, not for a client that copies a file here.
 const KEPT: u32 = 0o777;
 
-pub fn get(path: &Path) -> Result<Attributes, Fault> {
+pub(crate) fn get(path: &Path) -> Result<Attributes, Fault> {
     let metadata = fs::symlink_metadata(path).map_err(fault::file)?;
     of(path, &metadata).map_err(fault::file)
 }
 
-pub fn list(path: &Path) -> Result<Vec<NamedAttributes>, Fault> {
+pub(crate) fn list(path: &Path) -> Result<Vec<NamedAttributes>, Fault> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(path).map_err(fault::file)? {
         let entry = entry.map_err(fault::file)?;
@@ -60,7 +60,7 @@ fn of(path: &Path, metadata: &fs::Metadata) -> io::Result<Attributes> {
     })
 }
 
-pub fn set_mode(path: &Path, mode: u32) -> Result<(), Fault> {
+pub(crate) fn set_mode(path: &Path, mode: u32) -> Result<(), Fault> {
     if mode & !KEPT != 0 {
         return Err(Fault::invalid_params(format!("a mode has no bits beyond {KEPT:o}")));
     }
@@ -70,6 +70,6 @@ pub fn set_mode(path: &Path, mode: u32) -> Result<(), Fault> {
     fs::set_permissions(path, Permissions::from_mode(mode)).map_err(fault::file)
 }
 
-pub fn create_link(path: &Path, target: &Escaped) -> Result<(), Fault> {
+pub(crate) fn create_link(path: &Path, target: &Escaped) -> Result<(), Fault> {
     symlink(OsStr::from_bytes(&target.0), path).map_err(fault::file)
 }

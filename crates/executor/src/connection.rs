@@ -16,7 +16,7 @@ use crate::session::Session;
 use crate::streams::Streams;
 use crate::watch::SessionWatches;
 
-pub struct ExecutorConnection {
+pub(crate) struct ExecutorConnection {
     executor: Arc<ExecutorShared>,
     peer: Peer,
     state: Mutex<State>,
@@ -49,7 +49,7 @@ struct Attached {
 }
 
 impl ExecutorConnection {
-    pub fn new(executor: Arc<ExecutorShared>, peer: Peer) -> Self {
+    pub(crate) fn new(executor: Arc<ExecutorShared>, peer: Peer) -> Self {
         let watches = SessionWatches::new(peer.clone());
         Self {
             executor,
@@ -64,24 +64,24 @@ impl ExecutorConnection {
         }
     }
 
-    pub fn executor(&self) -> &Arc<ExecutorShared> {
+    pub(crate) fn executor(&self) -> &Arc<ExecutorShared> {
         &self.executor
     }
 
-    pub fn peer(&self) -> &Peer {
+    pub(crate) fn peer(&self) -> &Peer {
         &self.peer
     }
 
     /// Open files live as long as the connection, not as long as the session.
-    pub fn streams(&self) -> &Streams {
+    pub(crate) fn streams(&self) -> &Streams {
         &self.streams
     }
 
-    pub fn bodies(&self) -> &BodyStreams {
+    pub(crate) fn bodies(&self) -> &BodyStreams {
         &self.bodies
     }
 
-    pub fn watches(&self) -> &SessionWatches {
+    pub(crate) fn watches(&self) -> &SessionWatches {
         &self.watches
     }
 
@@ -89,7 +89,7 @@ impl ExecutorConnection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn attached(&self) -> Option<(Arc<Session>, Arc<SessionAttachment>)> {
+    pub(crate) fn attached(&self) -> Option<(Arc<Session>, Arc<SessionAttachment>)> {
         match &*self.lock() {
             State::New => None,
             State::Greeted(attached) | State::Ready(attached) => Some((attached.session.clone(), attached.attachment.clone())),
@@ -97,33 +97,33 @@ impl ExecutorConnection {
     }
 
     /// Waits for the turn of a file call, and for the client to have read what it asked for before.
-    pub async fn file_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+    pub(crate) async fn file_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         let turn = self.file_calls.lock().await;
         self.peer.sink().room(FILE_ROOM).await;
         turn
     }
 
     /// Whether the client has read most of what it asked for.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.peer.sink().queued() <= FILE_ROOM
     }
 
     /// Waits for the turn of an answer with output, and for the client to have read what it asked for before.
-    pub async fn output_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+    pub(crate) async fn output_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         let turn = self.output_answers.lock().await;
         self.peer.sink().room(FILE_ROOM).await;
         turn
     }
 
     /// Waits until a bulk answer may be made; the next may be when this one is given back.
-    pub async fn bulk_turn(&self) -> Option<SemaphorePermit<'_>> {
+    pub(crate) async fn bulk_turn(&self) -> Option<SemaphorePermit<'_>> {
         let turn = self.bulk_calls.acquire().await.ok();
         self.peer.sink().room(FILE_ROOM).await;
         turn
     }
 
     /// Whether methods may be used yet; `family` names them in the refusal.
-    pub fn admit(&self, family: &str) -> Result<(), Fault> {
+    pub(crate) fn admit(&self, family: &str) -> Result<(), Fault> {
         match &*self.lock() {
             State::New => Err(fault::not_initialized(family)),
             State::Greeted(_) => Err(fault::not_acknowledged(family)),
@@ -133,11 +133,11 @@ impl ExecutorConnection {
     }
 
     /// The session of an admitted connection.
-    pub fn session(&self) -> Result<(Arc<Session>, Arc<SessionAttachment>), Fault> {
+    pub(crate) fn session(&self) -> Result<(Arc<Session>, Arc<SessionAttachment>), Fault> {
         self.attached().ok_or_else(|| fault::not_initialized("exec"))
     }
 
-    pub fn initialize(&self, params: &InitializeParams) -> Result<InitializeResponse, Fault> {
+    pub(crate) fn initialize(&self, params: &InitializeParams) -> Result<InitializeResponse, Fault> {
         let mut state = self.lock();
         if !matches!(*state, State::New) {
             return Err(fault::initialized_twice());

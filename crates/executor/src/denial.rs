@@ -20,7 +20,7 @@ const BAD_CALL: i32 = 128 + 31;
 
 /// Looks at output as it passes.
 #[derive(Default)]
-pub struct DenialWatch {
+pub(crate) struct DenialWatch {
     was_seen: bool,
     /// Whether the sandbox has no network.
     is_offline: bool,
@@ -29,11 +29,11 @@ pub struct DenialWatch {
 }
 
 impl DenialWatch {
-    pub fn new(is_offline: bool) -> Self {
+    pub(crate) fn new(is_offline: bool) -> Self {
         Self { is_offline, ..Self::default() }
     }
 
-    pub fn see(&mut self, stream: Stream, bytes: &[u8]) {
+    pub(crate) fn see(&mut self, stream: Stream, bytes: &[u8]) {
         if self.was_seen {
             return;
         }
@@ -47,7 +47,7 @@ impl DenialWatch {
     }
 
     /// Success is never a refusal.
-    pub fn is_likely(&self, code: i32) -> bool {
+    pub(crate) fn is_likely(&self, code: i32) -> bool {
         code != 0 && (self.was_seen || code == BAD_CALL)
     }
 }

@@ -21,7 +21,7 @@ pub enum DeviceError {
 }
 
 /// The nodes that these names mean here, in order, each once. What this machine does not have is left out.
-pub fn find(names: &[String]) -> Result<Vec<PathBuf>, DeviceError> {
+pub(crate) fn find(names: &[String]) -> Result<Vec<PathBuf>, DeviceError> {
     find_below(Path::new(DEV), names)
 }
 

@@ -18,7 +18,7 @@ use crate::files::{LinkPolicy, open_regular};
 use scan::Scan;
 
 /// The most roots of one request.
-pub const MAX_ROOTS: usize = 128;
+pub(crate) const MAX_ROOTS: usize = 128;
 /// A file may have so many bytes, and all files of a root together.
 const MAX_FILE: u64 = 1 << 20;
 const MAX_BUNDLE: u64 = 16 << 20;
@@ -33,7 +33,7 @@ const OPEN_MANIFEST: &str = "plugin.json";
 const MAX_ABOVE: usize = 32;
 
 /// What a look needs to know.
-pub struct DiscoveryQuery<'a> {
+pub(crate) struct DiscoveryQuery<'a> {
     /// Also what only our own clients ask for.
     pub extended: bool,
     /// Refuses a file that was opened but must not be read.
@@ -41,7 +41,7 @@ pub struct DiscoveryQuery<'a> {
 }
 
 /// Looks at a root. What is wrong with it is part of the answer.
-pub fn discover(root: &Path, look: &DiscoveryQuery<'_>) -> Result<DiscoveredRoot, Fault> {
+pub(crate) fn discover(root: &Path, look: &DiscoveryQuery<'_>) -> Result<DiscoveredRoot, Fault> {
     let uri = PathUri::from_native(root).map_err(fault::path)?;
     let failed = |error: String| Ok(DiscoveredRoot { error: Some(error), ..DiscoveredRoot::empty("", uri.clone()) });
     match std::fs::metadata(root) {
@@ -68,22 +68,22 @@ pub fn discover(root: &Path, look: &DiscoveryQuery<'_>) -> Result<DiscoveredRoot
 }
 
 /// The text of a root that could not be looked at.
-pub fn inspection_failed(uri: &PathUri, error: &dyn std::fmt::Display) -> String {
+pub(crate) fn inspection_failed(uri: &PathUri, error: &dyn std::fmt::Display) -> String {
     format!("failed to inspect capability root {uri}: {error}")
 }
 
 /// Of everything that was found, so that a client need not be told it twice.
-pub fn digest(root: &DiscoveredRoot) -> String {
+pub(crate) fn digest(root: &DiscoveredRoot) -> String {
     let text = serde_json::to_vec(&(&root.plugin, &root.skills, &root.namespace_manifests, &root.warnings, &root.error));
     hex(&text.unwrap_or_default())
 }
 
-pub fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// About how many bytes it takes in an answer.
-pub fn weight(root: &DiscoveredRoot) -> usize {
+pub(crate) fn weight(root: &DiscoveredRoot) -> usize {
     let file = |file: &CapabilityFile| file.contents.len() + 256;
     let plugin = root.plugin.iter().flat_map(|plugin| {
         [Some(&plugin.manifest), plugin.mcp_config.as_ref(), plugin.apps_config.as_ref(), plugin.hooks_config.as_ref()]

@@ -210,7 +210,7 @@ impl Drop for Release<'_> {
 }
 
 impl ExecutorShared {
-    pub fn info(&self) -> &EnvironmentInfo {
+    pub(crate) fn info(&self) -> &EnvironmentInfo {
         self.info.get_or_init(|| info::gather(&self.config, self.instance_id.clone()))
     }
 
@@ -225,12 +225,12 @@ impl ExecutorShared {
         sessions.drain().map(|(_, session)| session).collect()
     }
 
-    pub fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::Acquire)
     }
 
     /// Nothing if the executor is about to end.
-    pub fn create_session(&self) -> Option<Arc<Session>> {
+    pub(crate) fn create_session(&self) -> Option<Arc<Session>> {
         let session = Session::new((self.config.ids)(), self.config.clone(), self.fates.clone(), PreviousSession::default());
         let mut sessions = self.sessions();
         if self.is_closing() {
@@ -247,11 +247,11 @@ impl ExecutorShared {
         self.expire_later(session, 0);
     }
 
-    pub fn session(&self, id: &str) -> Option<Arc<Session>> {
+    pub(crate) fn session(&self, id: &str) -> Option<Arc<Session>> {
         self.sessions().get(id).cloned()
     }
 
-    pub fn end_session(&self, session: &Arc<Session>) {
+    pub(crate) fn end_session(&self, session: &Arc<Session>) {
         self.sessions().remove(session.id());
         session.end();
         self.less_to_do.notify_waiters();

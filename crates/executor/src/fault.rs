@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::policy::PolicyError;
 
 /// Refusals of file calls: what is missing, what is forbidden, and what simply failed.
-pub fn file(error: io::Error) -> Fault {
+pub(crate) fn file(error: io::Error) -> Fault {
     let message = error.to_string();
     match error.kind() {
         io::ErrorKind::NotFound => Fault::not_found(message),
@@ -24,75 +24,75 @@ pub fn file(error: io::Error) -> Fault {
 
 /// What a policy does not allow: the system's own words first, as the wire has them, then the path and the rule.
 /// `allowed` is what it does allow there.
-pub fn refused(refusal: &PathRefusal, allowed: PathAccess) -> Fault {
+pub(crate) fn refused(refusal: &PathRefusal, allowed: PathAccess) -> Fault {
     match allowed {
         PathAccess::Deny => Fault::invalid_request(format!("{}: {refusal}", io::Error::from(Errno::ACCESS))),
         PathAccess::Read | PathAccess::Write => Fault::internal(format!("{}: {refusal}", io::Error::from(Errno::ROFS))),
     }
 }
 
-pub fn path(error: PathError) -> Fault {
+pub(crate) fn path(error: PathError) -> Fault {
     Fault::invalid_request(error.to_string())
 }
 
-pub fn not_initialized(family: &str) -> Fault {
+pub(crate) fn not_initialized(family: &str) -> Fault {
     Fault::invalid_request(format!("client must call initialize before using {family} methods"))
 }
 
-pub fn not_acknowledged(family: &str) -> Fault {
+pub(crate) fn not_acknowledged(family: &str) -> Fault {
     Fault::invalid_request(format!("client must send initialized before using {family} methods"))
 }
 
-pub fn initialized_twice() -> Fault {
+pub(crate) fn initialized_twice() -> Fault {
     Fault::invalid_request("initialize may only be sent once per connection")
 }
 
-pub fn unknown_session(id: &str) -> Fault {
+pub(crate) fn unknown_session(id: &str) -> Fault {
     Fault::invalid_request(format!("unknown session id {id}"))
 }
 
-pub fn taken_over() -> Fault {
+pub(crate) fn taken_over() -> Fault {
     Fault::invalid_request("session has been resumed by another connection")
 }
 
-pub fn session_ended() -> Fault {
+pub(crate) fn session_ended() -> Fault {
     Fault::invalid_request("session has ended")
 }
 
-pub fn unknown_process(id: &str) -> Fault {
+pub(crate) fn unknown_process(id: &str) -> Fault {
     Fault::invalid_request(format!("unknown process id {id}"))
 }
 
-pub fn process_starting(id: &str) -> Fault {
+pub(crate) fn process_starting(id: &str) -> Fault {
     Fault::invalid_request(format!("process id {id} is starting"))
 }
 
-pub fn ended_while_starting(id: &str) -> Fault {
+pub(crate) fn ended_while_starting(id: &str) -> Fault {
     Fault::invalid_request(format!("process {id} was terminated before it had started"))
 }
 
-pub fn shutting_down() -> Fault {
+pub(crate) fn shutting_down() -> Fault {
     Fault::invalid_request("the executor is shutting down")
 }
 
 /// As for a session that is attached elsewhere: trying again later makes sense.
-pub fn ending() -> Fault {
+pub(crate) fn ending() -> Fault {
     Fault::new(outpost_wire::fault::SESSION_ATTACHED, "the executor ends; the session can be asked for when it has started again")
 }
 
-pub fn process_exists(id: &str) -> Fault {
+pub(crate) fn process_exists(id: &str) -> Fault {
     Fault::invalid_request(format!("process {id} already exists"))
 }
 
-pub fn empty_argv() -> Fault {
+pub(crate) fn empty_argv() -> Fault {
     Fault::invalid_params("argv must not be empty")
 }
 
-pub fn foreign_cwd(cwd: &str, error: &PathError) -> Fault {
+pub(crate) fn foreign_cwd(cwd: &str, error: &PathError) -> Fault {
     Fault::invalid_params(format!("cwd URI `{cwd}` is not valid on this exec-server host: {error}"))
 }
 
-pub fn launch(error: &LaunchError) -> Fault {
+pub(crate) fn launch(error: &LaunchError) -> Fault {
     match error {
         LaunchError::Spawn(_) | LaunchError::Limit { .. } => Fault::internal(error.to_string()),
         LaunchError::Unenforceable(reason) => Fault::invalid_params(format!("{UNENFORCEABLE}{reason}")),
@@ -100,15 +100,15 @@ pub fn launch(error: &LaunchError) -> Fault {
     }
 }
 
-pub fn empty_write_id() -> Fault {
+pub(crate) fn empty_write_id() -> Fault {
     Fault::invalid_params("writeId must not be empty")
 }
 
-pub fn stdin_broken() -> Fault {
+pub(crate) fn stdin_broken() -> Fault {
     Fault::internal("failed to write to process stdin")
 }
 
-pub fn no_room_for_input(limit: usize) -> Fault {
+pub(crate) fn no_room_for_input(limit: usize) -> Fault {
     Fault::invalid_request(format!(
         "nothing of this write was taken: the processes of this session have not read what was written to them before, and {} MiB is the most \
          that waits for them; terminate those that do not read, or write again later",
@@ -116,12 +116,12 @@ pub fn no_room_for_input(limit: usize) -> Fault {
     ))
 }
 
-pub fn no_terminal(id: &str) -> Fault {
+pub(crate) fn no_terminal(id: &str) -> Fault {
     Fault::invalid_request(format!("process {id} has no terminal"))
 }
 
 /// Refusals of policies. Those that break a rule of the operator or the client say so; the others cannot be held here.
-pub fn policy(error: &PolicyError) -> Fault {
+pub(crate) fn policy(error: &PolicyError) -> Fault {
     match error {
         PolicyError::NeedsCwd => Fault::invalid_params(error.to_string()),
         PolicyError::Ceiling(_) => Fault::invalid_request(error.to_string()),
@@ -129,118 +129,118 @@ pub fn policy(error: &PolicyError) -> Fault {
     }
 }
 
-pub fn proxy_unsupported() -> Fault {
+pub(crate) fn proxy_unsupported() -> Fault {
     Fault::invalid_params("networkProxy is not supported by this executor (capability networkProxyLaunch is false)")
 }
 
-pub fn unknown_handle(id: &str) -> Fault {
+pub(crate) fn unknown_handle(id: &str) -> Fault {
     Fault::not_found(format!("unknown file handle `{id}`"))
 }
 
-pub fn handle_exists(id: &str) -> Fault {
+pub(crate) fn handle_exists(id: &str) -> Fault {
     Fault::invalid_request(format!("file handle `{id}` already exists"))
 }
 
-pub fn handle_id_too_long(limit: usize) -> Fault {
+pub(crate) fn handle_id_too_long(limit: usize) -> Fault {
     Fault::invalid_request(format!("file handle ID must not exceed {limit} bytes"))
 }
 
-pub fn too_many_handles(limit: usize) -> Fault {
+pub(crate) fn too_many_handles(limit: usize) -> Fault {
     Fault::invalid_request(format!("at most {limit} file handles may be open per connection"))
 }
 
 /// `direction` is `read` or `write`.
-pub fn block_length(direction: &str, limit: usize) -> Fault {
+pub(crate) fn block_length(direction: &str, limit: usize) -> Fault {
     Fault::invalid_request(format!("file {direction} block length must be between 1 and {limit}"))
 }
 
-pub fn walk_without_room() -> Fault {
+pub(crate) fn walk_without_room() -> Fault {
     Fault::invalid_request("filesystem walk limits must be greater than zero")
 }
 
-pub fn walk_too_large(depth: usize, directories: usize, entries: usize) -> Fault {
+pub(crate) fn walk_too_large(depth: usize, directories: usize, entries: usize) -> Fault {
     Fault::invalid_request(format!("filesystem walk limits exceed maximums: depth={depth}, directories={directories}, entries={entries}"))
 }
 
-pub fn too_many_roots(limit: usize) -> Fault {
+pub(crate) fn too_many_roots(limit: usize) -> Fault {
     Fault::invalid_request(format!("capability root discovery accepts at most {limit} roots"))
 }
 
-pub fn no_config_paths() -> Fault {
+pub(crate) fn no_config_paths() -> Fault {
     Fault::invalid_params("at least one config or requirements path is required")
 }
 
-pub fn empty_config_path() -> Fault {
+pub(crate) fn empty_config_path() -> Fault {
     Fault::invalid_params("TOML paths must contain at least one key segment")
 }
 
-pub fn config_unreadable(file: &Path, error: &dyn Display) -> Fault {
+pub(crate) fn config_unreadable(file: &Path, error: &dyn Display) -> Fault {
     Fault::internal(format!("failed to load executor-local config: {}: {error}", file.display()))
 }
 
-pub fn snapshot_scope(limit: usize) -> Fault {
+pub(crate) fn snapshot_scope(limit: usize) -> Fault {
     Fault::invalid_params(format!("shell snapshot scope must be non-empty and at most {limit} bytes"))
 }
 
-pub fn snapshot_shell(name: &str) -> Fault {
+pub(crate) fn snapshot_shell(name: &str) -> Fault {
     Fault::invalid_params(format!("shell snapshots are unsupported for shell `{name}`"))
 }
 
-pub fn watch_exists(id: &str) -> Fault {
+pub(crate) fn watch_exists(id: &str) -> Fault {
     Fault::invalid_request(format!("watch `{id}` already exists"))
 }
 
-pub fn too_many_watches(limit: usize) -> Fault {
+pub(crate) fn too_many_watches(limit: usize) -> Fault {
     Fault::invalid_request(format!("at most {limit} watches may be active per connection; end one first"))
 }
 
 /// `setting` is the limit of the system that was reached.
-pub fn watches_exhausted(setting: &str) -> Fault {
+pub(crate) fn watches_exhausted(setting: &str) -> Fault {
     Fault::internal(format!("this machine cannot watch more files: its limit {setting} is reached"))
 }
 
 /// `what` is which argument is wrong, and how.
-pub fn http_argument(what: &str, error: &dyn Display) -> Fault {
+pub(crate) fn http_argument(what: &str, error: &dyn Display) -> Fault {
     Fault::invalid_params(format!("http/request {what}: {error}"))
 }
 
-pub fn http_scheme(scheme: &str) -> Fault {
+pub(crate) fn http_scheme(scheme: &str) -> Fault {
     Fault::invalid_params(format!("http/request only supports http and https URLs, got {scheme}"))
 }
 
-pub fn header_variable_missing(header: &str, variable: &str) -> Fault {
+pub(crate) fn header_variable_missing(header: &str, variable: &str) -> Fault {
     Fault::invalid_params(format!("http/request header {header} requires executor environment variable {variable}"))
 }
 
-pub fn header_variable_guarded(header: &str, variable: &str) -> Fault {
+pub(crate) fn header_variable_guarded(header: &str, variable: &str) -> Fault {
     Fault::invalid_params(format!("http/request header {header} cannot use executor environment variable {variable}"))
 }
 
-pub fn stream_active(request_id: &str) -> Fault {
+pub(crate) fn stream_active(request_id: &str) -> Fault {
     Fault::invalid_params(format!("http/request streamResponse requestId `{request_id}` is already active"))
 }
 
-pub fn http_denied(why: &dyn Display) -> Fault {
+pub(crate) fn http_denied(why: &dyn Display) -> Fault {
     Fault::invalid_params(format!("http/request to {why}"))
 }
 
-pub fn http_above_ceiling() -> Fault {
+pub(crate) fn http_above_ceiling() -> Fault {
     Fault::invalid_request("http/request is refused: the operator's ceiling of this executor allows no network")
 }
 
-pub fn http_failed(error: &dyn Display) -> Fault {
+pub(crate) fn http_failed(error: &dyn Display) -> Fault {
     Fault::internal(format!("http/request failed: {error}"))
 }
 
-pub fn http_body(error: &dyn Display) -> Fault {
+pub(crate) fn http_body(error: &dyn Display) -> Fault {
     Fault::internal(format!("failed to read http/request response body: {error}"))
 }
 
-pub fn unknown_method(method: &str) -> String {
+pub(crate) fn unknown_method(method: &str) -> String {
     format!("exec-server stub does not implement `{method}` yet")
 }
 
 /// A call that is made without confinement only.
-pub fn sandbox_unsupported() -> Fault {
+pub(crate) fn sandbox_unsupported() -> Fault {
     Fault::invalid_params("this call is not made under a sandbox; leave `sandbox` out, or use the other file calls")
 }

@@ -1,10 +1,10 @@
 //! File calls of this machine. Every function blocks, and does what the process that it runs in may do: the executor's
 //! own for calls without a sandbox, a worker inside the session's sandbox for others, see [`gate`].
 
-pub mod atomic;
-pub mod gate;
-pub mod redo;
-pub mod worker;
+pub(crate) mod atomic;
+pub(crate) mod gate;
+pub(crate) mod redo;
+pub(crate) mod worker;
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -29,50 +29,50 @@ const MAX_ENTRIES: usize = 50_000;
 
 /// What to do about symbolic links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LinkPolicy {
+pub(crate) enum LinkPolicy {
     Links,
     /// Refuse a link in any component.
     Nothing,
 }
 
-pub struct WriteOptions {
+pub(crate) struct WriteOptions {
     pub follow: LinkPolicy,
     /// Make it survive a power cut.
     pub sync: bool,
 }
 
-pub struct RemoveOptions {
+pub(crate) struct RemoveOptions {
     pub recursive: bool,
     pub force: bool,
     pub follow: LinkPolicy,
 }
 
 /// A file that is about to be read as a whole.
-pub struct OpenFile {
+pub(crate) struct OpenFile {
     file: File,
     pub size: u64,
 }
 
 /// Opens a regular file for reading. Anything else is refused without waiting: a pipe without a writer would hang.
-pub fn open_regular(path: &Path, follow: LinkPolicy) -> Result<(File, u64), Fault> {
+pub(crate) fn open_regular(path: &Path, follow: LinkPolicy) -> Result<(File, u64), Fault> {
     refuse_links(path, follow).map_err(fault::file)?;
     open_without_waiting(path, follow, OpenOptions::new().read(true))
 }
 
 /// Opens a regular file for writing, empty; it is created if it is not there.
-pub fn open_replaced(path: &Path, follow: LinkPolicy) -> Result<File, Fault> {
+pub(crate) fn open_replaced(path: &Path, follow: LinkPolicy) -> Result<File, Fault> {
     open_replaced_if(path, follow, &|_| Ok(()))
 }
 
 /// The same, if what was opened may be written.
-pub fn open_replaced_if(path: &Path, follow: LinkPolicy, may_write: &dyn Fn(&File) -> io::Result<()>) -> Result<File, Fault> {
+pub(crate) fn open_replaced_if(path: &Path, follow: LinkPolicy, may_write: &dyn Fn(&File) -> io::Result<()>) -> Result<File, Fault> {
     let (file, _) = open_for_writing(path, follow)?;
     may_write(&file).and_then(|()| file.set_len(0)).map_err(fault::file)?;
     Ok(file)
 }
 
 /// Opens a client's own file to go on writing it; made for its owner only.
-pub fn open_part(path: &Path) -> Result<File, Fault> {
+pub(crate) fn open_part(path: &Path) -> Result<File, Fault> {
     let mut options = OpenOptions::new();
     Ok(open_without_waiting(path, LinkPolicy::Nothing, options.write(true).create(true).truncate(false).mode(0o600))?.0)
 }
@@ -98,7 +98,7 @@ fn open_without_waiting(path: &Path, follow: LinkPolicy, options: &mut OpenOptio
 
 impl OpenFile {
     /// A file that is to be read as a whole.
-    pub fn new(file: File, size: u64) -> Result<Self, Fault> {
+    pub(crate) fn new(file: File, size: u64) -> Result<Self, Fault> {
         if size > MAX_READ {
             return Err(too_large(size));
         }
@@ -106,7 +106,7 @@ impl OpenFile {
     }
 
     /// With as few system calls as possible: it is known how large the file is, and where its reading begins.
-    pub fn read(self) -> Result<Vec<u8>, Fault> {
+    pub(crate) fn read(self) -> Result<Vec<u8>, Fault> {
         const ROOM: usize = 64 << 10;
         let mut data = Vec::with_capacity(usize::try_from(self.size).unwrap_or_default() + 1);
         loop {
@@ -169,7 +169,7 @@ fn first_link(path: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 /// Replaces a file as a whole, or makes it: no reader ever finds half of it.
-pub fn write(path: &Path, data: &[u8], options: &WriteOptions, redo: Option<&Redo>) -> Result<(), Fault> {
+pub(crate) fn write(path: &Path, data: &[u8], options: &WriteOptions, redo: Option<&Redo>) -> Result<(), Fault> {
     match atomic::write(path, data, options)? {
         WriteOutcome::Done => Ok(()),
         WriteOutcome::InPlace(identity) => redo::rewrite(redo, &identity, data, options.sync).map_err(fault::file),
@@ -177,7 +177,7 @@ pub fn write(path: &Path, data: &[u8], options: &WriteOptions, redo: Option<&Red
 }
 
 /// Paths as URIs, in which every byte of a name survives.
-pub mod native_path {
+pub(crate) mod native_path {
     use std::path::{Path, PathBuf};
 
     use outpost_wire::PathUri;
@@ -185,22 +185,22 @@ pub mod native_path {
     use serde::ser::Error as _;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
         PathUri::from_native(path).map_err(S::Error::custom)?.serialize(serializer)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
         PathUri::deserialize(deserializer)?.to_native().map_err(D::Error::custom)
     }
 }
 
-pub fn create_directory(path: &Path, recursive: bool, follow: LinkPolicy) -> Result<(), Fault> {
+pub(crate) fn create_directory(path: &Path, recursive: bool, follow: LinkPolicy) -> Result<(), Fault> {
     refuse_links(path, follow).map_err(fault::file)?;
     fs::DirBuilder::new().recursive(recursive).mode(0o777).create(path).map_err(fault::file)
 }
 
 /// Type and size of what a link leads to, but whether it is one from the link itself.
-pub fn metadata(path: &Path, follow: LinkPolicy) -> Result<FileMetadata, Fault> {
+pub(crate) fn metadata(path: &Path, follow: LinkPolicy) -> Result<FileMetadata, Fault> {
     if follow == LinkPolicy::Nothing && first_link(path).map_err(fault::file)?.is_some() {
         return Err(Fault::invalid_request("path contains a symbolic link"));
     }
@@ -224,12 +224,12 @@ fn milliseconds(time: SystemTime) -> i64 {
     }
 }
 
-pub fn canonicalize(path: &Path) -> Result<PathBuf, Fault> {
+pub(crate) fn canonicalize(path: &Path) -> Result<PathBuf, Fault> {
     fs::canonicalize(path).map_err(fault::file)
 }
 
 /// In no particular order; what a link leads to decides its type, and a link that leads nowhere is left out.
-pub fn read_directory(path: &Path) -> Result<Vec<DirectoryEntry>, Fault> {
+pub(crate) fn read_directory(path: &Path) -> Result<Vec<DirectoryEntry>, Fault> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(path).map_err(fault::file)? {
         let entry = entry.map_err(fault::file)?;
@@ -250,7 +250,7 @@ pub fn read_directory(path: &Path) -> Result<Vec<DirectoryEntry>, Fault> {
 }
 
 /// Never follows a link at the end of the path.
-pub fn remove(path: &Path, options: &RemoveOptions) -> Result<(), Fault> {
+pub(crate) fn remove(path: &Path, options: &RemoveOptions) -> Result<(), Fault> {
     if options.follow == LinkPolicy::Nothing {
         if options.recursive {
             return Err(Fault::internal("recursive no-follow removal is unsupported"));
@@ -271,7 +271,7 @@ pub fn remove(path: &Path, options: &RemoveOptions) -> Result<(), Fault> {
 }
 
 /// Links are copied as links, special files are left out of trees and refused alone.
-pub fn copy(source: &Path, destination: &Path, recursive: bool) -> Result<(), Fault> {
+pub(crate) fn copy(source: &Path, destination: &Path, recursive: bool) -> Result<(), Fault> {
     let kind = fs::symlink_metadata(source).map_err(fault::file)?.file_type();
     if kind.is_symlink() {
         return copy_link(source, destination).map_err(fault::file);
@@ -339,6 +339,6 @@ fn copy_link(source: &Path, destination: &Path) -> io::Result<()> {
     symlink(fs::read_link(source)?, destination)
 }
 
-pub fn rename(source: &Path, destination: &Path) -> Result<(), Fault> {
+pub(crate) fn rename(source: &Path, destination: &Path) -> Result<(), Fault> {
     fs::rename(source, destination).map_err(fault::file)
 }

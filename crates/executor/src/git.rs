@@ -103,7 +103,7 @@ impl GitSettings {
 
 /// The repositories of one session.
 #[derive(Default)]
-pub struct Git {
+pub(crate) struct Git {
     session: String,
     settings: GitSettings,
     program: OnceLock<Option<PathBuf>>,
@@ -143,7 +143,7 @@ impl Layered {
 
 /// What a command uses for as long as it runs.
 #[derive(Default)]
-pub struct RepositoryInUse {
+pub(crate) struct RepositoryInUse {
     _repositories: Vec<Arc<Repository>>,
     _trees: Vec<Arc<Mutex<Tree>>>,
 }
@@ -159,7 +159,7 @@ struct Root {
 
 impl Git {
     /// `variables` are those of the executor's user.
-    pub fn new(session: &str, settings: GitSettings, variables: &BTreeMap<OsString, OsString>) -> Self {
+    pub(crate) fn new(session: &str, settings: GitSettings, variables: &BTreeMap<OsString, OsString>) -> Self {
         let path = variables.get(OsStr::new("PATH")).cloned();
         let home = variables.get(OsStr::new("HOME")).map(PathBuf::from);
         Self { session: session.to_owned(), settings, path, home, ..Self::default() }
@@ -175,7 +175,7 @@ impl Git {
 
     /// A policy with layers for the repositories in its writable roots. `ceiling` is what the operator allows, always the same. Makes layers
     /// that are not there yet. For a policy that was seen before, nothing is looked at but what would make it another one.
-    pub fn layered(&self, policy: Policy, ceiling: &Policy) -> Policy {
+    pub(crate) fn layered(&self, policy: Policy, ceiling: &Policy) -> Policy {
         let Policy::Confined(rules) = &policy else { return policy };
         let known = self.lock().layered.iter().find(|known| Arc::ptr_eq(&known.policy, rules)).cloned();
         if let Some(known) = known.filter(|known| known.is_current()) {
@@ -305,7 +305,7 @@ impl Git {
     }
 
     /// Carries over what the user changed, before a command. Returns what there is to say, and what the command holds until it ends.
-    pub async fn before(&self, session: &Arc<Session>, policy: &Policy) -> (Vec<String>, RepositoryInUse) {
+    pub(crate) async fn before(&self, session: &Arc<Session>, policy: &Policy) -> (Vec<String>, RepositoryInUse) {
         let mut notices = std::mem::take(&mut self.lock().untold);
         let repositories = self.layers_of(policy);
         for repository in &repositories {
@@ -369,7 +369,7 @@ impl Git {
     }
 
     /// Carries over what a command changed that took so long. Returns what there is to say.
-    pub async fn after(&self, session: &Arc<Session>, policy: &Policy, took: Duration) -> Vec<String> {
+    pub(crate) async fn after(&self, session: &Arc<Session>, policy: &Policy, took: Duration) -> Vec<String> {
         let mut notices = self.look_at_trees(policy, took).await;
         for repository in self.layers_of(policy) {
             if !repository.known.lock().await.inside.are_current() {
@@ -386,7 +386,7 @@ impl Git {
     }
 
     /// Removes the layers of a session that has ended, unless something is in them that was never committed.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         *self.lock() = State::default();
         let Some(directory) = self.settings.directory.as_ref().map(|directory| directory.join(label(&self.session))) else { return };
         for own in fs::read_dir(&directory).into_iter().flatten().flatten().map(|entry| entry.path()) {

@@ -23,7 +23,8 @@ use tokio::time::Instant;
 use crate::fault;
 
 use guard::Denied;
-pub use guard::{HttpGuard, HttpTarget, HttpTargetError};
+pub(crate) use guard::HttpGuard;
+pub use guard::{HttpTarget, HttpTargetError};
 
 /// The most bytes of a body that one delta carries.
 const MAX_DELTA: usize = 1 << 20;
@@ -34,7 +35,7 @@ const MAX_BODY: usize = (link::MAX_MESSAGE - (1 << 20)) / 4 * 3;
 
 /// A request to be made.
 #[derive(Clone)]
-pub struct Exchange {
+pub(crate) struct Exchange {
     pub method: Method,
     pub url: Url,
     pub headers: HeaderMap,
@@ -55,19 +56,19 @@ const OF_A_BODY: [HeaderName; 4] = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODI
 /// What makes the requests of one executor, with its connections. Most executors never make one, so the client is built
 /// when it is first needed.
 #[derive(Default)]
-pub struct HttpClients {
+pub(crate) struct HttpClients {
     guard: HttpGuard,
     client: OnceCell<Client>,
 }
 
 impl HttpClients {
-    pub fn new(guard: HttpGuard) -> Self {
+    pub(crate) fn new(guard: HttpGuard) -> Self {
         Self { guard, client: OnceCell::new() }
     }
 
     /// Sends a request; done when the head of the answer is there. Redirects are followed here, because each is a new
     /// target that must be looked at, and because only this place knows which headers are secrets.
-    pub async fn send(&self, mut exchange: Exchange) -> Result<Response, Fault> {
+    pub(crate) async fn send(&self, mut exchange: Exchange) -> Result<Response, Fault> {
         let deadline = exchange.timeout.map(|timeout| Instant::now() + timeout);
         for _ in 0..=MAX_REDIRECTS {
             let response = self.send_once(&exchange, deadline).await?;
@@ -152,7 +153,7 @@ fn build(guard: HttpGuard) -> Result<Client, Fault> {
 }
 
 /// A whole body, in one piece.
-pub async fn read_body(mut response: Response) -> Result<Vec<u8>, Fault> {
+pub(crate) async fn read_body(mut response: Response) -> Result<Vec<u8>, Fault> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| fault::http_body(&error.without_url()))? {
         if body.len() + chunk.len() > MAX_BODY {
@@ -165,7 +166,7 @@ pub async fn read_body(mut response: Response) -> Result<Vec<u8>, Fault> {
 
 /// The bodies that are being streamed over one connection, by the ids that the client chose.
 #[derive(Clone, Default)]
-pub struct BodyStreams(Arc<Mutex<HashSet<String>>>);
+pub(crate) struct BodyStreams(Arc<Mutex<HashSet<String>>>);
 
 impl BodyStreams {
     fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
@@ -173,7 +174,7 @@ impl BodyStreams {
     }
 
     /// Takes an id until the stream is over or dropped.
-    pub fn claim(&self, request_id: &str, peer: &Peer) -> Result<BodyStream, Fault> {
+    pub(crate) fn claim(&self, request_id: &str, peer: &Peer) -> Result<BodyStream, Fault> {
         if !self.lock().insert(request_id.to_owned()) {
             return Err(fault::stream_active(request_id));
         }
@@ -182,7 +183,7 @@ impl BodyStreams {
 }
 
 /// A body on its way to the client.
-pub struct BodyStream {
+pub(crate) struct BodyStream {
     /// Where the id is taken; nowhere any more once the end was told.
     active: Option<BodyStreams>,
     peer: Peer,
@@ -192,7 +193,7 @@ pub struct BodyStream {
 
 impl BodyStream {
     /// Pushes the body until its end, as fast as the client takes it.
-    pub async fn push(mut self, mut response: Response) {
+    pub(crate) async fn push(mut self, mut response: Response) {
         loop {
             match response.chunk().await {
                 Ok(Some(mut chunk)) => {

@@ -38,7 +38,7 @@ fn capabilities() -> Capabilities {
     }
 }
 
-pub fn gather(config: &ExecutorConfig, instance_id: String) -> EnvironmentInfo {
+pub(crate) fn gather(config: &ExecutorConfig, instance_id: String) -> EnvironmentInfo {
     let variable = |name: &str| config.variables.get(std::ffi::OsStr::new(name)).filter(|value| !value.is_empty());
     let uri = |path: &Path| PathUri::from_native(&config.cwd.join(path)).ok();
     let temporary = variable("TMPDIR").map(PathBuf::from);
@@ -67,7 +67,7 @@ fn sandbox_row(row: outpost_sandbox::PromiseRow) -> SandboxRow {
 }
 
 /// A limit as it is told.
-pub fn limit(limit: outpost_sandbox::EffectiveLimit) -> Limit {
+pub(crate) fn limit(limit: outpost_sandbox::EffectiveLimit) -> Limit {
     Limit { what: limit.what.into(), value: limit.value, mechanism: limit.mechanism.name().into() }
 }
 

@@ -20,7 +20,7 @@ const END_OF_TRANSMISSION: &[u8] = &[4];
 
 /// The holder of the lock writes; the lock is fair, so writes keep their order, and a write that finds no room keeps
 /// the lock until it is through, which is what makes the next one wait.
-pub struct ProcessInput {
+pub(crate) struct ProcessInput {
     writer: Arc<Mutex<Writer>>,
     is_terminal: bool,
     /// Whether there ever was an input.
@@ -38,7 +38,7 @@ struct Writer {
 }
 
 /// Why bytes were not taken.
-pub enum WriteError {
+pub(crate) enum WriteError {
     /// The process does not take input any more.
     Broken,
     /// Too much that was taken before has not been read, and that did not change in time.
@@ -62,13 +62,13 @@ impl Default for InputLimits {
 
 /// The room for what one session has written and its processes have not read. Cheap to clone.
 #[derive(Clone)]
-pub struct InputRoom {
+pub(crate) struct InputRoom {
     limits: InputLimits,
     bytes: Arc<Semaphore>,
 }
 
 impl InputRoom {
-    pub fn new(limits: InputLimits) -> Self {
+    pub(crate) fn new(limits: InputLimits) -> Self {
         Self { limits, bytes: Arc::new(Semaphore::new(limits.room.min(Semaphore::MAX_PERMITS))) }
     }
 
@@ -87,24 +87,24 @@ impl InputRoom {
 }
 
 impl ProcessInput {
-    pub fn new(input: Option<ChildInput>, is_terminal: bool, room: InputRoom) -> Self {
+    pub(crate) fn new(input: Option<ChildInput>, is_terminal: bool, room: InputRoom) -> Self {
         let exists = input.is_some();
         let writer = Writer { input, is_closed: false, known: KnownWrites::default() };
         Self { writer: Arc::new(Mutex::new(writer)), is_terminal, exists, over: CancellationToken::new(), room }
     }
 
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.over.cancel();
     }
 
     /// Gives back what a process that is over could be written to with.
-    pub async fn release(&self) {
+    pub(crate) async fn release(&self) {
         self.over.cancel();
         self.writer.lock().await.input = None;
     }
 
     /// Takes bytes to be written. Dropping this before it is done means that nothing was written.
-    pub async fn write(&self, write_id: String, bytes: Bytes) -> Result<WriteStatus, WriteError> {
+    pub(crate) async fn write(&self, write_id: String, bytes: Bytes) -> Result<WriteStatus, WriteError> {
         if !self.exists {
             return Ok(WriteStatus::StdinClosed);
         }
@@ -136,7 +136,7 @@ impl ProcessInput {
     }
 
     /// Ends the input after everything that was written before.
-    pub async fn close(&self) -> WriteStatus {
+    pub(crate) async fn close(&self) -> WriteStatus {
         let Some(mut writer) = self.over.run_until_cancelled(self.writer.lock()).await else { return WriteStatus::StdinClosed };
         if self.is_terminal {
             // A terminal cannot be half closed; this is how a person ends input there.

@@ -29,7 +29,7 @@ struct Interface {
 }
 
 /// Looks at all places, through the gate of the asking session; `extended` for clients of ours. It blocks.
-pub fn look(config: &ExecutorConfig, gate: &FileGate, extended: bool) -> Result<InstalledResponse, Fault> {
+pub(crate) fn look(config: &ExecutorConfig, gate: &FileGate, extended: bool) -> Result<InstalledResponse, Fault> {
     let mut found = InstalledResponse::default();
     for (id, path) in skill_folders(config) {
         let Some(root) = discover(gate, &path, extended, &mut found.warnings)? else { continue };

@@ -80,7 +80,7 @@ pub enum RecordedExit {
 }
 
 /// The fates of one session's processes.
-pub type Fates = BTreeMap<String, Fate>;
+pub(crate) type Fates = BTreeMap<String, Fate>;
 
 /// What is known of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

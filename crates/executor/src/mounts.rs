@@ -14,11 +14,11 @@ const SLOW: [&str; 12] = ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "
 
 /// The mounts that are better not waited for.
 #[derive(Default)]
-pub struct SlowMounts(Mutex<Option<(Instant, Vec<PathBuf>)>>);
+pub(crate) struct SlowMounts(Mutex<Option<(Instant, Vec<PathBuf>)>>);
 
 impl SlowMounts {
     /// Judged by the path as it is spelled: looking closer could be what hangs.
-    pub fn hold(&self, path: &Path) -> bool {
+    pub(crate) fn hold(&self, path: &Path) -> bool {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mounts = match &mut *table {
             Some((read_at, mounts)) if read_at.elapsed() < CURRENT => mounts,

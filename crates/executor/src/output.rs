@@ -27,7 +27,7 @@ impl Default for OutputLimits {
 
 /// What may be known of an exit besides its code.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ExitNote {
+pub(crate) struct ExitNote {
     /// A sandbox probably refused something.
     pub denied: bool,
     /// A limit was reached.
@@ -38,7 +38,7 @@ pub struct ExitNote {
 
 /// What a reader finds after its cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OutputEvent {
+pub(crate) enum OutputEvent {
     Output { seq: u64, stream: Stream, bytes: Bytes },
     Gap { seq: u64, bytes: u64 },
     Exited { seq: u64, code: i32, note: ExitNote },
@@ -46,7 +46,7 @@ pub enum OutputEvent {
 }
 
 impl OutputEvent {
-    pub fn seq(&self) -> u64 {
+    pub(crate) fn seq(&self) -> u64 {
         match self {
             Self::Output { seq, .. } | Self::Gap { seq, .. } | Self::Exited { seq, .. } | Self::Closed { seq } => *seq,
         }
@@ -56,12 +56,12 @@ impl OutputEvent {
 /// Output that arrives while no reader has seen the last chunk yet joins it, up to this size.
 const CHUNK: usize = 64 << 10;
 /// How many chunks are kept on disk, and in memory, however small they are.
-pub const MAX_CHUNKS: usize = 65_536;
+pub(crate) const MAX_CHUNKS: usize = 65_536;
 const MAX_RECENT: usize = 4_096;
 /// How many lengths of dropped chunks are remembered; gaps that begin earlier are counted from here.
 const REMEMBERED: usize = 65_536;
 
-pub struct OutputLog {
+pub(crate) struct OutputLog {
     limits: OutputLimits,
     /// The newest chunks. The last one is still open if its number is above `seen`.
     recent: VecDeque<Chunk>,
@@ -110,7 +110,7 @@ impl Piece {
 }
 
 impl OutputLog {
-    pub fn new(limits: OutputLimits, spool_directory: Option<&Path>) -> Self {
+    pub(crate) fn new(limits: OutputLimits, spool_directory: Option<&Path>) -> Self {
         let spool = spool_directory.map(|directory| Spool::new(directory, limits.spool));
         Self {
             limits,
@@ -127,35 +127,35 @@ impl OutputLog {
         }
     }
 
-    pub fn next_seq(&self) -> u64 {
+    pub(crate) fn next_seq(&self) -> u64 {
         self.next_seq
     }
 
     /// Bytes ever appended.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
-    pub fn exit_code(&self) -> Option<i32> {
+    pub(crate) fn exit_code(&self) -> Option<i32> {
         self.exited.map(|(_, code)| code)
     }
 
     /// Whether nothing was appended since the exit.
-    pub fn exit_was_last(&self) -> bool {
+    pub(crate) fn exit_was_last(&self) -> bool {
         self.exited.is_some_and(|(seq, _)| seq + 1 == self.next_seq)
     }
 
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.is_some()
     }
 
     /// How many bytes can be kept at all.
-    pub fn capacity(&self) -> u64 {
+    pub(crate) fn capacity(&self) -> u64 {
         let spool = self.spooled.spool.as_ref().map_or(0, Spool::capacity);
         spool.saturating_add(self.limits.memory as u64)
     }
 
-    pub fn append(&mut self, stream: Stream, bytes: Vec<u8>) {
+    pub(crate) fn append(&mut self, stream: Stream, bytes: Vec<u8>) {
         if bytes.is_empty() || self.closed.is_some() {
             return;
         }
@@ -179,22 +179,22 @@ impl OutputLog {
     }
 
     /// What else is known of the exit; said before it.
-    pub fn note_exit(&mut self, note: ExitNote) {
+    pub(crate) fn note_exit(&mut self, note: ExitNote) {
         self.note = note;
     }
 
-    pub fn exit_note(&self) -> &ExitNote {
+    pub(crate) fn exit_note(&self) -> &ExitNote {
         &self.note
     }
 
-    pub fn exit(&mut self, code: i32) {
+    pub(crate) fn exit(&mut self, code: i32) {
         if self.exited.is_none() {
             let seq = self.take_seq();
             self.exited = Some((seq, code));
         }
     }
 
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         if self.closed.is_none() {
             let seq = self.take_seq();
             self.closed = Some(seq);
@@ -218,12 +218,12 @@ impl OutputLog {
     }
 
     /// Bytes of output that are kept in memory, and on disk.
-    pub fn held(&self) -> (usize, u64) {
+    pub(crate) fn held(&self) -> (usize, u64) {
         (self.recent_bytes, self.spooled.end - self.spooled.start)
     }
 
     /// Moves everything to disk, as far as there is room. For a process that has ended: few ask for its output again.
-    pub fn move_to_disk(&mut self) {
+    pub(crate) fn move_to_disk(&mut self) {
         while !self.recent.is_empty() {
             self.retire_oldest();
         }
@@ -231,7 +231,7 @@ impl OutputLog {
     }
 
     /// Gives all output up. Readers see a gap of its size.
-    pub fn give_up(&mut self) {
+    pub(crate) fn give_up(&mut self) {
         while let Some((length, seq)) = self.spooled.pop() {
             self.dropped.push(seq, length);
         }
@@ -249,7 +249,7 @@ impl OutputLog {
     }
 
     /// The next event after `seq`. Numbers beyond the end have none.
-    pub fn after(&mut self, seq: u64) -> Option<OutputEvent> {
+    pub(crate) fn after(&mut self, seq: u64) -> Option<OutputEvent> {
         let wanted = seq.checked_add(1)?;
         if wanted >= self.next_seq {
             return None;
@@ -295,7 +295,7 @@ impl OutputLog {
     }
 
     /// How many bytes of output come after `seq`, kept or not.
-    pub fn bytes_after(&mut self, seq: u64) -> u64 {
+    pub(crate) fn bytes_after(&mut self, seq: u64) -> u64 {
         let Some(wanted) = seq.checked_add(1).filter(|wanted| *wanted < self.next_seq) else { return 0 };
         let recent: usize = self.recent.iter().filter(|chunk| chunk.seq >= wanted).map(|chunk| chunk.bytes.len()).sum();
         recent as u64 + self.spooled.bytes_from(wanted) + self.dropped.between(wanted, self.first_kept().saturating_sub(1))

@@ -15,7 +15,7 @@ fn exit_code(fate: &Fate) -> i32 {
 }
 
 /// The numbers go on as if the process had been closed; a client sees by them how much it has missed.
-pub fn read(fate: &Fate) -> ReadResponse {
+pub(crate) fn read(fate: &Fate) -> ReadResponse {
     let failure = match fate.end {
         Some(RecordedExit::Exited(_)) => None,
         Some(RecordedExit::Lost) | None => Some("the executor was restarted while the process ran: it is lost".to_owned()),
@@ -33,7 +33,7 @@ pub fn read(fate: &Fate) -> ReadResponse {
     }
 }
 
-pub fn summary(process_id: String, fate: &Fate) -> ProcessSummary {
+pub(crate) fn summary(process_id: String, fate: &Fate) -> ProcessSummary {
     ProcessSummary {
         process_id,
         argv: Vec::new(),

@@ -412,7 +412,7 @@ const REMEMBERED: usize = 64;
 
 /// The policies that a client asks for again and again.
 #[derive(Default)]
-pub struct Policies(Mutex<HashMap<SandboxContext, Resolved>>);
+pub(crate) struct Policies(Mutex<HashMap<SandboxContext, Resolved>>);
 
 /// A policy, when it was resolved, and by what it is seen that its denied paths lead elsewhere since.
 struct Resolved {
@@ -453,7 +453,7 @@ impl Mark {
 }
 
 impl Policies {
-    pub fn of(&self, context: &SandboxContext, grounds: &Grounds, trails: &Trails) -> Result<Policy, PolicyError> {
+    pub(crate) fn of(&self, context: &SandboxContext, grounds: &Grounds, trails: &Trails) -> Result<Policy, PolicyError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(resolved) = known.get(context).filter(|resolved| resolved.is_current()) {
             return Ok(resolved.policy.clone());

@@ -34,7 +34,7 @@ const TRAILING: Duration = Duration::from_millis(20);
 /// The most that one answer carries: it has to fit a message, as base64.
 const MAX_ANSWER: usize = 40 << 20;
 
-pub struct Process {
+pub(crate) struct Process {
     id: String,
     /// Of the parameters that it was started with: a repeated start is recognised by them.
     fingerprint: String,
@@ -77,7 +77,7 @@ struct Cursor {
 }
 
 /// What a read asks for.
-pub struct ReadRequest {
+pub(crate) struct ReadRequest {
     pub after_seq: u64,
     pub max_bytes: Option<usize>,
     pub wait: Duration,
@@ -85,7 +85,7 @@ pub struct ReadRequest {
 }
 
 /// What is known of a child besides how it was asked for.
-pub struct Adoption {
+pub(crate) struct Adoption {
     pub fingerprint: String,
     pub policy: Policy,
     /// Its sandbox has no network.
@@ -97,7 +97,7 @@ pub struct Adoption {
 }
 
 /// The same for equal parameters, also in a later start.
-pub fn fingerprint(params: &StartParams) -> String {
+pub(crate) fn fingerprint(params: &StartParams) -> String {
     let text = serde_json::to_vec(params).unwrap_or_default();
     Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -122,7 +122,7 @@ impl OutputHolder for Process {
 
 impl Process {
     /// Takes over a child that was just started.
-    pub fn adopt(child: Child, params: StartParams, adoption: Adoption, session: &Arc<Session>) -> Arc<Self> {
+    pub(crate) fn adopt(child: Child, params: StartParams, adoption: Adoption, session: &Arc<Session>) -> Arc<Self> {
         let Adoption { fingerprint, policy, is_offline, notices, in_use } = adoption;
         let is_confined = policy != Policy::Open;
         let config = session.config();
@@ -157,11 +157,11 @@ impl Process {
         process
     }
 
-    pub fn id(&self) -> &str {
+    pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    pub fn fingerprint(&self) -> &str {
+    pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
@@ -170,7 +170,7 @@ impl Process {
     }
 
     /// Pushes from now on to another connection, or to none. What was told before is not told again.
-    pub fn push_to(self: &Arc<Self>, target: Option<Arc<SessionAttachment>>) {
+    pub(crate) fn push_to(self: &Arc<Self>, target: Option<Arc<SessionAttachment>>) {
         let mut state = self.lock();
         // A client that comes back reads on from somewhere before what was pushed last.
         state.polled = target.as_ref().map(|_| (state.pushed.bytes, Instant::now()));
@@ -183,14 +183,14 @@ impl Process {
     }
 
     /// Pushes from the very beginning; for a process that was just started.
-    pub fn push_all_to(self: &Arc<Self>, target: Option<Arc<SessionAttachment>>) {
+    pub(crate) fn push_all_to(self: &Arc<Self>, target: Option<Arc<SessionAttachment>>) {
         let mut state = self.lock();
         state.target = target;
         self.push(&mut state);
     }
 
     /// Sends events as long as the other side takes them.
-    pub fn pump(self: &Arc<Self>) {
+    pub(crate) fn pump(self: &Arc<Self>) {
         let mut state = self.lock();
         self.push(&mut state);
         drop(state);
@@ -341,7 +341,7 @@ impl Process {
     }
 
     /// Kills the process and everything that came of it, also what outlived it. False if the process itself had ended already.
-    pub fn terminate(&self) -> bool {
+    pub(crate) fn terminate(&self) -> bool {
         // Looked at before: a kill may be over before the next look.
         let (running, closed) = {
             let state = self.lock();
@@ -354,12 +354,12 @@ impl Process {
         running
     }
 
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         self.kin.signal(signal);
     }
 
     /// Nothing if it has no terminal.
-    pub fn resize(&self, size: TerminalSize) -> Option<std::io::Result<()>> {
+    pub(crate) fn resize(&self, size: TerminalSize) -> Option<std::io::Result<()>> {
         let terminal = self.terminal.lock().unwrap_or_else(PoisonError::into_inner);
         match terminal.as_ref() {
             Some(terminal) => Some(terminal.resize(size)),
@@ -368,33 +368,33 @@ impl Process {
         }
     }
 
-    pub async fn write(&self, write_id: String, bytes: Bytes) -> Result<WriteStatus, WriteError> {
+    pub(crate) async fn write(&self, write_id: String, bytes: Bytes) -> Result<WriteStatus, WriteError> {
         self.input.write(write_id, bytes).await
     }
 
-    pub async fn close_input(&self) -> WriteStatus {
+    pub(crate) async fn close_input(&self) -> WriteStatus {
         self.input.close().await
     }
 
     /// Whether everything was pushed to the attached connection.
-    pub fn is_told(&self) -> bool {
+    pub(crate) fn is_told(&self) -> bool {
         let state = self.lock();
         state.pushed.seq + 1 == state.log.next_seq()
     }
 
     /// Waits until everything was pushed to the attached connection, if there is one.
-    pub async fn told(&self) {
+    pub(crate) async fn told(&self) {
         while !self.is_told() && self.lock().target.is_some() {
             sleep(TRAILING).await;
         }
     }
 
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.lock().log.is_closed()
     }
 
     /// Waits until the process is closed.
-    pub async fn closed(&self) {
+    pub(crate) async fn closed(&self) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -406,7 +406,7 @@ impl Process {
     }
 
     /// Reads what comes after a number; waits for something to come if nothing is there.
-    pub async fn read(self: &Arc<Self>, request: &ReadRequest) -> ReadResponse {
+    pub(crate) async fn read(self: &Arc<Self>, request: &ReadRequest) -> ReadResponse {
         let deadline = Instant::now() + request.wait;
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -419,7 +419,7 @@ impl Process {
     }
 
     /// What there is now, and whether it is worth waking a reader.
-    pub fn read_now(self: &Arc<Self>, request: &ReadRequest) -> (ReadResponse, bool) {
+    pub(crate) fn read_now(self: &Arc<Self>, request: &ReadRequest) -> (ReadResponse, bool) {
         let mut state = self.lock();
         let limit = request.max_bytes.unwrap_or(MAX_ANSWER).min(MAX_ANSWER);
         let mut chunks = Vec::new();
@@ -473,7 +473,7 @@ impl Process {
         (answer, is_worth_telling)
     }
 
-    pub fn summary(&self) -> ProcessSummary {
+    pub(crate) fn summary(&self) -> ProcessSummary {
         let state = self.lock();
         ProcessSummary {
             process_id: self.id.clone(),

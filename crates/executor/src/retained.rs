@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError, Weak};
 
 /// How much of the output of all processes that have ended is kept.
 #[derive(Debug, Clone, Copy)]
-pub struct RetainedLimits {
+pub(crate) struct RetainedLimits {
     pub memory: usize,
     pub disk: u64,
     /// Each process that has something on disk has a file open for it.
@@ -20,7 +20,7 @@ impl Default for RetainedLimits {
 }
 
 /// Something that holds the output of one process.
-pub trait OutputHolder {
+pub(crate) trait OutputHolder {
     /// Bytes in memory, and on disk.
     fn held(&self) -> (usize, u64);
     /// Whether no attached client still waits for some of it.
@@ -29,7 +29,7 @@ pub trait OutputHolder {
     fn give_up(&self);
 }
 
-pub struct Retained<H> {
+pub(crate) struct Retained<H> {
     limits: RetainedLimits,
     inside: Mutex<Inside<H>>,
 }
@@ -41,12 +41,12 @@ struct Inside<H> {
 }
 
 impl<H: OutputHolder> Retained<H> {
-    pub fn new(limits: RetainedLimits) -> Self {
+    pub(crate) fn new(limits: RetainedLimits) -> Self {
         Self { limits, inside: Mutex::new(Inside { in_memory: VecDeque::new(), on_disk: VecDeque::new() }) }
     }
 
     /// Another process has ended.
-    pub fn add(&self, ended: Weak<H>) {
+    pub(crate) fn add(&self, ended: Weak<H>) {
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
         let Inside { in_memory, on_disk } = &mut *inside;
         let is_on_disk = ended.upgrade().is_some_and(|holder| holder.held().1 > 0);

@@ -17,7 +17,7 @@ use outpost_wire::exec::process::{ProcessSummary, StartParams};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
-pub use self::start::{Claim, Starting};
+pub(crate) use self::start::{Claim, Starting};
 use crate::attachment::SessionAttachment;
 use crate::blocking::blocking;
 use crate::config::ExecutorConfig;
@@ -35,7 +35,7 @@ use crate::{fault, past, variables};
 /// So many starts of a session may take long at once.
 const LAUNCHES: usize = 4;
 
-pub struct Session {
+pub(crate) struct Session {
     id: String,
     config: Arc<ExecutorConfig>,
     fates: FateLog,
@@ -71,7 +71,7 @@ struct State {
 
 /// A process of this start, or what is left of one of an earlier start.
 #[derive(Clone)]
-pub enum ProcessEntry {
+pub(crate) enum ProcessEntry {
     Starting(Arc<Starting>),
     Live(Arc<Process>),
     Past(Fate),
@@ -97,7 +97,7 @@ impl State {
 }
 
 impl Session {
-    pub fn new(id: String, config: Arc<ExecutorConfig>, fates: FateLog, past: PreviousSession) -> Arc<Self> {
+    pub(crate) fn new(id: String, config: Arc<ExecutorConfig>, fates: FateLog, past: PreviousSession) -> Arc<Self> {
         let processes = past.fates.into_iter().map(|(id, fate)| (id, ProcessEntry::Past(fate))).collect();
         let owner = config.launcher.owner();
         let git = Git::new(&id, config.git.clone(), &config.variables);
@@ -135,21 +135,21 @@ impl Session {
         }
     }
 
-    pub fn retained(&self) -> &Retained<Process> {
+    pub(crate) fn retained(&self) -> &Retained<Process> {
         &self.retained
     }
 
-    pub fn fates(&self) -> &FateLog {
+    pub(crate) fn fates(&self) -> &FateLog {
         &self.fates
     }
 
     /// Makes a file call inside the sandbox of a policy. Blocks.
-    pub fn call(&self, policy: &Policy, call: &WorkerCall, data: &[u8]) -> Result<Done, Fault> {
+    pub(crate) fn call(&self, policy: &Policy, call: &WorkerCall, data: &[u8]) -> Result<Done, Fault> {
         self.with_owner(|owner| self.workers.call(owner, policy, call, data))
     }
 
     /// Makes a file call that is over sooner than another thread would wake up, if nothing is wrong; else another thread waits for it.
-    pub async fn quick_call(self: &Arc<Self>, policy: &Policy, call: WorkerCall, data: Bytes) -> Result<Done, Fault> {
+    pub(crate) async fn quick_call(self: &Arc<Self>, policy: &Policy, call: WorkerCall, data: Bytes) -> Result<Done, Fault> {
         let (session, policy) = (self.clone(), policy.clone());
         match self.workers.begin(&policy, &call, &data)? {
             CallProgress::Done(done) => Ok(done),
@@ -185,24 +185,24 @@ impl Session {
     }
 
     /// The same for what a start, or the end of a command, waits for itself.
-    pub async fn launch_for_us(self: &Arc<Self>, launch: Launch) -> Result<Child, LaunchError> {
+    pub(crate) async fn launch_for_us(self: &Arc<Self>, launch: Launch) -> Result<Child, LaunchError> {
         let session = self.clone();
         let launched = tokio::task::spawn_blocking(move || session.with_owner(|owner| owner.start(&launch))).await;
         launched.map_err(io::Error::other)?
     }
 
     /// Waits until one more start may take long.
-    pub async fn launch_turn(&self) -> Option<SemaphorePermit<'_>> {
+    pub(crate) async fn launch_turn(&self) -> Option<SemaphorePermit<'_>> {
         self.launches.acquire().await.ok()
     }
 
     /// Whether what runs under the policy of a request could hold up the task that starts it.
-    pub fn confines(&self, asked: Option<&SandboxContext>) -> bool {
+    pub(crate) fn confines(&self, asked: Option<&SandboxContext>) -> bool {
         asked.is_some() || self.config.grounds.ceiling != Policy::Open
     }
 
     /// The policy of a file call. Those that leave files alone need no sandbox for them, unless the operator's ceiling does.
-    pub fn file_policy(&self, asked: Option<&SandboxContext>) -> Result<Policy, Fault> {
+    pub(crate) fn file_policy(&self, asked: Option<&SandboxContext>) -> Result<Policy, Fault> {
         let grounds = &self.config.grounds;
         match asked.filter(|context| grounds.ceiling != Policy::Open || !context.leaves_files_open()) {
             Some(context) => self.policies.of(context, grounds, &self.trails),
@@ -228,7 +228,7 @@ impl Session {
     }
 
     /// Carries over what a command committed. Returns what there is to say.
-    pub async fn after_command(self: &Arc<Self>, policy: &Policy, took: Duration) -> Vec<String> {
+    pub(crate) async fn after_command(self: &Arc<Self>, policy: &Policy, took: Duration) -> Vec<String> {
         if self.lock().ended { Vec::new() } else { self.git.after(self, policy, took).await }
     }
 
@@ -238,15 +238,15 @@ impl Session {
         Ok(self.layered(policy))
     }
 
-    pub fn id(&self) -> &str {
+    pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    pub fn input_room(&self) -> &InputRoom {
+    pub(crate) fn input_room(&self) -> &InputRoom {
         &self.input_room
     }
 
-    pub fn config(&self) -> &ExecutorConfig {
+    pub(crate) fn config(&self) -> &ExecutorConfig {
         &self.config
     }
 
@@ -255,7 +255,7 @@ impl Session {
     }
 
     /// The newest connection wins; an older one is told so. False if the session ended meanwhile.
-    pub fn attach(&self, attachment: Arc<SessionAttachment>) -> bool {
+    pub(crate) fn attach(&self, attachment: Arc<SessionAttachment>) -> bool {
         let mut state = self.lock();
         if state.ended {
             return false;
@@ -273,7 +273,7 @@ impl Session {
     }
 
     /// The connection is gone. Returns the epoch to wait in for the next one, unless there already is one.
-    pub fn detach(&self, attachment: &Arc<SessionAttachment>) -> Option<u64> {
+    pub(crate) fn detach(&self, attachment: &Arc<SessionAttachment>) -> Option<u64> {
         let mut state = self.lock();
         if !state.attachment.as_ref().is_some_and(|current| Arc::ptr_eq(current, attachment)) {
             return None;
@@ -287,7 +287,7 @@ impl Session {
     }
 
     /// Ends the session if no client came back since `epoch`. True if it is over.
-    pub fn expire(self: &Arc<Self>, epoch: u64) -> bool {
+    pub(crate) fn expire(self: &Arc<Self>, epoch: u64) -> bool {
         let state = self.lock();
         if state.epoch != epoch {
             return false;
@@ -297,13 +297,13 @@ impl Session {
     }
 
     /// Kills everything. Nothing can be started afterwards.
-    pub fn end(self: &Arc<Self>) -> Vec<Arc<Process>> {
+    pub(crate) fn end(self: &Arc<Self>) -> Vec<Arc<Process>> {
         self.end_locked(self.lock())
     }
 
     /// Kills everything because the executor ends. An attached client is still told how its processes ended, and a later start of the
     /// executor can be asked.
-    pub fn stop(self: &Arc<Self>) -> Vec<Arc<Process>> {
+    pub(crate) fn stop(self: &Arc<Self>) -> Vec<Arc<Process>> {
         let mut state = self.lock();
         state.ended = true;
         let processes: Vec<_> = state.live().cloned().collect();
@@ -320,13 +320,13 @@ impl Session {
     }
 
     /// Ends what is left after [`Self::stop`].
-    pub fn let_go(self: &Arc<Self>) {
+    pub(crate) fn let_go(self: &Arc<Self>) {
         self.end_owner();
         self.git.leave();
     }
 
     /// Closes the connection, if there is one, once everything that was said on it has been taken.
-    pub async fn take_leave(&self) {
+    pub(crate) async fn take_leave(&self) {
         let attachment = self.lock().attachment.clone();
         if let Some(attachment) = attachment {
             attachment.take_leave().await;
@@ -365,7 +365,7 @@ impl Session {
     }
 
     /// The state of a shell that a start wants to begin with, if it asks for one and one can be had.
-    pub async fn snapshot(self: &Arc<Self>, params: &StartParams) -> Result<Option<Arc<ShellState>>, Fault> {
+    pub(crate) async fn snapshot(self: &Arc<Self>, params: &StartParams) -> Result<Option<Arc<ShellState>>, Fault> {
         let login = variables::for_login(&self.config.variables, params.env_policy.as_ref(), &params.env);
         let setting = || {
             Ok(Setting {
@@ -381,13 +381,13 @@ impl Session {
         self.snapshots.for_start(params, &login, setting, launch).await
     }
 
-    pub fn process(&self, id: &str) -> Option<ProcessEntry> {
+    pub(crate) fn process(&self, id: &str) -> Option<ProcessEntry> {
         self.lock().processes.get(id).cloned()
     }
 
     /// Kills a process and everything that came of it, or sees to it that one that is being started never runs. False if there is
     /// none that runs or will.
-    pub fn terminate(&self, id: &str) -> bool {
+    pub(crate) fn terminate(&self, id: &str) -> bool {
         let state = self.lock();
         match state.processes.get(id) {
             Some(ProcessEntry::Starting(starting)) => {
@@ -403,7 +403,7 @@ impl Session {
         }
     }
 
-    pub fn list(&self) -> Vec<ProcessSummary> {
+    pub(crate) fn list(&self) -> Vec<ProcessSummary> {
         let processes: Vec<_> = self.lock().processes.iter().map(|(id, entry)| (id.clone(), entry.clone())).collect();
         let summary = |(id, entry): (String, ProcessEntry)| match entry {
             ProcessEntry::Starting(_) => None,
@@ -417,7 +417,7 @@ impl Session {
 
     /// Drops a closed process once a client that is there has had time to read it. While no client is attached it is kept:
     /// the session's own end is its end.
-    pub async fn forget_later(session: &Weak<Self>, process: &Arc<Process>) {
+    pub(crate) async fn forget_later(session: &Weak<Self>, process: &Arc<Process>) {
         let closed_at = Instant::now();
         loop {
             let Some(before) = session.upgrade().map(|session| (session.lock().epoch, session.config.closed_retention)) else { return };

@@ -16,7 +16,7 @@ const REQUIREMENTS: &str = "/etc/outpost/requirements.toml";
 const OWN_REQUIREMENTS: &str = "requirements.toml";
 
 /// Reads the layers of the configuration, the lowest first. It blocks.
-pub fn read(config: &ExecutorConfig, params: &ReadConfigParams) -> Result<ReadConfigResponse, Fault> {
+pub(crate) fn read(config: &ExecutorConfig, params: &ReadConfigParams) -> Result<ReadConfigResponse, Fault> {
     if params.config_paths.is_empty() && params.requirements_paths.is_empty() {
         return Err(fault::no_config_paths());
     }

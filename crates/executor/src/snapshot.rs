@@ -41,7 +41,7 @@ const PASSING: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
 
 /// A shell's state.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ShellState {
+pub(crate) struct ShellState {
     /// What brings it back, in the shell's own language.
     state: String,
     pub variables: Vec<(OsString, OsString)>,
@@ -49,7 +49,7 @@ pub struct ShellState {
 
 /// The snapshots of one session.
 #[derive(Default)]
-pub struct Snapshots(Mutex<HashMap<Key, Arc<OnceCell<Arc<ShellState>>>>>);
+pub(crate) struct Snapshots(Mutex<HashMap<Key, Arc<OnceCell<Arc<ShellState>>>>>);
 
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
@@ -62,7 +62,7 @@ struct Key {
 }
 
 /// What a shell is started with to be looked at.
-pub struct Setting {
+pub(crate) struct Setting {
     pub env: Vec<(OsString, OsString)>,
     pub cwd: PathBuf,
     pub policy: Policy,
@@ -95,7 +95,7 @@ fn fits(params: &StartParams, shell: &Shell) -> bool {
 
 impl Snapshots {
     /// The snapshot for a start, taken now if there is none. `login` is what of its variables the shell gets for that; `setting` and `launch` are asked for only then.
-    pub async fn for_start<L: Future<Output = Result<Child, LaunchError>>>(
+    pub(crate) async fn for_start<L: Future<Output = Result<Child, LaunchError>>>(
         &self,
         params: &StartParams,
         login: &BTreeMap<String, String>,
@@ -131,7 +131,7 @@ impl Snapshots {
 
 impl ShellState {
     /// The arguments of a start, with the state before its command instead of the profiles.
-    pub fn arguments(&self, argv: &[String]) -> Vec<OsString> {
+    pub(crate) fn arguments(&self, argv: &[String]) -> Vec<OsString> {
         let [_, _, script, rest @ ..] = argv else { return argv.iter().skip(1).map(Into::into).collect() };
         let script = format!("{}\n{script}", self.state);
         [OsString::from("-c"), script.into()].into_iter().chain(rest.iter().map(Into::into)).collect()

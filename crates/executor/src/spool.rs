@@ -13,7 +13,7 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-pub struct Spool {
+pub(crate) struct Spool {
     directory: PathBuf,
     capacity: u64,
     state: State,
@@ -28,11 +28,11 @@ enum State {
 }
 
 impl Spool {
-    pub fn new(directory: &Path, capacity: u64) -> Self {
+    pub(crate) fn new(directory: &Path, capacity: u64) -> Self {
         Self { directory: directory.to_owned(), capacity, state: State::Unused }
     }
 
-    pub fn capacity(&self) -> u64 {
+    pub(crate) fn capacity(&self) -> u64 {
         match self.state {
             State::Broken => 0,
             _ => self.capacity,
@@ -40,7 +40,7 @@ impl Spool {
     }
 
     /// Writes bytes at a position. False if the disk refused.
-    pub fn write(&mut self, position: u64, bytes: &[u8]) -> bool {
+    pub(crate) fn write(&mut self, position: u64, bytes: &[u8]) -> bool {
         if let State::Unused = self.state {
             self.state = match open(&self.directory) {
                 Ok(file) => State::Open(file),
@@ -63,7 +63,7 @@ impl Spool {
         true
     }
 
-    pub fn read(&self, position: u64, length: usize) -> Option<Bytes> {
+    pub(crate) fn read(&self, position: u64, length: usize) -> Option<Bytes> {
         let State::Open(file) = &self.state else { return None };
         let mut bytes = Vec::with_capacity(length);
         while bytes.len() < length {

@@ -23,7 +23,7 @@ const MAX_BLOCK: usize = 1 << 20;
 
 /// The handles of one connection, by the ids that the client chose.
 #[derive(Default)]
-pub struct Streams(Mutex<HashMap<String, Handle>>);
+pub(crate) struct Streams(Mutex<HashMap<String, Handle>>);
 
 /// The holder of the lock has the file to itself; the others wait in the order in which they came. There is no file
 /// before it is open and after it is closed; such a handle is there only for those who wait.
@@ -35,7 +35,7 @@ impl Streams {
     }
 
     /// `opened` opens the file, where it may take its time.
-    pub async fn open(&self, id: &str, opened: impl FnOnce() -> Result<File, Fault> + Send + 'static) -> Result<(), Fault> {
+    pub(crate) async fn open(&self, id: &str, opened: impl FnOnce() -> Result<File, Fault> + Send + 'static) -> Result<(), Fault> {
         let place = self.reserve(id)?;
         let exists = fault::handle_exists(id);
         let open = move |file: &mut Option<File>| {
@@ -49,18 +49,18 @@ impl Streams {
     }
 
     /// Up to `len` bytes; fewer only at the end of the file.
-    pub async fn read(&self, id: &str, offset: u64, len: usize) -> Result<Vec<u8>, Fault> {
+    pub(crate) async fn read(&self, id: &str, offset: u64, len: usize) -> Result<Vec<u8>, Fault> {
         check_length("read", len)?;
         self.with_file(id, move |file| read_at(file, offset, len)).await
     }
 
-    pub async fn write(&self, id: &str, offset: u64, chunk: Bytes) -> Result<(), Fault> {
+    pub(crate) async fn write(&self, id: &str, offset: u64, chunk: Bytes) -> Result<(), Fault> {
         check_length("write", chunk.len())?;
         self.with_file(id, move |file| file.write_all_at(&chunk, offset)).await
     }
 
     /// Waits for what was asked of the handle before. An unknown handle is as good as closed.
-    pub async fn close(&self, id: &str) {
+    pub(crate) async fn close(&self, id: &str) {
         if let Some(place) = self.find(id) {
             place.handle.lock().await.take();
         }

@@ -23,7 +23,7 @@ const MAX_ROOTS: usize = 64;
 const MAX_TARGETS: usize = 64;
 
 /// For each path, as it was spelled, every place that it led to; the first one first.
-pub type Led = BTreeMap<PathBuf, Vec<PathBuf>>;
+pub(crate) type Led = BTreeMap<PathBuf, Vec<PathBuf>>;
 
 /// The trails of one session.
 #[derive(Default)]
@@ -42,13 +42,13 @@ struct State {
 }
 
 /// What is protected at the top of a writable root: each path, and where it leads.
-pub type Protected = Arc<Vec<(PathBuf, Trace)>>;
+pub(crate) type Protected = Arc<Vec<(PathBuf, Trace)>>;
 
 /// By what is seen whether the names at the top of a root, or what git says about it, have changed.
 type Stamps = [Option<TrailStamp>; 4];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct TrailStamp {
+pub(crate) struct TrailStamp {
     device: u64,
     inode: u64,
     changed: Duration,
@@ -56,12 +56,12 @@ pub struct TrailStamp {
 
 impl TrailStamp {
     /// What is at the end of a path, whatever is written into it.
-    pub fn of_target(path: &Path) -> Option<Self> {
+    pub(crate) fn of_target(path: &Path) -> Option<Self> {
         let metadata = path.metadata().ok()?;
         Some(Self { device: metadata.dev(), inode: metadata.ino(), changed: Duration::ZERO })
     }
 
-    pub fn of(path: &Path) -> Option<Self> {
+    pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = path.symlink_metadata().ok()?;
         let seconds = u64::try_from(metadata.ctime()).ok()?;
         let changed = Duration::new(seconds, u32::try_from(metadata.ctime_nsec()).ok()?);

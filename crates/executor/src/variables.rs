@@ -52,13 +52,13 @@ const GUARDED: [&str; 5] =
     ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_CLIENT_SECRET", "GOOGLE_APPLICATION_CREDENTIALS"];
 
 /// Whether a variable must not be used in a request of a client.
-pub fn is_guarded(name: &str) -> bool {
+pub(crate) fn is_guarded(name: &str) -> bool {
     GUARDED.iter().chain(&PROVIDER_KEYS).chain(&NEVER).chain([&OWN]).any(|pattern| matches(pattern, OsStr::new(name)))
 }
 
 /// Builds the environment of a child: `exact` alone without a policy, an overlay over what the policy lets through
 /// with one.
-pub fn build(
+pub(crate) fn build(
     own: &BTreeMap<OsString, OsString>,
     policy: Option<&EnvPolicy>,
     exact: &BTreeMap<String, String>,
@@ -87,7 +87,7 @@ pub fn build(
 
 /// Of the variables that a request sets, those that decide what profiles find: where home is, who the user is, and whatever takes the
 /// place of something that a child here would have anyway.
-pub fn for_login(
+pub(crate) fn for_login(
     own: &BTreeMap<OsString, OsString>,
     policy: Option<&EnvPolicy>,
     exact: &BTreeMap<String, String>,
@@ -100,7 +100,11 @@ pub fn for_login(
 
 /// The environment of a child that begins with what a shell's profiles left behind. The policy filters that like everything else,
 /// and what the request says counts.
-pub fn restore(left: &[(OsString, OsString)], policy: Option<&EnvPolicy>, exact: &BTreeMap<String, String>) -> Vec<(OsString, OsString)> {
+pub(crate) fn restore(
+    left: &[(OsString, OsString)],
+    policy: Option<&EnvPolicy>,
+    exact: &BTreeMap<String, String>,
+) -> Vec<(OsString, OsString)> {
     let left: BTreeMap<OsString, OsString> = left.iter().cloned().collect();
     let all =
         EnvPolicy { inherit: Inherit::All, ignore_default_excludes: true, exclude: vec![], set: BTreeMap::new(), include_only: vec![] };

@@ -21,7 +21,7 @@ const MAX_RESPONSE: usize = 4 << 20;
 const ITEM_OVERHEAD: usize = 64;
 
 /// Everything below `root`, as far as the limits reach. A root that is no directory has nothing below it.
-pub fn walk(root: &Path, options: &WalkOptions) -> Result<WalkResponse, Fault> {
+pub(crate) fn walk(root: &Path, options: &WalkOptions) -> Result<WalkResponse, Fault> {
     if options.max_directories == 0 || options.max_entries == 0 {
         return Err(fault::walk_without_room());
     }

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Nothing is told while more than this waits to be sent; changes are collected meanwhile.
 const PUSH_ROOM: usize = 256 << 10;
 
-pub struct SessionWatches {
+pub(crate) struct SessionWatches {
     board: Arc<Board>,
     /// Requests about watches take effect in the order in which they came, one after the other.
     notifications: Arc<Queue<Notifications>>,
@@ -78,39 +78,39 @@ enum Stage {
 }
 
 /// A path to be watched.
-pub struct WatchRequest {
+pub(crate) struct WatchRequest {
     pub id: String,
     pub path: PathBuf,
     pub recursive: bool,
 }
 
 /// Paths of which a client remembers that they are missing while another one is present.
-pub struct MissingPaths {
+pub(crate) struct MissingPaths {
     pub missing: Vec<PathBuf>,
     pub present: PathBuf,
 }
 
 impl SessionWatches {
-    pub fn new(peer: Peer) -> Self {
+    pub(crate) fn new(peer: Peer) -> Self {
         let board = Arc::new(Board { peer, state: Mutex::default(), pending: Notify::new() });
         Self { board, notifications: Arc::default() }
     }
 
-    pub async fn watch(&self, request: WatchRequest) -> Result<(), Fault> {
+    pub(crate) async fn watch(&self, request: WatchRequest) -> Result<(), Fault> {
         self.work(move |notifications, board| notifications.watch(board, request)).await?
     }
 
-    pub async fn unwatch(&self, id: String) -> Result<(), Fault> {
+    pub(crate) async fn unwatch(&self, id: String) -> Result<(), Fault> {
         self.work(move |notifications, board| notifications.unwatch(board, &id)).await
     }
 
     /// Whether there is a watch now. It is silent until it is announced.
-    pub async fn watch_missing(&self, id: u64, paths: Option<MissingPaths>) -> Result<bool, Fault> {
+    pub(crate) async fn watch_missing(&self, id: u64, paths: Option<MissingPaths>) -> Result<bool, Fault> {
         self.work(move |notifications, board| notifications.watch_missing(board, id, paths)).await
     }
 
     /// Must follow the answer to the request: before it, a client would not know what the notification is about.
-    pub fn announce_missing(&self, id: u64) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) fn announce_missing(&self, id: u64) -> impl Future<Output = ()> + Send + use<> {
         let board = self.board.clone();
         async move { board.announce_missing(id) }
     }

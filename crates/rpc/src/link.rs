@@ -310,7 +310,7 @@ impl FrameSink {
 
 impl Inserter {
     /// Puts bytes between the frames, unless so much waits already that they would only pile up.
-    pub fn insert(&self, bytes: Bytes) {
+    pub(crate) fn insert(&self, bytes: Bytes) {
         let mut state = self.0.lock();
         if state.drain_gone || state.bytes > INSERTED {
             return;

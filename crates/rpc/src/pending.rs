@@ -8,11 +8,11 @@ use outpost_wire::{Fault, RequestId};
 use tokio::sync::oneshot;
 
 /// An answer: the text of a result, or a fault.
-pub type ResponseBody = Result<Bytes, Fault>;
+pub(crate) type ResponseBody = Result<Bytes, Fault>;
 
 /// Ids count from 1 and are never used twice on one link.
 #[derive(Default)]
-pub struct Pending(Mutex<State>);
+pub(crate) struct Pending(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -22,7 +22,7 @@ struct State {
 }
 
 /// A call in flight; dropping it forgets the call.
-pub struct Ticket<'a> {
+pub(crate) struct Ticket<'a> {
     pending: &'a Pending,
     id: i64,
     answer: oneshot::Receiver<ResponseBody>,
@@ -34,7 +34,7 @@ impl Pending {
     }
 
     /// Registers a call; nothing if the link is gone.
-    pub fn register(&self) -> Option<Ticket<'_>> {
+    pub(crate) fn register(&self) -> Option<Ticket<'_>> {
         let mut state = self.lock();
         if state.closed {
             return None;
@@ -47,7 +47,7 @@ impl Pending {
     }
 
     /// Delivers an answer. It is given back if no such call was ever made; a late answer to a forgotten call is fine.
-    pub fn resolve(&self, id: &RequestId, answer: ResponseBody) -> Option<ResponseBody> {
+    pub(crate) fn resolve(&self, id: &RequestId, answer: ResponseBody) -> Option<ResponseBody> {
         let RequestId::Number(number) = id else { return Some(answer) };
         let mut state = self.lock();
         if !(1..=state.last).contains(number) {
@@ -61,7 +61,7 @@ impl Pending {
     }
 
     /// Fails everything that waits, and every later call.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
         state.waiting.clear();
@@ -69,12 +69,12 @@ impl Pending {
 }
 
 impl Ticket<'_> {
-    pub fn id(&self) -> RequestId {
+    pub(crate) fn id(&self) -> RequestId {
         RequestId::Number(self.id)
     }
 
     /// Nothing if the link went away first.
-    pub async fn answer(mut self) -> Option<ResponseBody> {
+    pub(crate) async fn answer(mut self) -> Option<ResponseBody> {
         (&mut self.answer).await.ok()
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// A question that stands before a call.
 #[derive(Debug, Clone)]
-pub struct ApprovalQuestion {
+pub(crate) struct ApprovalQuestion {
     pub kind: ApprovalKind,
     pub environment: Option<EnvironmentId>,
     pub detail: ApprovalDetail,
@@ -19,7 +19,7 @@ pub struct ApprovalQuestion {
 
 /// What an answer is bound to. A yes to one of these is no yes to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bound {
+pub(crate) struct Bound {
     /// Digests of exactly what will run, of where, and of the sandbox around it.
     pub exact: String,
     /// What an answer for the whole thread is remembered under.
@@ -31,20 +31,20 @@ const PARTS: [&str; 3] = ["what runs", "where it runs", "the sandbox"];
 
 impl Bound {
     /// Bound to exactly this, also for the thread.
-    pub fn exactly(place: &Workplace<'_>, what: &Value, sandbox: Option<&SandboxContext>) -> Self {
+    pub(crate) fn exactly(place: &Workplace<'_>, what: &Value, sandbox: Option<&SandboxContext>) -> Self {
         let exact = exact(&whereabouts(Some(&place.attachment.environment_id), Some(place.handle)), what, sandbox);
         Self { lasting: exact.clone(), exact }
     }
 
     /// Bound to exactly this; an answer for the thread is remembered under something wider.
-    pub fn within(lasting: String, what: &Value, sandbox: Option<&SandboxContext>) -> Self {
+    pub(crate) fn within(lasting: String, what: &Value, sandbox: Option<&SandboxContext>) -> Self {
         // The wider key names the machine.
         let place = Value::from(lasting.as_str());
         Self { exact: exact(&place, what, sandbox), lasting }
     }
 
     /// Puts both into the detail of a question.
-    pub fn write(&self, detail: &mut ApprovalDetail) {
+    pub(crate) fn write(&self, detail: &mut ApprovalDetail) {
         detail.key = Some(self.exact.clone());
         detail.lasting = (self.lasting != self.exact).then(|| self.lasting.clone());
     }
@@ -56,7 +56,7 @@ fn exact(place: &Value, what: &Value, sandbox: Option<&SandboxContext>) -> Strin
 }
 
 /// What is different from when the user was asked, in words.
-pub fn changed(asked: &str, now: &str) -> Vec<&'static str> {
+pub(crate) fn changed(asked: &str, now: &str) -> Vec<&'static str> {
     let (asked, now): (Vec<&str>, Vec<&str>) = (asked.split(' ').collect(), now.split(' ').collect());
     if asked.len() != PARTS.len() || now.len() != PARTS.len() {
         return vec!["how questions are recorded"];
@@ -67,18 +67,18 @@ pub fn changed(asked: &str, now: &str) -> Vec<&'static str> {
 /// What the user allowed for the life of this thread in this program. It is keyed by the executor that answers behind an
 /// environment, so that another machine under the same name starts with nothing.
 #[derive(Debug, Default)]
-pub struct SessionApprovals(HashSet<String>);
+pub(crate) struct SessionApprovals(HashSet<String>);
 
 impl SessionApprovals {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub fn holds(&self, key: &str) -> bool {
+    pub(crate) fn holds(&self, key: &str) -> bool {
         self.0.contains(key)
     }
 
-    pub fn remember(&mut self, asked: &ApprovalAsked) {
+    pub(crate) fn remember(&mut self, asked: &ApprovalAsked) {
         let question = asked.question();
         self.0.extend(question.lasting.or(question.key));
         self.0.extend(question.keys);
@@ -86,16 +86,16 @@ impl SessionApprovals {
 }
 
 /// What a question is about, where its answer is bound to something.
-pub fn key_in(asked: &ApprovalAsked) -> Option<String> {
+pub(crate) fn key_in(asked: &ApprovalAsked) -> Option<String> {
     asked.question().key
 }
 
 /// What an answer for the thread is remembered under: which machine, and what was asked.
-pub fn key(place: &Workplace<'_>, what: &Value) -> String {
+pub(crate) fn key(place: &Workplace<'_>, what: &Value) -> String {
     key_of(Some(&place.attachment.environment_id), Some(place.handle), what)
 }
 
-pub fn key_of(id: Option<&EnvironmentId>, handle: Option<&Environment>, what: &Value) -> String {
+pub(crate) fn key_of(id: Option<&EnvironmentId>, handle: Option<&Environment>, what: &Value) -> String {
     json!([whereabouts(id, handle), what]).to_string()
 }
 

@@ -103,7 +103,7 @@ enum Role {
 }
 
 impl CapabilityQuery<'_> {
-    pub async fn capture(&self) -> StepCapabilities {
+    pub(crate) async fn capture(&self) -> StepCapabilities {
         let roots = gather_roots(self.roots, self.view);
         let mut step = StepCapabilities::default();
         let mut folders = Vec::new();

@@ -156,7 +156,7 @@ pub(crate) struct DriverStart {
 }
 
 impl Driver {
-    pub fn new(start: DriverStart) -> Self {
+    pub(crate) fn new(start: DriverStart) -> Self {
         let DriverStart { shared, store, lease, thread, feed, status, mailbox, seat } = start;
         let processes = Arc::new(BackgroundProcesses::new(thread.id, feed.clone()));
         Self {
@@ -196,7 +196,7 @@ impl Driver {
     }
 
     /// Runs until the thread is unloaded or cannot go on.
-    pub async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         self.tell_status();
         let stop = loop {
             // Callers of a previous run do not wait any more.

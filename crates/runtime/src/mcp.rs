@@ -249,7 +249,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Mcp {
-    pub fn new(McpConfig { source, limits, secrets }: McpConfig, ids: Arc<dyn Fn() -> String + Send + Sync>) -> Self {
+    pub(crate) fn new(McpConfig { source, limits, secrets }: McpConfig, ids: Arc<dyn Fn() -> String + Send + Sync>) -> Self {
         Self {
             withheld: Withheld::new(ids.clone(), secrets),
             watching: Watching::default(),
@@ -263,7 +263,7 @@ impl Mcp {
     }
 
     /// The layers of a thread; read when they are first asked for and again only by a refresh.
-    pub fn layers(&self, thread: ThreadId, cwd: Option<&str>) -> Arc<ThreadLayers> {
+    pub(crate) fn layers(&self, thread: ThreadId, cwd: Option<&str>) -> Arc<ThreadLayers> {
         if let Some(known) = lock(&self.threads).get(&thread) {
             return known.clone();
         }
@@ -279,7 +279,7 @@ impl Mcp {
         lock(&self.threads).entry(thread).or_insert_with(|| Arc::new(read)).clone()
     }
 
-    pub fn read(&self, cwd: Option<&str>) -> Configured {
+    pub(crate) fn read(&self, cwd: Option<&str>) -> Configured {
         (self.source.read)(cwd)
     }
 
@@ -289,23 +289,23 @@ impl Mcp {
     }
 
     /// Whether the layers of a thread were ever asked for.
-    pub fn knows(&self, thread: ThreadId) -> bool {
+    pub(crate) fn knows(&self, thread: ThreadId) -> bool {
         lock(&self.threads).contains_key(&thread)
     }
 
-    pub fn set_layers(&self, thread: ThreadId, files: ServerLayer, requirements: Requirements) {
+    pub(crate) fn set_layers(&self, thread: ThreadId, files: ServerLayer, requirements: Requirements) {
         self.told.as_new(&files);
         lock(&self.threads).insert(thread, Arc::new(ThreadLayers { files, requirements, problem: None }));
     }
 
     /// What is required counts also for a thread that otherwise stays as it is.
-    pub fn set_requirements(&self, thread: ThreadId, requirements: Requirements) {
+    pub(crate) fn set_requirements(&self, thread: ThreadId, requirements: Requirements) {
         if let Some(known) = lock(&self.threads).get_mut(&thread) {
             *known = Arc::new(ThreadLayers { requirements, ..ThreadLayers::clone(known) });
         }
     }
 
-    pub fn forget(&self, thread: ThreadId) {
+    pub(crate) fn forget(&self, thread: ThreadId) {
         lock(&self.threads).remove(&thread);
         self.projects.forget(thread);
         self.watching.release(thread);

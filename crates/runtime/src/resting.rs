@@ -32,7 +32,7 @@ pub(crate) struct Bed {
 }
 
 impl Resting {
-    pub fn new(most: usize) -> Arc<Self> {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, state: Mutex::default() })
     }
 
@@ -41,7 +41,7 @@ impl Resting {
     }
 
     /// Begins to rest. If there are too many, the one that has rested longest is called to end.
-    pub fn lie_down(self: &Arc<Self>) -> Bed {
+    pub(crate) fn lie_down(self: &Arc<Self>) -> Bed {
         let call = Arc::new(Notify::new());
         let mut state = self.lock();
         let number = state.next;
@@ -55,7 +55,7 @@ impl Resting {
     }
 
     /// It was unloaded because it was not in use: a client that names it again finds it.
-    pub fn note_unloaded(&self, id: ThreadId) {
+    pub(crate) fn note_unloaded(&self, id: ThreadId) {
         let mut state = self.lock();
         if state.unloaded.insert(id) {
             state.order.push_back(id);
@@ -66,12 +66,12 @@ impl Resting {
         }
     }
 
-    pub fn was_unloaded(&self, id: ThreadId) -> bool {
+    pub(crate) fn was_unloaded(&self, id: ThreadId) -> bool {
         self.lock().unloaded.contains(&id)
     }
 
     /// It is loaded again, or was put away.
-    pub fn forget(&self, id: ThreadId) {
+    pub(crate) fn forget(&self, id: ThreadId) {
         let mut state = self.lock();
         if state.unloaded.remove(&id) {
             state.order.retain(|known| *known != id);
@@ -81,7 +81,7 @@ impl Resting {
 
 impl Bed {
     /// Waits until others need the place.
-    pub async fn called(&self) {
+    pub(crate) async fn called(&self) {
         self.call.notified().await;
     }
 }

@@ -294,7 +294,7 @@ pub const LATER_INSTRUCTIONS: &str = "instructions";
 const BASE: &str = include_str!("instructions/base.md");
 
 impl RuntimeShared {
-    pub fn live(&self, id: ThreadId) -> Option<LiveThread> {
+    pub(crate) fn live(&self, id: ThreadId) -> Option<LiveThread> {
         self.in_slot(id).filter(|live| !live.is_closed())
     }
 
@@ -304,7 +304,7 @@ impl RuntimeShared {
         lock(&slot.live).clone()
     }
 
-    pub fn all_live(&self) -> Vec<LiveThread> {
+    pub(crate) fn all_live(&self) -> Vec<LiveThread> {
         let slots: Vec<Arc<Slot>> = lock(&self.threads).values().cloned().collect();
         slots.iter().filter_map(|slot| lock(&slot.live).clone()).filter(|live| !live.is_closed()).collect()
     }
@@ -313,16 +313,16 @@ impl RuntimeShared {
         lock(&self.threads).entry(id).or_default().clone()
     }
 
-    pub fn status(&self, id: ThreadId) -> Option<ThreadActivity> {
+    pub(crate) fn status(&self, id: ThreadId) -> Option<ThreadActivity> {
         self.live(id).map(|live| live.status())
     }
 
-    pub fn rules(&self) -> Arc<CommandRules> {
+    pub(crate) fn rules(&self) -> Arc<CommandRules> {
         lock(&self.rules).clone()
     }
 
     /// What a thread's model is told first.
-    pub fn instructions(&self, thread: &Thread) -> Arc<str> {
+    pub(crate) fn instructions(&self, thread: &Thread) -> Arc<str> {
         let own: Instructions = thread.instructions.as_ref().and_then(|raw: &Raw| raw.read().ok()).unwrap_or_default();
         let later =
             thread.settings.other.get(LATER_INSTRUCTIONS).and_then(|value| serde_json::from_value::<Instructions>(value.clone()).ok());
@@ -335,7 +335,7 @@ impl RuntimeShared {
     }
 
     /// What the ready environments of a step must have and lack, as a sentence.
-    pub fn lacking_skills(&self, tools: &StepTools) -> Option<String> {
+    pub(crate) fn lacking_skills(&self, tools: &StepTools) -> Option<String> {
         let required = lock(&self.required_skills);
         tools.view.workplaces().find_map(|place| {
             let environment = &place.attachment.environment_id;
@@ -346,7 +346,7 @@ impl RuntimeShared {
     }
 
     /// The date, for the model.
-    pub fn today(&self) -> String {
+    pub(crate) fn today(&self) -> String {
         let days = i64::try_from((self.clock)() / 86_400_000).unwrap_or(0);
         civil(days)
     }
@@ -378,7 +378,7 @@ impl RuntimeShared {
     }
 
     /// Takes up a rule that a user made by an answer, and has it kept for other programs. Not to be kept is no reason to refuse it.
-    pub fn amend(&self, rule: CommandRule) -> Result<(), RuleError> {
+    pub(crate) fn amend(&self, rule: CommandRule) -> Result<(), RuleError> {
         let mut rules = lock(&self.rules);
         let mut amended = CommandRules::clone(&rules);
         amended.push(rule.clone())?;

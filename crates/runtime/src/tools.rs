@@ -237,7 +237,7 @@ pub(crate) struct CallContext {
 }
 
 impl ApprovedCall {
-    pub fn started(&self, turn: TurnId) -> CallStarted {
+    pub(crate) fn started(&self, turn: TurnId) -> CallStarted {
         CallStarted {
             turn,
             call: self.call.clone(),
@@ -251,7 +251,7 @@ impl ApprovedCall {
 
     /// Whether nothing else may run beside it. Commands are on their own anyway; what reads files and then writes them, types
     /// into a command, or does something that only its server understands, must not be mixed with calls of the same answer.
-    pub fn runs_alone(&self) -> bool {
+    pub(crate) fn runs_alone(&self) -> bool {
         match self.work {
             Work::Patch(_) | Work::Stdin(_) => true,
             Work::Mcp(_) => !self.repeatable,
@@ -261,7 +261,7 @@ impl ApprovedCall {
 
     /// Whether it needs a machine that others need, too. Those that only wait would block all others, and a command that the
     /// user typed does not wait.
-    pub fn takes_slot(&self) -> bool {
+    pub(crate) fn takes_slot(&self) -> bool {
         match self.work {
             Work::Exec(_) => self.tool != USER_COMMAND,
             Work::Stdin(_) | Work::Patch(_) | Work::Image(_) | Work::Permit(_) | Work::Skill(_) | Work::Mcp(_) => true,
@@ -270,7 +270,7 @@ impl ApprovedCall {
     }
 
     /// A command of an earlier life of this thread.
-    pub fn adopt(started: &CallStarted, item: Option<&Raw>, processes: Arc<BackgroundProcesses>) -> Option<Self> {
+    pub(crate) fn adopt(started: &CallStarted, item: Option<&Raw>, processes: Arc<BackgroundProcesses>) -> Option<Self> {
         Some(Self {
             call: started.call.clone(),
             tool: started.tool.clone(),
@@ -282,7 +282,7 @@ impl ApprovedCall {
         })
     }
 
-    pub async fn execute(self, context: CallContext) -> CallEnd {
+    pub(crate) async fn execute(self, context: CallContext) -> CallEnd {
         match self.work {
             Work::Exec(run) => run.execute(&self.call, &context).await,
             Work::Stdin(run) => run.execute(&self.call, &context).await,
@@ -306,7 +306,7 @@ pub(crate) enum ResultType {
 }
 
 impl ResultType {
-    pub fn of(item: Option<&Raw>) -> Self {
+    pub(crate) fn of(item: Option<&Raw>) -> Self {
         #[derive(Deserialize)]
         struct Kind {
             #[serde(rename = "type", default)]
@@ -319,7 +319,7 @@ impl ResultType {
     }
 
     /// The item with a result: a text, or a list of parts.
-    pub fn item(self, call: &CallId, output: impl Into<Value>) -> Raw {
+    pub(crate) fn item(self, call: &CallId, output: impl Into<Value>) -> Raw {
         let kind = match self {
             Self::Function => "function_call_output",
             Self::Custom => "custom_tool_call_output",
@@ -329,12 +329,12 @@ impl ResultType {
 }
 
 impl CallEnd {
-    pub fn completed(result: ResultType, call: &CallId, output: impl Into<Value>, report: Option<CallReport>) -> Self {
+    pub(crate) fn completed(result: ResultType, call: &CallId, output: impl Into<Value>, report: Option<CallReport>) -> Self {
         Self { outcome: CallOutcome::Completed, items: vec![result.item(call, output)], report: report.map(Into::into), facts: vec![] }
     }
 
     /// It could not be done; the model is told why.
-    pub fn failed(result: ResultType, call: &CallId, why: &str) -> Self {
+    pub(crate) fn failed(result: ResultType, call: &CallId, why: &str) -> Self {
         Self {
             outcome: CallOutcome::Failed,
             items: vec![result.item(call, why)],
@@ -343,7 +343,7 @@ impl CallEnd {
         }
     }
 
-    pub fn declined(result: ResultType, call: &CallId, decision: Decision) -> Self {
+    pub(crate) fn declined(result: ResultType, call: &CallId, decision: Decision) -> Self {
         let text = match decision {
             Decision::TimedOut => "The question whether this may run was not answered in time, so it did not run.",
             _ => "The user said no to this call, so it did not run. Do not try the same by other means; ask, or go on without it.",
@@ -352,12 +352,12 @@ impl CallEnd {
     }
 
     /// Stopped with its turn. The context tells the model so in the place of the output, and the turn's own mark says why.
-    pub fn aborted() -> Self {
+    pub(crate) fn aborted() -> Self {
         Self { outcome: CallOutcome::Aborted, items: vec![], report: None, facts: vec![] }
     }
 
     /// Its outcome is unknown. It is not tried again.
-    pub fn lost(result: ResultType, call: &CallId) -> Self {
+    pub(crate) fn lost(result: ResultType, call: &CallId) -> Self {
         let text = "This call was running when the program or its connection ended, and its outcome is unknown. It was not \
                     run again: it may have done all of its work, a part, or nothing. Look before you repeat it.";
         Self { outcome: CallOutcome::Lost, items: vec![result.item(call, text)], report: None, facts: vec![] }

@@ -33,7 +33,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 const KILL: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub struct Cell {
+pub(crate) struct Cell {
     /// Its number on this machine.
     pid: u32,
     control: Channel,
@@ -55,13 +55,13 @@ pub struct Cell {
 
 /// Which directory was at a path.
 #[derive(Debug)]
-pub struct Anchor {
+pub(crate) struct Anchor {
     path: PathBuf,
     identity: Option<(u64, u64)>,
 }
 
 impl Anchor {
-    pub fn at(path: &Path) -> Self {
+    pub(crate) fn at(path: &Path) -> Self {
         Self { path: path.to_owned(), identity: Self::look(path) }
     }
 
@@ -75,7 +75,7 @@ impl Anchor {
 }
 
 /// What came of a start.
-pub enum Started {
+pub(crate) enum Started {
     Running(RunningProgram),
     Failed(io::Error),
     /// What the cell holds is not in place, or may not be. Nothing was started.
@@ -96,7 +96,7 @@ struct State {
 
 /// A caller that is about to have something done in a cell: it is not ended meanwhile.
 #[derive(Debug)]
-pub struct Engaged(Arc<Cell>);
+pub(crate) struct Engaged(Arc<Cell>);
 
 impl Deref for Engaged {
     type Target = Arc<Cell>;
@@ -113,7 +113,7 @@ impl Drop for Engaged {
 }
 
 #[derive(Debug)]
-pub struct Reaper {
+pub(crate) struct Reaper {
     number: u64,
     /// No pipe, but waited for in the same way.
     socket: pipe::Receiver,
@@ -122,7 +122,7 @@ pub struct Reaper {
 impl Cell {
     /// Takes over the socket of a cell once that says that it is ready. With it comes what it shares with later cells of its
     /// session.
-    pub fn adopt(ends: CellEnds, guarded: bool, meter: Arc<Meter>) -> io::Result<Adopted> {
+    pub(crate) fn adopt(ends: CellEnds, guarded: bool, meter: Arc<Meter>) -> io::Result<Adopted> {
         let CellEnds { control, requests, zygote } = ends;
         let requests = guarded.then_some(requests);
         Ok(hear(&control)?.map(|(pid, shares)| {
@@ -151,7 +151,7 @@ impl Cell {
     }
 
     /// Nothing if it was let go.
-    pub fn engage(self: &Arc<Self>) -> Option<Engaged> {
+    pub(crate) fn engage(self: &Arc<Self>) -> Option<Engaged> {
         let mut state = self.lock();
         if state.ended {
             return None;
@@ -167,13 +167,13 @@ impl Cell {
     }
 
     /// Since when nothing runs in it and no caller is about to have something done there.
-    pub fn idle_since(&self) -> Option<Instant> {
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
         (!state.ended && state.engaged == 0 && state.busy.is_empty()).then_some(state.used)
     }
 
     /// Ends it unless something is done in it.
-    pub fn end_if_idle(&self) -> bool {
+    pub(crate) fn end_if_idle(&self) -> bool {
         let mut state = self.lock();
         if state.engaged > 0 || !state.busy.is_empty() {
             return false;
@@ -185,7 +185,7 @@ impl Cell {
     }
 
     /// Whether it can still be asked for something.
-    pub fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         let mut events = [PollFd::new(&self.control, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         // It never says anything after it was ready: what can be read is its end.
@@ -193,7 +193,7 @@ impl Cell {
     }
 
     /// Has its guard look at everything that it holds, and put back what is not in place. Waits, on this thread.
-    pub fn check(&self) -> io::Result<Checked> {
+    pub(crate) fn check(&self) -> io::Result<Checked> {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(requests) = requests.as_ref() else { return Ok(Checked::default()) };
         requests.send(&[1], &[])?;
@@ -205,46 +205,46 @@ impl Cell {
     }
 
     /// The same, of a cell that runs as another user.
-    pub fn of(mut self, user: Option<(u32, u32)>) -> Self {
+    pub(crate) fn of(mut self, user: Option<(u32, u32)>) -> Self {
         self.user = user;
         self
     }
 
     /// The same, of a cell that is good only as long as these directories stay where they are.
-    pub fn anchored(mut self, anchors: Vec<Anchor>) -> Self {
+    pub(crate) fn anchored(mut self, anchors: Vec<Anchor>) -> Self {
         self.anchors = anchors;
         self
     }
 
     /// Whether what it may write is still at the paths that its policy names.
-    pub fn is_in_place(&self) -> bool {
+    pub(crate) fn is_in_place(&self) -> bool {
         self.anchors.iter().all(Anchor::is_in_place)
     }
 
-    pub fn user(&self) -> Option<(u32, u32)> {
+    pub(crate) fn user(&self) -> Option<(u32, u32)> {
         self.user
     }
 
     /// What has to be in place before something is started.
-    pub fn standing(&self) -> CellStanding {
+    pub(crate) fn standing(&self) -> CellStanding {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether something runs in it that was started.
-    pub fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         !self.lock().busy.is_empty()
     }
 
-    pub fn retire(&self) {
+    pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
     }
 
-    pub fn is_retired(&self) -> bool {
+    pub(crate) fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Acquire)
     }
 
     /// Starts a program; `order` is made for the number of the job. Returns the program's number in its own world.
-    pub fn start(self: &Arc<Self>, order: impl Fn(u64) -> Vec<u8>, descriptors: &[BorrowedFd<'_>]) -> io::Result<Started> {
+    pub(crate) fn start(self: &Arc<Self>, order: impl Fn(u64) -> Vec<u8>, descriptors: &[BorrowedFd<'_>]) -> io::Result<Started> {
         let job = self.next.fetch_add(1, Ordering::Relaxed);
         let bytes = order(job);
         let reaper = loop {
@@ -295,7 +295,7 @@ impl Cell {
     }
 
     /// Forks a worker; it is there when this returns.
-    pub fn worker(self: &Arc<Self>) -> io::Result<WorkerHandle> {
+    pub(crate) fn worker(self: &Arc<Self>) -> io::Result<WorkerHandle> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (ours, theirs) = channel::pair()?;
         self.control.send(&StageOrder::Worker { number }.encode(), &[theirs.as_fd()])?;
@@ -320,14 +320,14 @@ impl Cell {
     }
 
     /// Kills everything that runs now; more can be started.
-    pub fn kill_all(&self) {
+    pub(crate) fn kill_all(&self) {
         for (reaper, job) in self.lock().busy.values() {
             let _ = channel::send(reaper.socket.as_fd(), &Task::kill(*job), &[]);
         }
     }
 
     /// Kills everything that still runs; those that wait for it are told. Nothing can be started any more.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
         // A handle of a process that ended holds its reaper, too; it goes all the same.
@@ -411,7 +411,7 @@ impl Drop for WorkerHandle {
 
 /// A program that was started, and everything below it.
 #[derive(Debug, Clone)]
-pub struct RunningProgram {
+pub(crate) struct RunningProgram {
     cell: Arc<Cell>,
     reaper: Arc<Reaper>,
     job: u64,
@@ -420,20 +420,20 @@ pub struct RunningProgram {
 
 impl RunningProgram {
     /// The same for those who remember it after its end.
-    pub fn remembered(&self) -> Remembered {
+    pub(crate) fn remembered(&self) -> Remembered {
         let (cell, meter) = (Arc::downgrade(&self.cell), self.cell.meter.clone());
         let program = Program { cell: self.cell.pid, leader: self.pid };
         Remembered { cell, meter, reaper: self.reaper.number, job: self.job, program }
     }
 
     /// After a kill: if no end is told, the reaper itself was stopped, and is killed as well.
-    pub async fn make_sure_of_kill(&self) {
+    pub(crate) async fn make_sure_of_kill(&self) {
         tokio::time::sleep(KILL).await;
         self.cell.fell(&self.reaper);
     }
 
     /// Waits for the program's end. May be dropped half-way.
-    pub async fn end(&self) -> Exit {
+    pub(crate) async fn end(&self) -> Exit {
         loop {
             match self.news().await {
                 Some(StageEvent::Exited { job, exit, alone }) if job == self.job => {
@@ -489,7 +489,7 @@ impl RunningProgram {
     }
 
     /// Forgets the reaper; with its socket everything ends that it still looks after.
-    pub fn drop_reaper(&self) {
+    pub(crate) fn drop_reaper(&self) {
         let mut state = self.cell.lock();
         state.used = Instant::now();
         state.busy.remove(&self.reaper.number);
@@ -500,7 +500,7 @@ impl RunningProgram {
 
 /// A program by its numbers: these keep neither its reaper nor its cell.
 #[derive(Debug, Clone)]
-pub struct Remembered {
+pub(crate) struct Remembered {
     cell: Weak<Cell>,
     meter: Arc<Meter>,
     reaper: u64,
@@ -509,21 +509,21 @@ pub struct Remembered {
 }
 
 impl Remembered {
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.program.leader
     }
 
-    pub fn signal(&self, signal: i32) {
+    pub(crate) fn signal(&self, signal: i32) {
         self.ask(&Task::signal(self.job, signal));
     }
 
     /// Which limit the program ran into that ended like this.
-    pub fn limit_reached(&self, exit: Exit) -> Option<EffectiveLimit> {
+    pub(crate) fn limit_reached(&self, exit: Exit) -> Option<EffectiveLimit> {
         self.meter.reached(self.program, exit)
     }
 
     /// Kills the program and everything that came of it, wherever it hid.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         self.ask(&Task::kill(self.job));
     }
 
@@ -542,12 +542,12 @@ impl Remembered {
 }
 
 /// Whether a cell can be made, for those who do not want it.
-pub fn answer(control: &Channel) -> io::Result<Result<(), (CellFailure, String)>> {
+pub(crate) fn answer(control: &Channel) -> io::Result<Result<(), (CellFailure, String)>> {
     Ok(hear(control)?.map(drop))
 }
 
 /// A cell and what it shares, or why there is none.
-pub type Adopted = Result<(Cell, Shares), (CellFailure, String)>;
+pub(crate) type Adopted = Result<(Cell, Shares), (CellFailure, String)>;
 
 type Heard = Result<(u32, Shares), (CellFailure, String)>;
 
@@ -565,7 +565,7 @@ fn hear(control: &Channel) -> io::Result<Heard> {
 }
 
 /// Waits, on this thread, for what a stage has to say.
-pub fn wait_for_news(socket: BorrowedFd<'_>) -> io::Result<Option<StageEvent>> {
+pub(crate) fn wait_for_news(socket: BorrowedFd<'_>) -> io::Result<Option<StageEvent>> {
     wait_for_message(socket)?.map(|message| StageEvent::decode(&message.bytes)).transpose()
 }
 

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use parents::CgroupHost;
-pub use tree::{CgroupTree, Kernel};
+pub(crate) use parents::CgroupHost;
+pub(crate) use tree::{CgroupTree, Kernel};
 
 use crate::limits::{Limits, MEMORY, Mechanism, PROCESSES};
 
@@ -28,11 +28,11 @@ const LEAF: &str = "processes";
 const PIDS: &str = "pids";
 const MEMORY_CONTROLLER: &str = "memory";
 /// What a process that tries a group uses of memory, and what of it has to be counted there at least.
-pub const TRIAL_MEMORY: usize = 4 << 20;
+pub(crate) const TRIAL_MEMORY: usize = 4 << 20;
 const COUNTED: u64 = 2 << 20;
 
 /// Lets a process enter groups by these files, calls back while it is inside, and tells whether it was kept from forking.
-pub type Trial<'a> = &'a dyn Fn(&[PathBuf], &mut dyn FnMut()) -> Result<bool, String>;
+pub(crate) type Trial<'a> = &'a dyn Fn(&[PathBuf], &mut dyn FnMut()) -> Result<bool, String>;
 
 /// How places for groups are found out about.
 #[derive(Clone, Copy)]
@@ -170,7 +170,7 @@ fn remove_all(tree: &dyn CgroupTree, group: &Path) -> io::Result<()> {
 
 /// The groups of one session.
 #[derive(Debug)]
-pub struct Group {
+pub(crate) struct Group {
     tree: Arc<dyn CgroupTree>,
     processes: Option<Part>,
     memory: Option<Part>,
@@ -186,7 +186,7 @@ struct Part {
 }
 
 impl Group {
-    pub fn make(hierarchies: &Hierarchies, limits: &Limits, name: impl std::fmt::Display) -> io::Result<Self> {
+    pub(crate) fn make(hierarchies: &Hierarchies, limits: &Limits, name: impl std::fmt::Display) -> io::Result<Self> {
         let tree = &hierarchies.tree;
         let part = |place: &Option<Place>, limit: Option<u64>| {
             let (Some(place), Some(_)) = (place, limit) else { return None };
@@ -220,14 +220,14 @@ impl Group {
     }
 
     /// Files to write oneself into.
-    pub fn doors(&self) -> Vec<PathBuf> {
+    pub(crate) fn doors(&self) -> Vec<PathBuf> {
         let mut doors: Vec<_> = self.parts().map(Part::door).collect();
         doors.dedup();
         doors
     }
 
     /// What was reached since this was last asked.
-    pub fn reached(&self) -> Option<&'static str> {
+    pub(crate) fn reached(&self) -> Option<&'static str> {
         let memory = self.memory.as_ref().is_some_and(|part| part.news(part.memory_kills()));
         let processes = self.processes.as_ref().is_some_and(|part| part.news(part.refused_forks()));
         if memory { Some(MEMORY) } else { processes.then_some(PROCESSES) }
@@ -247,7 +247,7 @@ impl Group {
     }
 
     /// Removes it once no process is in it any more.
-    pub async fn remove(self) {
+    pub(crate) async fn remove(self) {
         for _ in 0..50 {
             if self.try_remove() {
                 return;

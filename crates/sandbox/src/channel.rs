@@ -28,7 +28,7 @@ pub struct ChannelMessage {
 }
 
 /// Two connected ends; the first one never waits.
-pub fn pair() -> io::Result<(Channel, Channel)> {
+pub(crate) fn pair() -> io::Result<(Channel, Channel)> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
     Ok((Channel(ours), Channel(theirs)))
@@ -59,7 +59,7 @@ impl AsFd for Channel {
     }
 }
 
-pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if bytes.len() <= INLINE {
         return send_packet(socket, WHOLE, bytes, descriptors);
     }
@@ -98,7 +98,7 @@ fn next_length(socket: BorrowedFd<'_>) -> io::Result<Option<usize>> {
     }
 }
 
-pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<ChannelMessage>> {
+pub(crate) fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<ChannelMessage>> {
     let Some(length) = next_length(socket)? else { return Ok(None) };
     let (mut kind, mut bytes) = (WHOLE, vec![0; length - 1]);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];

@@ -86,7 +86,7 @@ impl Capacity {
 }
 
 /// The switches of the kernel that keep ordinary users from making namespaces: off, and on.
-pub const SWITCHES: [(&str, &str, &str); 3] = [
+pub(crate) const SWITCHES: [(&str, &str, &str); 3] = [
     ("user.max_user_namespaces", "0", "15000"),
     ("kernel.unprivileged_userns_clone", "0", "1"),
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
@@ -103,7 +103,7 @@ fn switch() -> Option<String> {
 
 /// What a policy needs: the lowest level that holds it, and what of it needs that. Names that we protect do not count: where they
 /// cannot be held, that is told.
-pub fn needed(rules: &PathRules) -> (Level, Option<String>) {
+pub(crate) fn needed(rules: &PathRules) -> (Level, Option<String>) {
     let name_is_protected = |path: &Path| {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(is_protected_name)

@@ -116,13 +116,13 @@ impl std::fmt::Display for EffectiveLimit {
     }
 }
 
-pub const PROCESSES: &str = "processes";
-pub const MEMORY: &str = "bytes of memory";
-pub const OPEN_FILES: &str = "open files";
-pub const FILE_SIZE: &str = "bytes of a file";
-pub const FREE_SPACE: &str = "bytes of free space";
-pub const HOME_LAYER: &str = "bytes of the layer over the home";
-pub const CPU: &str = "seconds of processor time";
+pub(crate) const PROCESSES: &str = "processes";
+pub(crate) const MEMORY: &str = "bytes of memory";
+pub(crate) const OPEN_FILES: &str = "open files";
+pub(crate) const FILE_SIZE: &str = "bytes of a file";
+pub(crate) const FREE_SPACE: &str = "bytes of free space";
+pub(crate) const HOME_LAYER: &str = "bytes of the layer over the home";
+pub(crate) const CPU: &str = "seconds of processor time";
 
 impl Limits {
     /// Why nothing may be started, if these have to be held by control groups and are not.

@@ -12,7 +12,7 @@ use crate::meter;
 
 /// A cell as it is seen from the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Root {
+pub(crate) struct Root {
     pub pid: u32,
     /// How many generations of our own processes come before the first program.
     pub helpers: usize,
@@ -20,13 +20,13 @@ pub struct Root {
 
 /// Which program something was started for: the cell, and the program's number in its own world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Program {
+pub(crate) struct Program {
     pub cell: u32,
     pub leader: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MeasuredProcess {
+pub(crate) struct MeasuredProcess {
     pid: u32,
     /// When it was started, by which it differs from a later one with the same number.
     started: u64,
@@ -66,13 +66,13 @@ impl Kin {
 /// All processes of a session with what they use, if they might use more than this many bytes together; the exact sum otherwise does
 /// not matter.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Use {
+pub(crate) struct Use {
     pub bytes: u64,
     pub processes: Vec<MeasuredProcess>,
 }
 
 impl Use {
-    pub fn of(roots: &[Root], limit: u64) -> Self {
+    pub(crate) fn of(roots: &[Root], limit: u64) -> Self {
         let kin = Kin::new();
         let mut processes = Vec::new();
         for root in roots {
@@ -95,12 +95,12 @@ impl Use {
     }
 
     /// Whether a process is still among them.
-    pub fn holds(&self, process: &MeasuredProcess) -> bool {
+    pub(crate) fn holds(&self, process: &MeasuredProcess) -> bool {
         self.processes.iter().any(|other| (other.pid, other.started) == (process.pid, process.started))
     }
 
     /// The largest programs that use so much together; at least one, if there is any. Small ones that would hardly help are spared.
-    pub fn largest_with(&self, bytes: u64) -> Vec<&MeasuredProcess> {
+    pub(crate) fn largest_with(&self, bytes: u64) -> Vec<&MeasuredProcess> {
         let mut sum = 0;
         let mut is_enough = false;
         self.largest()
@@ -124,7 +124,7 @@ impl Use {
 
 impl MeasuredProcess {
     /// Kills it; false if it could not be.
-    pub fn kill(&self) -> bool {
+    pub(crate) fn kill(&self) -> bool {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
         // Held by its handle, so that it is the one that was measured.
         match pidfd_open(pid, PidfdFlags::empty()) {
@@ -135,7 +135,7 @@ impl MeasuredProcess {
     }
 
     /// The program that the executor started and that this one is or came of.
-    pub fn program(&self) -> Option<Program> {
+    pub(crate) fn program(&self) -> Option<Program> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.top?)).ok()?;
         let leader = field(&status, "NSpid:").and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
         Some(Program { cell: self.cell, leader: leader.or(self.top)? })

@@ -10,7 +10,7 @@ use crate::launch::Launch;
 
 /// To the zygote or a cell. Each comes with the socket of the new process.
 #[derive(Debug, PartialEq, Eq)]
-pub enum StageOrder {
+pub(crate) enum StageOrder {
     /// Fork a cell, which is described by these bytes.
     Cell(Vec<u8>),
     /// Fork a reaper.
@@ -25,7 +25,7 @@ pub enum StageOrder {
 
 /// To a reaper. Every order is for one job, and is not obeyed in a later one.
 #[derive(Debug)]
-pub enum Task {
+pub(crate) enum Task {
     Start(StartOrder),
     Signal { job: u64, signal: i32 },
     Kill { job: u64 },
@@ -33,7 +33,7 @@ pub enum Task {
 
 /// What has to be found at a path before something is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Check {
+pub(crate) struct Check {
     pub path: PathBuf,
     /// The number of the mount; without one nothing may be there.
     pub mount: Option<u64>,
@@ -57,7 +57,7 @@ impl Check {
 
 /// What a cell's guard answers when it was asked to look at everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Checked {
+pub(crate) struct Checked {
     /// Why the cell is not good for anything new.
     pub stale: Option<String>,
     /// What has to be found before every start from now on.
@@ -67,7 +67,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = MessageWriter::default();
         out.text(OsStr::new(self.stale.as_deref().unwrap_or_default()));
         out.list(&self.checks, |out, check| check.encode(out));
@@ -75,7 +75,7 @@ impl Checked {
         out.0
     }
 
-    pub fn decode(bytes: &[u8]) -> io::Result<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> io::Result<Self> {
         let mut input = MessageReader(bytes);
         let stale = Some(input.text()?.to_string_lossy().into_owned()).filter(|why| !why.is_empty());
         Ok(Self { stale, checks: input.list(Check::decode)?, missing: input.list(MessageReader::path)? })
@@ -147,7 +147,7 @@ impl Loss {
 
 /// A program to start. Descriptors that come with it: the terminal, or output, errors and perhaps input.
 #[derive(Debug)]
-pub struct StartOrder {
+pub(crate) struct StartOrder {
     pub job: u64,
     pub terminal: bool,
     pub program: OsString,
@@ -163,7 +163,7 @@ pub struct StartOrder {
 
 /// From a reaper or a cell.
 #[derive(Debug, PartialEq, Eq)]
-pub enum StageEvent {
+pub(crate) enum StageEvent {
     Started {
         job: u64,
         pid: u32,
@@ -217,20 +217,20 @@ pub enum CellFailure {
 }
 
 #[derive(Default)]
-pub struct MessageWriter(pub Vec<u8>);
+pub(crate) struct MessageWriter(pub Vec<u8>);
 
 impl MessageWriter {
-    pub fn byte(&mut self, value: u8) {
+    pub(crate) fn byte(&mut self, value: u8) {
         self.0.push(value);
     }
-    pub fn number(&mut self, value: u64) {
+    pub(crate) fn number(&mut self, value: u64) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
-    pub fn text(&mut self, value: &OsStr) {
+    pub(crate) fn text(&mut self, value: &OsStr) {
         self.number(value.len() as u64);
         self.0.extend_from_slice(value.as_bytes());
     }
-    pub fn list<T>(&mut self, values: &[T], mut write: impl FnMut(&mut Self, &T)) {
+    pub(crate) fn list<T>(&mut self, values: &[T], mut write: impl FnMut(&mut Self, &T)) {
         self.number(values.len() as u64);
         for value in values {
             write(self, value);
@@ -238,40 +238,40 @@ impl MessageWriter {
     }
 }
 
-pub struct MessageReader<'a>(pub &'a [u8]);
+pub(crate) struct MessageReader<'a>(pub &'a [u8]);
 
 fn garbled() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a message between our own processes is garbled")
 }
 
 impl MessageReader<'_> {
-    pub fn byte(&mut self) -> io::Result<u8> {
+    pub(crate) fn byte(&mut self) -> io::Result<u8> {
         let (first, rest) = self.0.split_first().ok_or_else(garbled)?;
         self.0 = rest;
         Ok(*first)
     }
-    pub fn number(&mut self) -> io::Result<u64> {
+    pub(crate) fn number(&mut self) -> io::Result<u64> {
         let (first, rest) = self.0.split_first_chunk().ok_or_else(garbled)?;
         self.0 = rest;
         Ok(u64::from_le_bytes(*first))
     }
-    pub fn text(&mut self) -> io::Result<OsString> {
+    pub(crate) fn text(&mut self) -> io::Result<OsString> {
         let length = usize::try_from(self.number()?).map_err(|_| garbled())?;
         let (first, rest) = self.0.split_at_checked(length).ok_or_else(garbled)?;
         self.0 = rest;
         Ok(OsString::from_vec(first.to_vec()))
     }
-    pub fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> io::Result<T>) -> io::Result<Vec<T>> {
+    pub(crate) fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> io::Result<T>) -> io::Result<Vec<T>> {
         let length = self.number()?;
         (0..length).map(|_| read(self)).collect()
     }
-    pub fn path(&mut self) -> io::Result<PathBuf> {
+    pub(crate) fn path(&mut self) -> io::Result<PathBuf> {
         self.text().map(PathBuf::from)
     }
 }
 
 impl StageOrder {
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = MessageWriter::default();
         match self {
             Self::Cell(description) => {
@@ -298,7 +298,7 @@ impl StageOrder {
         out.0
     }
 
-    pub fn decode(bytes: &[u8]) -> io::Result<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> io::Result<Self> {
         let mut input = MessageReader(bytes);
         Ok(match input.byte()? {
             0 => Self::Cell(input.0.to_vec()),
@@ -313,13 +313,13 @@ impl StageOrder {
 
 /// How far a cell is known to be as it should.
 #[derive(Debug, Clone, Default)]
-pub struct CellStanding {
+pub(crate) struct CellStanding {
     pub checks: std::sync::Arc<Vec<Check>>,
     pub was_checked: bool,
 }
 
 /// The bytes of a start, straight from what is to be launched.
-pub fn encode_start(job: u64, terminal: bool, launch: &Launch, standing: &CellStanding) -> Vec<u8> {
+pub(crate) fn encode_start(job: u64, terminal: bool, launch: &Launch, standing: &CellStanding) -> Vec<u8> {
     let mut out = MessageWriter::default();
     out.byte(0);
     out.number(job);
@@ -341,7 +341,7 @@ pub fn encode_start(job: u64, terminal: bool, launch: &Launch, standing: &CellSt
 }
 
 impl Task {
-    pub fn signal(job: u64, signal: i32) -> Vec<u8> {
+    pub(crate) fn signal(job: u64, signal: i32) -> Vec<u8> {
         let mut out = MessageWriter::default();
         out.byte(1);
         out.number(job);
@@ -349,14 +349,14 @@ impl Task {
         out.0
     }
 
-    pub fn kill(job: u64) -> Vec<u8> {
+    pub(crate) fn kill(job: u64) -> Vec<u8> {
         let mut out = MessageWriter::default();
         out.byte(2);
         out.number(job);
         out.0
     }
 
-    pub fn decode(bytes: &[u8]) -> io::Result<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> io::Result<Self> {
         let mut input = MessageReader(bytes);
         Ok(match input.byte()? {
             0 => Self::Start(StartOrder {
@@ -378,7 +378,7 @@ impl Task {
 }
 
 impl StageEvent {
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = MessageWriter::default();
         match self {
             Self::Started { job, pid } => {
@@ -429,7 +429,7 @@ impl StageEvent {
         out.0
     }
 
-    pub fn decode(bytes: &[u8]) -> io::Result<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> io::Result<Self> {
         let mut input = MessageReader(bytes);
         let number = |input: &mut MessageReader<'_>| i32::try_from(input.number()?).map_err(|_| garbled());
         Ok(match input.byte()? {

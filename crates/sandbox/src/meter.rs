@@ -27,7 +27,7 @@ const DYING: Duration = Duration::from_secs(2);
 const REMEMBERED: usize = 64;
 
 #[derive(Debug)]
-pub struct Meter {
+pub(crate) struct Meter {
     state: Mutex<State>,
 }
 
@@ -87,14 +87,14 @@ impl State {
 }
 
 impl Meter {
-    pub fn new(limits: &Limits, hierarchies: &Hierarchies, number: u64) -> std::io::Result<Self> {
+    pub(crate) fn new(limits: &Limits, hierarchies: &Hierarchies, number: u64) -> std::io::Result<Self> {
         let group = Group::make(hierarchies, limits, number)?;
         let state = State { group: Some(group), limits: limits.held(hierarchies), ..State::default() };
         Ok(Self { state: Mutex::new(state) })
     }
 
     /// Its groups hold no process any more: from now on these limits count. Returns what is to be removed.
-    pub fn without_group(&self, limits: Vec<EffectiveLimit>) -> Option<Group> {
+    pub(crate) fn without_group(&self, limits: Vec<EffectiveLimit>) -> Option<Group> {
         let mut state = self.lock();
         state.limits = limits;
         state.group.take()
@@ -104,11 +104,11 @@ impl Meter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn doors(&self) -> Vec<PathBuf> {
+    pub(crate) fn doors(&self) -> Vec<PathBuf> {
         self.lock().group.as_ref().map(Group::doors).unwrap_or_default()
     }
 
-    pub fn watch_directory(&self, directory: &Path) {
+    pub(crate) fn watch_directory(&self, directory: &Path) {
         // What is not there has no room that could be used.
         let Ok(metadata) = directory.metadata() else { return };
         let mut state = self.lock();
@@ -122,19 +122,19 @@ impl Meter {
         }
     }
 
-    pub fn watch_cell(&self, cell: Root) {
+    pub(crate) fn watch_cell(&self, cell: Root) {
         let mut state = self.lock();
         // Retired ones are gone some day, and their numbers are other processes'.
         state.cells.retain(|known| Path::new(&format!("/proc/{}", known.pid)).exists());
         state.cells.push(cell);
     }
 
-    pub fn forget_cell(&self, pid: u32) {
+    pub(crate) fn forget_cell(&self, pid: u32) {
         self.lock().cells.retain(|known| known.pid != pid);
     }
 
     /// Which limit a program ran into that ended like this, if that can be told.
-    pub fn reached(&self, program: Program, exit: Exit) -> Option<EffectiveLimit> {
+    pub(crate) fn reached(&self, program: Program, exit: Exit) -> Option<EffectiveLimit> {
         let mut state = self.lock();
         let group = state.group.as_ref().and_then(Group::reached);
         let killed = state.killed(program);
@@ -150,17 +150,17 @@ impl Meter {
     }
 
     /// Which limit kept a process from being started.
-    pub fn refused(&self) -> Option<EffectiveLimit> {
+    pub(crate) fn refused(&self) -> Option<EffectiveLimit> {
         let state = self.lock();
         state.limit(state.group.as_ref().and_then(Group::reached)?)
     }
 
-    pub fn take_group(&self) -> Option<Group> {
+    pub(crate) fn take_group(&self) -> Option<Group> {
         self.lock().group.take()
     }
 
     /// The file systems it works on that have less room left than they should.
-    pub fn is_short_of_space(&self) -> bool {
+    pub(crate) fn is_short_of_space(&self) -> bool {
         let state = self.lock();
         let Some(floor) = state.limit(FREE_SPACE) else { return false };
         let directories: Vec<_> = state.directories.values().flatten().cloned().collect();
@@ -171,7 +171,7 @@ impl Meter {
     }
 
     /// How much its processes have written since this was last asked. `parents` are all processes with their parents.
-    pub fn newly_written(&self, parents: &HashMap<u32, u32>) -> u64 {
+    pub(crate) fn newly_written(&self, parents: &HashMap<u32, u32>) -> u64 {
         let mut state = self.lock();
         let cells: HashSet<u32> = state.cells.iter().map(|cell| cell.pid).collect();
         let is_ours = |pid: u32| {
@@ -199,43 +199,43 @@ impl Meter {
     }
 
     /// How large a layer over the home may be.
-    pub fn home_layer(&self) -> Option<u64> {
+    pub(crate) fn home_layer(&self) -> Option<u64> {
         self.lock().limit(HOME_LAYER).map(|limit| limit.value)
     }
 
     /// Whether a layer may have reached its limit since it was last measured: only then is measuring worth its time. By what was written
     /// to its disk meanwhile, by any program.
-    pub fn may_have_grown(&self, layer: &Path, most: u64) -> bool {
+    pub(crate) fn may_have_grown(&self, layer: &Path, most: u64) -> bool {
         match (self.lock().measured.get(layer), free(layer)) {
             (Some((bytes, before)), Some(now)) => before.saturating_sub(now) > most.saturating_sub(*bytes) / 2,
             _ => true,
         }
     }
 
-    pub fn note_size(&self, layer: &Path, bytes: u64) {
+    pub(crate) fn note_size(&self, layer: &Path, bytes: u64) {
         let now = free(layer).unwrap_or_default();
         self.lock().measured.insert(layer.to_owned(), (bytes, now));
     }
 
-    pub fn note_full_layer(&self) {
+    pub(crate) fn note_full_layer(&self) {
         let mut state = self.lock();
         state.note(Kill { what: HOME_LAYER, program: None });
         state.measured.clear();
     }
 
-    pub fn note_shortage(&self) {
+    pub(crate) fn note_shortage(&self) {
         self.lock().note(Kill { what: FREE_SPACE, program: None });
     }
 
     /// How much memory may still be used before something is killed for it; nothing if the kernel holds the limit, or there is none.
-    pub fn free_memory(&self) -> Option<u64> {
+    pub(crate) fn free_memory(&self) -> Option<u64> {
         let state = self.lock();
         Some(state.memory_limit()?.saturating_sub(state.memory))
     }
 
     /// Looks at how much memory is used, and kills what uses most if that is too much: as many programs as hold what is too much, and
     /// those that hold twice as much each time that this was not enough. False if nothing could be killed although it has to be.
-    pub fn hold_memory(&self) -> bool {
+    pub(crate) fn hold_memory(&self) -> bool {
         let (limit, cells) = {
             let state = self.lock();
             let Some(limit) = state.memory_limit() else { return true };
@@ -277,7 +277,7 @@ fn written_by(pid: u32) -> u64 {
 }
 
 /// Every process of this machine with its parent.
-pub fn parents() -> HashMap<u32, u32> {
+pub(crate) fn parents() -> HashMap<u32, u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
         .filter_map(|entry| {

@@ -11,7 +11,7 @@ use crate::policy::{Glob, NetworkRule, PathAccess};
 
 /// Whom sandboxed code runs as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SandboxUser {
+pub(crate) enum SandboxUser {
     /// As the executor's own user, who is not root.
     Own,
     /// As this user and group, which no other process has; files of a writable root are mapped to it.
@@ -25,7 +25,7 @@ pub enum SandboxUser {
 
 impl SandboxUser {
     /// The user and group that a process of root becomes, if it becomes another one.
-    pub fn other_user(self) -> Option<(u32, u32)> {
+    pub(crate) fn other_user(self) -> Option<(u32, u32)> {
         match self {
             Self::Mapped { id } => Some((id, id)),
             Self::Named { uid, gid } | Self::Owner { uid: uid @ 1.., gid, .. } => Some((uid, gid)),
@@ -34,13 +34,13 @@ impl SandboxUser {
     }
 
     /// Whether what runs is root to the kernel, although it has none of its rights.
-    pub fn is_root_by_name(self) -> bool {
+    pub(crate) fn is_root_by_name(self) -> bool {
         matches!(self, Self::Owner { uid: 0, .. })
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlannedPath {
+pub(crate) struct PlannedPath {
     pub path: PathBuf,
     pub access: PathAccess,
     pub rights: Rights,
@@ -56,14 +56,14 @@ pub struct PlannedPath {
 
 impl PlannedPath {
     /// Where what is seen there comes from.
-    pub fn origin(&self) -> &Path {
+    pub(crate) fn origin(&self) -> &Path {
         self.source.as_deref().unwrap_or(&self.path)
     }
 }
 
 /// What is at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PathShape {
+pub(crate) enum PathShape {
     /// A file, or a directory with everything below it.
     Tree,
     /// A link on the way to something with the access of the place.
@@ -74,7 +74,7 @@ pub enum PathShape {
 
 /// Whose rights the sandbox's user has in a place, as far as the access goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rights {
+pub(crate) enum Rights {
     /// Those of any user.
     Others,
     /// Those of its owner, if the file system can map users.
@@ -84,7 +84,7 @@ pub enum Rights {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Confinement {
+pub(crate) struct Confinement {
     pub level: Level,
     /// Outer places first.
     pub places: Vec<PlannedPath>,
@@ -101,7 +101,7 @@ pub struct Confinement {
 
 /// The layer over the home of the executor's user. Paths are relative to the home unless said otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HomeLayer {
+pub(crate) struct HomeLayer {
     /// Absolute.
     pub home: PathBuf,
     /// An empty directory, absolute, on which the layer is put together.
@@ -117,7 +117,7 @@ pub struct HomeLayer {
 
 /// A file that is shown with this text, whatever the home holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileCopy {
+pub(crate) struct FileCopy {
     pub path: PathBuf,
     pub text: Vec<u8>,
 }
@@ -151,13 +151,13 @@ impl HomeLayer {
 
 /// One limit of the kernel for every process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rlimit {
+pub(crate) struct Rlimit {
     pub resource: u32,
     pub value: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct CellPlan {
+pub(crate) struct CellPlan {
     /// Nothing: the cell is only looked after, not confined.
     pub confinement: Option<Confinement>,
     pub rlimits: Vec<Rlimit>,
@@ -168,7 +168,7 @@ pub struct CellPlan {
 }
 
 impl CellPlan {
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = MessageWriter::default();
         out.list(&self.rlimits, |out, rlimit| {
             out.number(rlimit.resource.into());
@@ -226,7 +226,7 @@ impl CellPlan {
         out.0
     }
 
-    pub fn decode(bytes: &[u8]) -> io::Result<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> io::Result<Self> {
         let mut input = MessageReader(bytes);
         let id = |input: &mut MessageReader<'_>| u32::try_from(input.number()?).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
         let rlimits = input.list(|input| Ok(Rlimit { resource: id(input)?, value: input.number()? }))?;

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 /// Where the C library looks when there is no `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-pub fn find(program: &OsStr, path: Option<&OsStr>, cwd: &Path) -> io::Result<PathBuf> {
+pub(crate) fn find(program: &OsStr, path: Option<&OsStr>, cwd: &Path) -> io::Result<PathBuf> {
     if !cwd.metadata()?.is_dir() {
         return Err(Errno::NOTDIR.into());
     }

@@ -13,7 +13,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use crate::launch::TerminalSize;
 
 /// A new terminal: its master, and the path by which the other side is opened.
-pub fn open(size: TerminalSize) -> io::Result<(OwnedFd, PathBuf)> {
+pub(crate) fn open(size: TerminalSize) -> io::Result<(OwnedFd, PathBuf)> {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).map_err(explained)?;
     grantpt(&master).map_err(explained)?;
     unlockpt(&master).map_err(explained)?;
@@ -23,7 +23,7 @@ pub fn open(size: TerminalSize) -> io::Result<(OwnedFd, PathBuf)> {
 }
 
 /// Containers and minimal systems may have no terminals; the kernel's own words for that say nothing of it.
-pub fn explained(error: impl Into<io::Error>) -> io::Error {
+pub(crate) fn explained(error: impl Into<io::Error>) -> io::Error {
     let error = error.into();
     match Errno::from_io_error(&error) {
         Some(Errno::NOENT | Errno::NOTTY | Errno::NXIO | Errno::NODEV | Errno::IO | Errno::INVAL) => {
@@ -33,7 +33,7 @@ pub fn explained(error: impl Into<io::Error>) -> io::Error {
     }
 }
 
-pub fn resize(master: impl AsFd, size: TerminalSize) -> io::Result<()> {
+pub(crate) fn resize(master: impl AsFd, size: TerminalSize) -> io::Result<()> {
     tcsetwinsize(master, Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 })?;
     Ok(())
 }

@@ -23,7 +23,7 @@ use crate::tree::remove_tree;
 
 /// The files of one executor.
 #[derive(Debug)]
-pub struct Scratch {
+pub(crate) struct Scratch {
     directory: PathBuf,
     /// Held as long as we run: a directory whose lock is free has no owner.
     _lock: File,
@@ -41,7 +41,7 @@ struct State {
 
 impl Scratch {
     /// Below a directory that is ours alone. Cleans up after executors that are gone.
-    pub fn open(parent: &Path, instance: &str) -> io::Result<Self> {
+    pub(crate) fn open(parent: &Path, instance: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
         let (_turn, has_left_some) = clean_up_below(parent)?;
         let directory = parent.join(instance);
@@ -53,7 +53,7 @@ impl Scratch {
     }
 
     /// Removes what executors that are gone left behind. What cannot be removed now is tried again with the first sandbox.
-    pub fn clean_up(parent: &Path) {
+    pub(crate) fn clean_up(parent: &Path) {
         let _ = clean_up_below(parent);
     }
 
@@ -70,7 +70,7 @@ impl Scratch {
     }
 
     /// A `/tmp` for one owner; removed with [`Self::remove_temporary`].
-    pub fn temporary(&self, owner: u64) -> io::Result<PathBuf> {
+    pub(crate) fn temporary(&self, owner: u64) -> io::Result<PathBuf> {
         let path = self.directory.join(format!("tmp-{owner}"));
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => fs::set_permissions(&path, Permissions::from_mode(0o1777))?,
@@ -81,17 +81,17 @@ impl Scratch {
     }
 
     /// Where a layer over the home is put together for an owner; to be made, and removed, by its user.
-    pub fn frame(&self, owner: u64, number: usize) -> PathBuf {
+    pub(crate) fn frame(&self, owner: u64, number: usize) -> PathBuf {
         self.directory.join(format!("home-{owner}-{number}"))
     }
 
-    pub fn remove_temporary(&self, owner: u64) {
+    pub(crate) fn remove_temporary(&self, owner: u64) {
         let _ = remove_tree(&self.directory.join(format!("tmp-{owner}")));
     }
 
     /// Makes sure that there is something at a path. Returns what was made for it, or is already there for another sandbox. `home`
     /// is where shells and tools look for their files.
-    pub fn hold_place(&self, path: &Path, home: Option<&Path>) -> io::Result<Vec<PathBuf>> {
+    pub(crate) fn hold_place(&self, path: &Path, home: Option<&Path>) -> io::Result<Vec<PathBuf>> {
         let mut state = self.lock();
         let missing: Vec<_> = path.ancestors().take_while(|ancestor| ancestor.symlink_metadata().is_err()).map(Path::to_owned).collect();
         let mut held = Vec::new();
@@ -123,7 +123,7 @@ impl Scratch {
     }
 
     /// Whether something is what an executor puts where nothing is. Nothing is lost when it goes.
-    pub fn looks_like_placeholder(path: &Path) -> bool {
+    pub(crate) fn looks_like_placeholder(path: &Path) -> bool {
         let Ok(metadata) = path.symlink_metadata() else { return false };
         if metadata.is_dir() {
             return fs::read_dir(path).is_ok_and(|mut names| names.next().is_none());
@@ -131,11 +131,11 @@ impl Scratch {
         is_startup_placeholder(path, &metadata)
     }
 
-    pub fn is_placeholder(&self, path: &Path) -> bool {
+    pub(crate) fn is_placeholder(&self, path: &Path) -> bool {
         self.lock().placeholders.contains_key(path)
     }
 
-    pub fn release_places(&self, places: &[PathBuf]) {
+    pub(crate) fn release_places(&self, places: &[PathBuf]) {
         let mut state = self.lock();
         for place in places.iter().rev() {
             let Some(count) = state.placeholders.get_mut(place) else { continue };
@@ -161,7 +161,7 @@ impl Scratch {
 
 impl Scratch {
     /// Takes away everything. Nothing can be kept here any more.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         // Inner ones first.
         let mut places: Vec<_> = self.lock().placeholders.drain().map(|(place, _)| place).collect();
         places.sort();

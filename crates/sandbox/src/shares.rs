@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Handles of namespaces. They travel beside a message, which says by a number which of them there are.
 #[derive(Debug, Default)]
-pub struct Shares {
+pub(crate) struct Shares {
     /// The network that leads nowhere.
     pub network: Option<OwnedFd>,
     /// The user namespace that everything else belongs to, unless that is the machine's.
@@ -15,29 +15,29 @@ pub struct Shares {
 
 impl Shares {
     /// As they came with a message; handles that are missing are not there.
-    pub fn new(kinds: u8, descriptors: Vec<OwnedFd>) -> Self {
+    pub(crate) fn new(kinds: u8, descriptors: Vec<OwnedFd>) -> Self {
         let mut descriptors = descriptors.into_iter();
         let mut next = |kind: u8| if kinds & kind == 0 { None } else { descriptors.next() };
         Self { network: next(1), users: next(2), mounts: next(4) }
     }
 
-    pub fn kinds(&self) -> u8 {
+    pub(crate) fn kinds(&self) -> u8 {
         u8::from(self.network.is_some()) | u8::from(self.users.is_some()) << 1 | u8::from(self.mounts.is_some()) << 2
     }
 
     /// To be sent.
-    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.network.iter().chain(&self.users).chain(&self.mounts).map(AsFd::as_fd).collect()
     }
 
     /// The same, with these mounts.
-    pub fn with_mounts(&self, mounts: Option<&OwnedFd>) -> std::io::Result<Self> {
+    pub(crate) fn with_mounts(&self, mounts: Option<&OwnedFd>) -> std::io::Result<Self> {
         let copy = |handle: Option<&OwnedFd>| handle.map(OwnedFd::try_clone).transpose();
         Ok(Self { network: copy(self.network.as_ref())?, users: copy(self.users.as_ref())?, mounts: copy(mounts)? })
     }
 
     /// Takes over what a cell made. A network belongs to the users that it was made with.
-    pub fn adopt(&mut self, made: Self) {
+    pub(crate) fn adopt(&mut self, made: Self) {
         match (&self.network, &self.users) {
             (None, None) => (self.network, self.users) = (made.network, made.users),
             (None, Some(_)) => self.network = made.network,

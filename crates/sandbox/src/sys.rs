@@ -16,13 +16,13 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
 }
 
 /// Which side of a fork this is.
-pub enum Fork {
+pub(crate) enum Fork {
     Parent(Pid),
     Child,
 }
 
 /// Forks a process that has a single thread; refuses if there are more.
-pub fn fork() -> io::Result<Fork> {
+pub(crate) fn fork() -> io::Result<Fork> {
     let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count);
     if threads.is_ok_and(|count| count > 1) {
         return Err(io::Error::other("a process with several threads must not fork"));
@@ -36,13 +36,13 @@ pub fn fork() -> io::Result<Fork> {
 }
 
 /// Ends this process at once, without running what was registered for its end: a forked child must not do that.
-pub fn exit(code: i32) -> ! {
+pub(crate) fn exit(code: i32) -> ! {
     // SAFETY: it takes no pointers and does not return.
     unsafe { libc::_exit(code) }
 }
 
 /// Signals that a stage hears by reading instead of being interrupted.
-pub struct SignalReader {
+pub(crate) struct SignalReader {
     mask: libc::sigset_t,
     descriptor: OwnedFd,
 }
@@ -51,13 +51,13 @@ pub struct SignalReader {
 extern "C" fn nothing(_signal: i32) {}
 
 /// Told to a stage when its parent is gone. Not one that programs send by mistake.
-pub const PARENT_GONE: i32 = 50;
+pub(crate) const PARENT_GONE: i32 = 50;
 
 impl SignalReader {
     /// Blocks and listens to the end of children and of the parent. Every other signal gets its usual meaning back, except that a
     /// stage is not ended by what is sent to all processes when a job, a unit or a session ends: the executor ends it, after all processes
     /// was told how the programs ended. A handler, because that is not inherited by what is started.
-    pub fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         let mut mask = MaybeUninit::uninit();
         // SAFETY: sigemptyset initialises the set, the others only change it; the only handler does nothing at all.
         let mask = unsafe {
@@ -92,7 +92,7 @@ impl SignalReader {
     }
 
     /// Runs something with no signal blocked: what is started in there inherits that.
-    pub fn unblocked<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+    pub(crate) fn unblocked<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let mut none = MaybeUninit::uninit();
         // SAFETY: sigemptyset initialises the set, which is then only read.
         unsafe {
@@ -104,13 +104,13 @@ impl SignalReader {
         Ok(result)
     }
 
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         use std::os::fd::AsFd;
         self.descriptor.as_fd()
     }
 
     /// Takes what has come. True if the parent is gone.
-    pub fn take(&self) -> bool {
+    pub(crate) fn take(&self) -> bool {
         let mut parent_is_gone = false;
         let mut buffer = [0_u8; 128 * 8];
         while let Ok(length) = rustix::io::read(&self.descriptor, &mut buffer) {
@@ -125,7 +125,7 @@ impl SignalReader {
 }
 
 /// Closes every descriptor from this number on. Called before anything was opened, so none of them is in use here.
-pub fn close_all_from(first: RawFd) -> io::Result<()> {
+pub(crate) fn close_all_from(first: RawFd) -> io::Result<()> {
     // SAFETY: it takes numbers only; nothing in this process owns one of these descriptors yet.
     if check(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) }).is_ok() {
         return Ok(());
@@ -141,14 +141,14 @@ pub fn close_all_from(first: RawFd) -> io::Result<()> {
 }
 
 /// Asks to be told when the parent is gone.
-pub fn hear_of_parents_end() -> io::Result<()> {
+pub(crate) fn hear_of_parents_end() -> io::Result<()> {
     // SAFETY: this prctl takes a number.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, PARENT_GONE, 0, 0, 0) }.into())?;
     Ok(())
 }
 
 /// The child will lead a session of its own, with its standard input as the terminal that controls it.
-pub fn take_terminal(command: &mut Command) {
+pub(crate) fn take_terminal(command: &mut Command) {
     let take = || {
         rustix::process::setsid()?;
         rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
@@ -159,14 +159,14 @@ pub fn take_terminal(command: &mut Command) {
 }
 
 /// Leaves these namespaces for new ones.
-pub fn unshare(flags: libc::c_int) -> io::Result<()> {
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: it takes flags only, and there is no other thread that could be surprised.
     check(unsafe { libc::unshare(flags) }.into())?;
     Ok(())
 }
 
 /// Lets a child go that made us its tracer, with the signal that it stopped for.
-pub fn stop_tracing(child: Pid, signal: Option<i32>) {
+pub(crate) fn stop_tracing(child: Pid, signal: Option<i32>) {
     let nothing = std::ptr::null_mut::<libc::c_void>();
     let signal = std::ptr::without_provenance_mut::<libc::c_void>(usize::try_from(signal.unwrap_or(0)).unwrap_or(0));
     // SAFETY: this request takes two numbers in the place of pointers. It fails if the child is gone, and then there is nothing to do.
@@ -174,7 +174,7 @@ pub fn stop_tracing(child: Pid, signal: Option<i32>) {
 }
 
 /// The version of the running kernel; 0.0 if that cannot be told. May be called from any thread.
-pub fn kernel() -> (u32, u32) {
+pub(crate) fn kernel() -> (u32, u32) {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy();
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
@@ -182,14 +182,14 @@ pub fn kernel() -> (u32, u32) {
 }
 
 /// Goes over into a namespace of another process.
-pub fn join(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
+pub(crate) fn join(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
     // SAFETY: it takes a descriptor and a flag, and there is no other thread that could be surprised.
     check(unsafe { libc::setns(namespace.as_raw_fd(), kind) }.into())?;
     Ok(())
 }
 
 /// Switches the loopback device of this network namespace on; its addresses come with that.
-pub fn bring_up_loopback() -> io::Result<()> {
+pub(crate) fn bring_up_loopback() -> io::Result<()> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
     // Whether it has a sign depends on the architecture.
     let mut name: [libc::c_char; libc::IFNAMSIZ] = [0; libc::IFNAMSIZ];
@@ -204,7 +204,7 @@ pub fn bring_up_loopback() -> io::Result<()> {
 }
 
 /// Changes what a mount, or a whole tree of them, allows.
-pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: &libc::mount_attr) -> io::Result<()> {
+pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: &libc::mount_attr) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is an empty string, the structure is valid for reads of the size that is told.
     check(unsafe {
@@ -222,16 +222,16 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: &libc::
 
 /// Numbers of limits, as the kernel counts them on all architectures that we run on. The constants of `libc` have another type with
 /// every C library.
-pub mod rlimit {
-    pub const CPU: u32 = 0;
-    pub const FSIZE: u32 = 1;
-    pub const CORE: u32 = 4;
-    pub const NPROC: u32 = 6;
-    pub const NOFILE: u32 = 7;
+pub(crate) mod rlimit {
+    pub(crate) const CPU: u32 = 0;
+    pub(crate) const FSIZE: u32 = 1;
+    pub(crate) const CORE: u32 = 4;
+    pub(crate) const NPROC: u32 = 6;
+    pub(crate) const NOFILE: u32 = 7;
 }
 
 /// Limits this process and all that it starts; never beyond what it may have already.
-pub fn set_rlimit(resource: u32, value: u64) -> io::Result<()> {
+pub(crate) fn set_rlimit(resource: u32, value: u64) -> io::Result<()> {
     let mut old = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     let nothing = std::ptr::null::<libc::rlimit64>();
     // SAFETY: the old limit is valid for writes, and a null pointer sets nothing.
@@ -244,7 +244,7 @@ pub fn set_rlimit(resource: u32, value: u64) -> io::Result<()> {
 }
 
 /// Which version of Landlock this kernel has; none is 0. May be called from any thread.
-pub fn landlock_version() -> i64 {
+pub(crate) fn landlock_version() -> i64 {
     const CREATE_RULESET: libc::c_long = 444;
     const VERSION: libc::c_uint = 1;
     // SAFETY: asked for the version only, the kernel reads no memory.

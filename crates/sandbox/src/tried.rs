@@ -27,7 +27,7 @@ const NAMESPACES: [&str; 5] = ["user", "mnt", "pid", "net", "cgroup"];
 
 /// The findings under the conditions of this process.
 #[derive(Debug)]
-pub struct Tried {
+pub(crate) struct Tried {
     stage: PathBuf,
     settings: LauncherSettings,
     /// Loaded when it is first needed, because most starts of this program try nothing.
@@ -59,17 +59,17 @@ struct Kept {
 }
 
 impl Tried {
-    pub fn new(stage: &Path, settings: &LauncherSettings) -> Self {
+    pub(crate) fn new(stage: &Path, settings: &LauncherSettings) -> Self {
         Self { stage: stage.to_owned(), settings: settings.clone(), loaded: OnceLock::new() }
     }
 
     /// What sandboxes were found to hold.
-    pub fn capacity(&self) -> Option<Capacity> {
+    pub(crate) fn capacity(&self) -> Option<Capacity> {
         self.load()?.capacity()
     }
 
     /// That there is no sandbox at all is not kept: it is tried again each time.
-    pub fn keep_capacity(&self, found: &Capacity) {
+    pub(crate) fn keep_capacity(&self, found: &Capacity) {
         let kept = found.level.map(|level| Kept { level: level.name().into(), why: found.why.clone(), maps_users: found.maps_users });
         if let Some(loaded) = self.load() {
             loaded.change(|findings| findings.capacity = kept);
@@ -77,25 +77,25 @@ impl Tried {
     }
 
     /// A sandbox of the strongest level was just made: whatever else was found before is outdated.
-    pub fn noted_full(&self) {
+    pub(crate) fn noted_full(&self) {
         let Some(Some(loaded)) = self.loaded.get() else { return };
         if loaded.capacity().is_some_and(|known| known.level < Some(Level::Full)) {
             loaded.change(|findings| findings.capacity = None);
         }
     }
 
-    pub fn has_group(&self, group: &str) -> bool {
+    pub(crate) fn has_group(&self, group: &str) -> bool {
         self.load().is_some_and(|loaded| loaded.lock().groups.iter().any(|known| known == group))
     }
 
-    pub fn keep_groups(&self, groups: Vec<String>) {
+    pub(crate) fn keep_groups(&self, groups: Vec<String>) {
         if let Some(loaded) = self.load() {
             loaded.change(|findings| findings.groups = groups);
         }
     }
 
     /// Before anything changes the conditions.
-    pub fn remember(&self) {
+    pub(crate) fn remember(&self) {
         let _ = self.load();
     }
 

@@ -27,7 +27,7 @@ type Watched = (Weak<Meter>, Weak<Mutex<LauncherState>>);
 type Held = (Arc<Meter>, Weak<Mutex<LauncherState>>);
 
 #[derive(Debug, Clone, Default)]
-pub struct Watchdog(Arc<Inner>);
+pub(crate) struct Watchdog(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -62,7 +62,7 @@ impl Inner {
 
 impl Watchdog {
     /// Watches an owner from now on, whenever it runs something.
-    pub fn watch(&self, meter: &Arc<Meter>, state: &Arc<Mutex<LauncherState>>) {
+    pub(crate) fn watch(&self, meter: &Arc<Meter>, state: &Arc<Mutex<LauncherState>>) {
         self.0.list().push((Arc::downgrade(meter), Arc::downgrade(state)));
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let mut looking = self.0.looking.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +73,7 @@ impl Watchdog {
     }
 
     /// Something was started.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.0.wake.notify_one();
     }
 }

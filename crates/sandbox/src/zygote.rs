@@ -28,7 +28,7 @@ const PATIENCE: i64 = 20;
 const SYSTEMD_RUN: [&str; 2] = ["/usr/bin/systemd-run", "/bin/systemd-run"];
 
 #[derive(Debug)]
-pub struct Zygote {
+pub(crate) struct Zygote {
     /// A program that calls [`stage::run_if_asked`] first thing.
     program: PathBuf,
     /// For it and everything that comes of it.
@@ -42,7 +42,7 @@ pub struct Zygote {
 
 /// As long as this is there, the zygote does not rest.
 #[derive(Debug)]
-pub struct ZygoteInUse(Arc<AtomicUsize>);
+pub(crate) struct ZygoteInUse(Arc<AtomicUsize>);
 
 impl ZygoteInUse {
     fn new(uses: &Arc<AtomicUsize>) -> Self {
@@ -59,7 +59,7 @@ impl Drop for ZygoteInUse {
 
 /// Our ends of the sockets of a cell.
 #[derive(Debug)]
-pub struct CellEnds {
+pub(crate) struct CellEnds {
     pub control: Channel,
     /// Asks its guard, who answers.
     pub requests: Channel,
@@ -92,7 +92,7 @@ impl Drop for Running {
 }
 
 impl Zygote {
-    pub fn new(program: PathBuf, wants_groups: bool, open_files: Option<u64>) -> Self {
+    pub(crate) fn new(program: PathBuf, wants_groups: bool, open_files: Option<u64>) -> Self {
         Self { program, open_files, wants_groups, running: Mutex::default(), uses: Arc::default() }
     }
 
@@ -112,7 +112,7 @@ impl Zygote {
 
     /// Forks a cell; returns our ends of its sockets, and of the one for what its guard tells. `shared` is what earlier cells of
     /// the same session sent.
-    pub fn cell(&self, description: &[u8], shared: &[BorrowedFd<'_>]) -> io::Result<(CellEnds, Channel)> {
+    pub(crate) fn cell(&self, description: &[u8], shared: &[BorrowedFd<'_>]) -> io::Result<(CellEnds, Channel)> {
         let zygote = ZygoteInUse::new(&self.uses);
         let ((requests, asked), (reports, told)) = (channel::pair()?, channel::pair()?);
         // A report that does not fit is left out: the guard of the sandbox must not wait.
@@ -139,7 +139,7 @@ impl Zygote {
 
     /// Ends it until it is needed again; the group of a unit of its own would go with it, so that it stays there. False if cells of it
     /// are left.
-    pub fn rest(&self) -> bool {
+    pub(crate) fn rest(&self) -> bool {
         let mut running = self.lock();
         let in_use = self.uses.load(Ordering::Acquire) > 0;
         if let Some(mut zygote) = running.take_if(|zygote| zygote.unit == Unit::Same && !in_use) {
@@ -150,7 +150,7 @@ impl Zygote {
     }
 
     /// Where cells can be put into control groups, found out by doing it.
-    pub fn find_groups(&self, tried: &Tried) -> Hierarchies {
+    pub(crate) fn find_groups(&self, tried: &Tried) -> Hierarchies {
         if !self.wants_groups {
             return Hierarchies::none("no limit needs one");
         }

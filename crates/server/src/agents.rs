@@ -19,7 +19,7 @@ use crate::server::ServerShared;
 use crate::subscription::{SubscriptionReason, ThreadOpening};
 
 /// Runs for as long as the server does.
-pub async fn follow(server: Weak<ServerShared>, mut starts: FeedReader<AgentStart>) {
+pub(crate) async fn follow(server: Weak<ServerShared>, mut starts: FeedReader<AgentStart>) {
     loop {
         let read = starts.next().await;
         let Some(server) = server.upgrade() else { return };
@@ -53,7 +53,7 @@ async fn started(server: &Arc<ServerShared>, start: &AgentStart) {
 }
 
 /// Lets a client that hears of a thread hear of its agents that are loaded already, and of theirs.
-pub async fn join(connection: &Arc<ClientConnection>, thread: ThreadId) {
+pub(crate) async fn join(connection: &Arc<ClientConnection>, thread: ThreadId) {
     let mut makers = VecDeque::from([thread]);
     while let Some(maker) = makers.pop_front() {
         for live in connection.server.runtime.agents_of(maker) {

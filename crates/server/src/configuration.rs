@@ -30,7 +30,7 @@ pub fn hide_secrets(value: &mut Value) {
     members.values_mut().for_each(hide_secrets);
 }
 
-pub struct UserConfiguration {
+pub(crate) struct UserConfiguration {
     file: PathBuf,
     check: fn(&str) -> Result<(), String>,
     /// What stands over the file.
@@ -41,14 +41,14 @@ pub struct UserConfiguration {
 
 /// The file as it is now.
 #[derive(Debug)]
-pub struct FileLayer {
+pub(crate) struct FileLayer {
     pub config: Value,
     pub version: String,
 }
 
 /// A change of one key.
 #[derive(Debug)]
-pub struct Edit {
+pub(crate) struct Edit {
     pub key_path: String,
     /// `null` takes it away.
     pub value: Value,
@@ -56,7 +56,7 @@ pub struct Edit {
 }
 
 #[derive(Debug, Error)]
-pub enum ConfigEditError {
+pub(crate) enum ConfigEditError {
     #[error("`{path}` is no key: {why}")]
     Key { path: String, why: String },
     #[error("`{0}` is not a table, so nothing can be put into it")]
@@ -75,36 +75,36 @@ pub enum ConfigEditError {
 
 impl ConfigEditError {
     /// Whether the machine is to blame and not the client.
-    pub fn is_of_the_machine(&self) -> bool {
+    pub(crate) fn is_of_the_machine(&self) -> bool {
         matches!(self, Self::Io(_))
     }
 }
 
 impl UserConfiguration {
-    pub fn new(facts: &Facts) -> Self {
+    pub(crate) fn new(facts: &Facts) -> Self {
         let file = facts.home.join("config.toml");
         let written = read(&file).ok().and_then(|text| text.parse::<DocumentMut>().ok()).map(|document| table_json(document.as_table()));
         let over = difference(&facts.config, &written.unwrap_or_default());
         Self { file, check: facts.check_config, over, writing: Mutex::default() }
     }
 
-    pub fn file(&self) -> &Path {
+    pub(crate) fn file(&self) -> &Path {
         &self.file
     }
 
     /// What was put over the file when the program was started.
-    pub fn over(&self) -> &Value {
+    pub(crate) fn over(&self) -> &Value {
         &self.over
     }
 
     /// The same for one key.
-    pub fn over_at(&self, key_path: &str) -> Option<&Value> {
+    pub(crate) fn over_at(&self, key_path: &str) -> Option<&Value> {
         let keys = Key::parse(key_path).ok()?;
         keys.iter().try_fold(&self.over, |value, key| value.get(key.get()))
     }
 
     /// The file as others may see it.
-    pub fn written(&self) -> Result<FileLayer, ConfigEditError> {
+    pub(crate) fn written(&self) -> Result<FileLayer, ConfigEditError> {
         let text = read(&self.file)?;
         let document = text.parse::<DocumentMut>().map_err(|error| ConfigEditError::Unreadable(error.to_string()))?;
         let mut config = table_json(document.as_table());
@@ -113,7 +113,7 @@ impl UserConfiguration {
     }
 
     /// Changes the file, all edits or none, and tells its new version.
-    pub fn write(&self, edits: &[Edit], expected: Option<&str>) -> Result<String, ConfigEditError> {
+    pub(crate) fn write(&self, edits: &[Edit], expected: Option<&str>) -> Result<String, ConfigEditError> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = read(&self.file)?;
         let found = version(&before);
@@ -302,7 +302,7 @@ fn difference(one: &Value, other: &Value) -> Value {
 }
 
 /// Puts one configuration over another.
-pub fn lay_over(below: &mut Value, above: &Value) {
+pub(crate) fn lay_over(below: &mut Value, above: &Value) {
     match (below, above) {
         (Value::Object(below), Value::Object(above)) => {
             for (name, value) in above {
@@ -314,7 +314,7 @@ pub fn lay_over(below: &mut Value, above: &Value) {
 }
 
 /// Every value that is no table, by its key with dots.
-pub fn leaves(value: &Value) -> Vec<String> {
+pub(crate) fn leaves(value: &Value) -> Vec<String> {
     fn walk(prefix: &str, value: &Value, out: &mut Vec<String>) {
         let Some(members) = value.as_object() else {
             out.push(prefix.to_owned());

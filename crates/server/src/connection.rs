@@ -26,13 +26,13 @@ const UNREAD: usize = 32 << 20;
 
 /// What a client said about itself.
 #[derive(Debug, Clone)]
-pub struct ConnectedClient {
+pub(crate) struct ConnectedClient {
     pub name: String,
     pub experimental: bool,
     pub opted_out: HashSet<String>,
 }
 
-pub struct ClientConnection {
+pub(crate) struct ClientConnection {
     pub id: u64,
     pub server: Arc<ServerShared>,
     pub outlet: ClientOutlet,
@@ -47,32 +47,32 @@ pub struct ClientConnection {
 
 /// Sends messages to a client.
 #[derive(Clone)]
-pub struct ClientOutlet {
+pub(crate) struct ClientOutlet {
     sink: FrameSink,
     client: Arc<OnceLock<ConnectedClient>>,
 }
 
 impl ClientOutlet {
     /// Tells something, unless the client does not want to hear it or is not there yet.
-    pub fn tell(&self, notice: &Notice, at_ms: u64) {
+    pub(crate) fn tell(&self, notice: &Notice, at_ms: u64) {
         let Some(client) = self.client.get() else { return };
         if !client.opted_out.contains(notice.method()) {
             self.sink.send(notice.frame(at_ms));
         }
     }
 
-    pub fn send(&self, frame: Vec<u8>) {
+    pub(crate) fn send(&self, frame: Vec<u8>) {
         self.sink.send(frame);
     }
 
     /// Waits until the client has read most of what it was told.
-    pub async fn room(&self) {
+    pub(crate) async fn room(&self) {
         self.sink.room(PeerOptions::default().outbound).await;
     }
 }
 
 /// Serves one client until its link ends.
-pub async fn serve(server: Arc<ServerShared>, link: Link) {
+pub(crate) async fn serve(server: Arc<ServerShared>, link: Link) {
     let name = link.name.clone();
     server.follow_environments();
     server.follow_agents();
@@ -118,18 +118,18 @@ impl ClientConnection {
     }
 
     /// Who this is; nothing before the handshake.
-    pub fn client(&self) -> Option<&ConnectedClient> {
+    pub(crate) fn client(&self) -> Option<&ConnectedClient> {
         self.outlet.client.get()
     }
 
     /// Takes the handshake. Only the first one counts.
-    pub fn introduce(&self, client: ConnectedClient) -> Result<(), Fault> {
+    pub(crate) fn introduce(&self, client: ConnectedClient) -> Result<(), Fault> {
         self.outlet.client.set(client).map_err(|_| fault::already_initialized())?;
         self.peer.admit();
         Ok(())
     }
 
-    pub fn tell(&self, notice: &Notice) {
+    pub(crate) fn tell(&self, notice: &Notice) {
         if self.outlet.sink.queued() > UNREAD {
             tracing::warn!(client = self.client().map(|client| client.name.as_str()), "a client does not read; it is let go");
             self.outlet.sink.close(Close::new(1013, "nothing is read at this end"));
@@ -139,20 +139,20 @@ impl ClientConnection {
     }
 
     /// True for the first who asks: environments are watched once.
-    pub fn begin_watching(&self) -> bool {
+    pub(crate) fn begin_watching(&self) -> bool {
         !self.watching.swap(true, Ordering::Relaxed)
     }
 
-    pub fn is_subscribed(&self, thread: ThreadId) -> bool {
+    pub(crate) fn is_subscribed(&self, thread: ThreadId) -> bool {
         self.subscription(thread).is_some()
     }
 
-    pub fn subscription(&self, thread: ThreadId) -> Option<Arc<Subscription>> {
+    pub(crate) fn subscription(&self, thread: ThreadId) -> Option<Arc<Subscription>> {
         self.lock().get(&thread).filter(|subscription| !subscription.is_over()).cloned()
     }
 
     /// Waits until no other request opens the thread for this client.
-    pub async fn opening(&self, thread: ThreadId) -> OwnedMutexGuard<()> {
+    pub(crate) async fn opening(&self, thread: ThreadId) -> OwnedMutexGuard<()> {
         let gate = {
             let mut openings = self.openings.lock().unwrap_or_else(PoisonError::into_inner);
             openings.retain(|_, gate| Arc::strong_count(gate) > 1);
@@ -162,19 +162,19 @@ impl ClientConnection {
     }
 
     /// Takes a subscription; an older one of the same thread ends.
-    pub fn subscribe(&self, subscription: Arc<Subscription>) {
+    pub(crate) fn subscribe(&self, subscription: Arc<Subscription>) {
         let mut subscriptions = self.lock();
         subscriptions.retain(|_, old| !old.is_over());
         subscriptions.insert(subscription.thread(), subscription);
     }
 
     /// The threads that it hears of.
-    pub fn threads(&self) -> Vec<ThreadId> {
+    pub(crate) fn threads(&self) -> Vec<ThreadId> {
         self.lock().values().filter(|subscription| !subscription.is_over()).map(|subscription| subscription.thread()).collect()
     }
 
     /// Ends a subscription, and those that were begun because of it; the threads that the client does not hear of any more.
-    pub fn unsubscribe(&self, thread: ThreadId) -> Vec<ThreadId> {
+    pub(crate) fn unsubscribe(&self, thread: ThreadId) -> Vec<ThreadId> {
         let mut subscriptions = self.lock();
         let mut ended = Vec::new();
         let mut next = vec![thread];

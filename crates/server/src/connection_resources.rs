@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::jobs::JobHandle;
 
 #[derive(Default)]
-pub struct ConnectionResources {
+pub(crate) struct ConnectionResources {
     pub watches: ClientNames<CancellationToken>,
     pub searches: ClientNames<Arc<Search>>,
     /// Questions aside, by the ids of their requests.
@@ -22,13 +22,13 @@ pub struct ConnectionResources {
 }
 
 /// A search for files that goes on as its query changes.
-pub struct Search {
+pub(crate) struct Search {
     pub query: watch::Sender<String>,
     pub ended: CancellationToken,
 }
 
 /// Things by the names that a client gave them.
-pub struct ClientNames<T>(Arc<Mutex<Inside<T>>>);
+pub(crate) struct ClientNames<T>(Arc<Mutex<Inside<T>>>);
 
 struct Inside<T> {
     taken: HashMap<String, (u64, T)>,
@@ -47,7 +47,7 @@ fn lock<T>(inside: &Mutex<Inside<T>>) -> MutexGuard<'_, Inside<T>> {
 
 impl<T: Clone> ClientNames<T> {
     /// Nothing if the name is taken. It is free again when what is returned is dropped.
-    pub fn take(&self, name: &str, thing: T) -> Option<ReservedName<T>> {
+    pub(crate) fn take(&self, name: &str, thing: T) -> Option<ReservedName<T>> {
         let mut inside = lock(&self.0);
         if inside.taken.contains_key(name) {
             return None;
@@ -59,22 +59,22 @@ impl<T: Clone> ClientNames<T> {
     }
 
     /// How many names are taken.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         lock(&self.0).taken.len()
     }
 
-    pub fn get(&self, name: &str) -> Option<T> {
+    pub(crate) fn get(&self, name: &str) -> Option<T> {
         lock(&self.0).taken.get(name).map(|(_, thing)| thing.clone())
     }
 
     /// Frees a name at once.
-    pub fn remove(&self, name: &str) -> Option<T> {
+    pub(crate) fn remove(&self, name: &str) -> Option<T> {
         lock(&self.0).taken.remove(name).map(|(_, thing)| thing)
     }
 }
 
 /// A name that is taken.
-pub struct ReservedName<T> {
+pub(crate) struct ReservedName<T> {
     names: Arc<Mutex<Inside<T>>>,
     name: String,
     number: u64,

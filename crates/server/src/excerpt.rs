@@ -4,18 +4,18 @@
 const AROUND: usize = 40;
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Excerpt {
+pub(crate) struct Excerpt {
     pub text: String,
     /// Where it is in the excerpt, in UTF-16 units.
     pub start: u32,
     pub end: u32,
 }
 
-pub fn first(text: &str, term: &str) -> Option<Excerpt> {
+pub(crate) fn first(text: &str, term: &str) -> Option<Excerpt> {
     places(text, term).next().map(|place| around(text, place))
 }
 
-pub fn all(text: &str, term: &str) -> Vec<Excerpt> {
+pub(crate) fn all(text: &str, term: &str) -> Vec<Excerpt> {
     places(text, term).map(|place| around(text, place)).collect()
 }
 

@@ -9,63 +9,63 @@ use outpost_thread::ForkError;
 use outpost_wire::Fault;
 
 /// The server has too much to do for this client.
-pub const OVERLOADED: i64 = -32001;
+pub(crate) const OVERLOADED: i64 = -32001;
 
-pub fn not_initialized() -> Fault {
+pub(crate) fn not_initialized() -> Fault {
     Fault::invalid_request("Not initialized")
 }
 
-pub fn already_initialized() -> Fault {
+pub(crate) fn already_initialized() -> Fault {
     Fault::invalid_request("Already initialized")
 }
 
-pub fn overloaded() -> Fault {
+pub(crate) fn overloaded() -> Fault {
     Fault::new(OVERLOADED, "Server overloaded; retry later.")
 }
 
 /// The request cannot be understood.
-pub fn invalid(why: &str) -> Fault {
+pub(crate) fn invalid(why: &str) -> Fault {
     Fault::invalid_request(format!("Invalid request: {why}"))
 }
 
-pub fn unknown_method(method: &str, known: &[&str]) -> Fault {
+pub(crate) fn unknown_method(method: &str, known: &[&str]) -> Fault {
     let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
     invalid(&format!("unknown variant `{method}`, expected one of {}", known.join(", ")))
 }
 
-pub fn experimental(what: &str) -> Fault {
+pub(crate) fn experimental(what: &str) -> Fault {
     Fault::invalid_request(format!("{what} requires experimentalApi capability"))
 }
 
-pub fn thread_id(text: &str) -> Fault {
+pub(crate) fn thread_id(text: &str) -> Fault {
     Fault::invalid_request(format!("invalid thread id: `{text}` is no UUID"))
 }
 
 /// Of requests to a thread that must be loaded.
-pub fn thread_not_found(id: impl std::fmt::Display) -> Fault {
+pub(crate) fn thread_not_found(id: impl std::fmt::Display) -> Fault {
     Fault::invalid_request(format!("thread not found: {id}"))
 }
 
 /// Of requests that read a thread.
-pub fn thread_not_loaded(id: impl std::fmt::Display) -> Fault {
+pub(crate) fn thread_not_loaded(id: impl std::fmt::Display) -> Fault {
     Fault::invalid_request(format!("thread not loaded: {id}"))
 }
 
 /// Of requests to a thread that must be stored.
-pub fn no_rollout(id: impl std::fmt::Display) -> Fault {
+pub(crate) fn no_rollout(id: impl std::fmt::Display) -> Fault {
     Fault::invalid_request(format!("no rollout found for thread id {id}"))
 }
 
-pub fn no_archived_rollout(id: impl std::fmt::Display) -> Fault {
+pub(crate) fn no_archived_rollout(id: impl std::fmt::Display) -> Fault {
     Fault::invalid_request(format!("no archived rollout found for thread id {id}"))
 }
 
-pub fn not_materialized(id: impl std::fmt::Display) -> Fault {
+pub(crate) fn not_materialized(id: impl std::fmt::Display) -> Fault {
     Fault::invalid_request(format!("thread {id} is not materialized yet; it is written down with its first user message"))
 }
 
 /// A search term, if it is valid.
-pub fn search_term(term: &str) -> Result<(), Fault> {
+pub(crate) fn search_term(term: &str) -> Result<(), Fault> {
     const LONGEST: usize = 4096;
     if term.len() > LONGEST {
         return Err(Fault::invalid_params(format!("searchTerm is {} bytes long, and at most {LONGEST} are searched for", term.len())));
@@ -76,20 +76,20 @@ pub fn search_term(term: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-pub fn cursor(text: &str) -> Fault {
+pub(crate) fn cursor(text: &str) -> Fault {
     Fault::invalid_request(format!("invalid cursor: {text}"))
 }
 
-pub fn both_permissions_and_sandbox() -> Fault {
+pub(crate) fn both_permissions_and_sandbox() -> Fault {
     Fault::invalid_request("`permissions` cannot be combined with `sandbox`")
 }
 
-pub fn unknown_environment(id: &str) -> Fault {
+pub(crate) fn unknown_environment(id: &str) -> Fault {
     Fault::invalid_request(format!("unknown environment id `{id}`"))
 }
 
 /// A thread's refusal of `turn/interrupt`.
-pub fn interrupt(error: CommandError) -> Fault {
+pub(crate) fn interrupt(error: CommandError) -> Fault {
     match error {
         CommandError::OtherTurn { expected, running } => {
             Fault::invalid_request(format!("expected active turn id {expected} but found {running}"))
@@ -99,7 +99,7 @@ pub fn interrupt(error: CommandError) -> Fault {
 }
 
 /// A thread's refusal of `turn/steer`; clients read the running turn's id out of it.
-pub fn steer(error: CommandError) -> Fault {
+pub(crate) fn steer(error: CommandError) -> Fault {
     match error {
         CommandError::OtherTurn { expected, running } => {
             Fault::invalid_request(format!("expected active turn id `{expected}` but found `{running}`"))
@@ -109,7 +109,7 @@ pub fn steer(error: CommandError) -> Fault {
     }
 }
 
-pub fn command(error: CommandError) -> Fault {
+pub(crate) fn command(error: CommandError) -> Fault {
     match error {
         CommandError::NotStored(_) => Fault::internal(error.to_string()),
         other => Fault::invalid_request(other.to_string()),
@@ -117,7 +117,7 @@ pub fn command(error: CommandError) -> Fault {
 }
 
 /// Of resuming, forking and the like.
-pub fn thread(error: ThreadError) -> Fault {
+pub(crate) fn thread(error: ThreadError) -> Fault {
     match error {
         ThreadError::Claim(error) => claim(error),
         ThreadError::Read(error) | ThreadError::Store(ForkStoreError::Read(error)) => read(error),
@@ -127,25 +127,25 @@ pub fn thread(error: ThreadError) -> Fault {
     }
 }
 
-pub fn claim(error: ClaimError) -> Fault {
+pub(crate) fn claim(error: ClaimError) -> Fault {
     match error {
         ClaimError::NotFound(id) => no_rollout(id),
         other => Fault::invalid_request(other.to_string()),
     }
 }
 
-pub fn read(error: ReadError) -> Fault {
+pub(crate) fn read(error: ReadError) -> Fault {
     match error {
         ReadError::NotFound(id) => no_rollout(id),
         other => Fault::internal(other.to_string()),
     }
 }
 
-pub fn append(error: &AppendError) -> Fault {
+pub(crate) fn append(error: &AppendError) -> Fault {
     Fault::internal(error.to_string())
 }
 
-pub fn delete(error: DeleteError) -> Fault {
+pub(crate) fn delete(error: DeleteError) -> Fault {
     match error {
         DeleteError::Claim(error) => claim(error),
         DeleteError::Read(error) => read(error),
@@ -154,7 +154,7 @@ pub fn delete(error: DeleteError) -> Fault {
 }
 
 /// Of `environment/add` and `environment/remove`.
-pub fn registry(error: RegistryError) -> Fault {
+pub(crate) fn registry(error: RegistryError) -> Fault {
     match error {
         RegistryError::Unknown(id) => unknown_environment(id.as_str()),
         RegistryError::Local => Fault::invalid_request("environment id `local` is reserved: it is this machine"),
@@ -162,14 +162,14 @@ pub fn registry(error: RegistryError) -> Fault {
     }
 }
 
-pub fn definition(error: DefinitionError) -> Fault {
+pub(crate) fn definition(error: DefinitionError) -> Fault {
     match error {
         DefinitionError::None => Fault::invalid_request("an environment cannot use disabled exec-server url"),
         other => Fault::invalid_request(other.to_string()),
     }
 }
 
-pub fn info(id: &str, error: InfoError) -> Fault {
+pub(crate) fn info(id: &str, error: InfoError) -> Fault {
     match error {
         InfoError::Registry(RegistryError::Unknown(_)) => unknown_environment(id),
         other => Fault::internal(format!("failed to get info for environment `{id}`: {other}")),

@@ -1,7 +1,7 @@
 //! Whether a path has all letters of a query, in order, and how well they fit.
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct FuzzyMatch {
+pub(crate) struct FuzzyMatch {
     /// Higher is better.
     pub score: u32,
     /// Which characters of the path.
@@ -10,7 +10,7 @@ pub struct FuzzyMatch {
 
 /// Capitals in the query must be capitals in the path. The end of the path is looked at first, because names matter more
 /// than the directories that they are in.
-pub fn find(path: &str, query: &str) -> Option<FuzzyMatch> {
+pub(crate) fn find(path: &str, query: &str) -> Option<FuzzyMatch> {
     let is_cased = query.chars().any(char::is_uppercase);
     let same = |one: char, other: char| one == other || (!is_cased && one.to_lowercase().eq(other.to_lowercase()));
     let path: Vec<char> = path.chars().collect();

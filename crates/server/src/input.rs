@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 
 /// What a client said, as it said it and as the model is told.
 #[derive(Debug, Default)]
-pub struct UserMessage {
+pub(crate) struct UserMessage {
     pub content: Vec<Raw>,
     /// Only where it is more than the texts of `content`.
     pub items: Vec<Raw>,
 }
 
-pub async fn message(input: Vec<UserInput>, context: Option<BTreeMap<String, AdditionalContext>>) -> Result<UserMessage, Fault> {
+pub(crate) async fn message(input: Vec<UserInput>, context: Option<BTreeMap<String, AdditionalContext>>) -> Result<UserMessage, Fault> {
     let content = input.iter().filter_map(|part| Raw::of(part).ok()).collect();
     let is_plain = context.as_ref().is_none_or(BTreeMap::is_empty) && input.iter().all(|part| matches!(part, UserInput::Text { .. }));
     if is_plain && !input.is_empty() {

@@ -22,10 +22,10 @@ const KILL: Duration = Duration::from_secs(5);
 /// A client that does not read holds up its command for so long; then its output piles up until the client is let go.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// As `timeout` of the shell has it.
-pub const TIMED_OUT: i32 = 124;
+pub(crate) const TIMED_OUT: i32 = 124;
 
 /// What is to run, and how it is followed.
-pub struct JobRequest {
+pub(crate) struct JobRequest {
     pub environment: Environment,
     pub start: ProcessStart,
     pub sandbox: Option<SandboxContext>,
@@ -39,7 +39,7 @@ pub struct JobRequest {
 
 /// How a client calls it.
 #[derive(Debug, Clone)]
-pub enum JobLabel {
+pub(crate) enum JobLabel {
     Command(String),
     Process(String),
 }
@@ -59,7 +59,7 @@ impl JobLabel {
 }
 
 /// What later requests about a job find, also while it is being started.
-pub struct JobHandle {
+pub(crate) struct JobHandle {
     pub has_input: bool,
     pub has_terminal: bool,
     /// Writers wait here, so that writes arrive in the order in which they came.
@@ -68,24 +68,24 @@ pub struct JobHandle {
 }
 
 /// Where the process of a seat is put as soon as there is one.
-pub struct Arrival(watch::Sender<Option<Arc<RemoteProcess>>>);
+pub(crate) struct Arrival(watch::Sender<Option<Arc<RemoteProcess>>>);
 
 impl JobHandle {
-    pub fn new(has_terminal: bool, streams_input: bool) -> (Arc<Self>, Arrival) {
+    pub(crate) fn new(has_terminal: bool, streams_input: bool) -> (Arc<Self>, Arrival) {
         let (sender, process) = watch::channel(None);
         let has_input = has_terminal || streams_input;
         (Arc::new(Self { has_input, has_terminal, input: Mutex::default(), process }), Arrival(sender))
     }
 
     /// Waits for a process that is being started. Nothing if it is over.
-    pub async fn process(&self) -> Option<Arc<RemoteProcess>> {
+    pub(crate) async fn process(&self) -> Option<Arc<RemoteProcess>> {
         self.process.clone().wait_for(Option::is_some).await.ok().and_then(|process| process.clone())
     }
 }
 
 /// One stream, as far as its cap lets it be seen.
 #[derive(Debug, Default)]
-pub struct Capture {
+pub(crate) struct Capture {
     kept: Vec<u8>,
     seen: usize,
     pub is_cut: bool,
@@ -101,14 +101,14 @@ impl Capture {
         shown
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.kept).into_owned()
     }
 }
 
 /// How a job ended.
 #[derive(Debug, Default)]
-pub struct JobOutcome {
+pub(crate) struct JobOutcome {
     pub exit_code: i32,
     pub stdout: Capture,
     pub stderr: Capture,
@@ -117,7 +117,7 @@ pub struct JobOutcome {
 }
 
 /// A running process; dropping this kills it.
-pub struct Job {
+pub(crate) struct Job {
     process: Arc<RemoteProcess>,
     connection: Arc<ClientConnection>,
     streams: Option<JobLabel>,
@@ -129,7 +129,7 @@ pub struct Job {
 }
 
 impl Job {
-    pub async fn start(connection: Arc<ClientConnection>, wanted: JobRequest, arrival: Arrival) -> Result<Self, EnvironmentError> {
+    pub(crate) async fn start(connection: Arc<ClientConnection>, wanted: JobRequest, arrival: Arrival) -> Result<Self, EnvironmentError> {
         let JobRequest { environment, start, sandbox, size, streams, cap, timeout } = wanted;
         let (sender, started) = oneshot::channel();
         let name = environment.name().to_owned();
@@ -151,7 +151,7 @@ impl Job {
     }
 
     /// Follows it to its end.
-    pub async fn end(mut self) -> Result<JobOutcome, Fault> {
+    pub(crate) async fn end(mut self) -> Result<JobOutcome, Fault> {
         let mut ended = JobOutcome::default();
         let (mut code, mut is_late) = (None, false);
         loop {

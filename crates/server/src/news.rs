@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use crate::server::ServerShared;
 
 /// Runs for as long as the server does.
-pub async fn follow(server: Weak<ServerShared>, registry: Registry) {
+pub(crate) async fn follow(server: Weak<ServerShared>, registry: Registry) {
     let mut watcher = registry.watch();
     let mut ready: HashSet<EnvironmentId> = HashSet::new();
     loop {
@@ -29,7 +29,7 @@ pub async fn follow(server: Weak<ServerShared>, registry: Registry) {
 }
 
 /// The same for the skills of this machine, of which all clients hear.
-pub async fn follow_skills(server: Weak<ServerShared>, mut changes: watch::Receiver<u64>) {
+pub(crate) async fn follow_skills(server: Weak<ServerShared>, mut changes: watch::Receiver<u64>) {
     while changes.changed().await.is_ok() {
         let Some(server) = server.upgrade() else { return };
         server.broadcast(&SkillsChanged {}.into());

@@ -25,7 +25,7 @@ use crate::server::ServerShared;
 const REMEMBERED: usize = 4096;
 
 #[derive(Default)]
-pub struct ClientQuestions(Mutex<Asked>);
+pub(crate) struct ClientQuestions(Mutex<Asked>);
 
 #[derive(Default)]
 struct Asked {
@@ -53,7 +53,7 @@ impl ClientQuestions {
     }
 
     /// The number of a question; a new one if it was never asked here.
-    pub fn number(&self, thread: ThreadId, approval: &ApprovalId, kind: QuestionKind) -> i64 {
+    pub(crate) fn number(&self, thread: ThreadId, approval: &ApprovalId, kind: QuestionKind) -> i64 {
         let mut asked = self.lock();
         if let Some(number) = asked.numbers.get(&(thread, approval.clone())) {
             return *number;
@@ -74,7 +74,7 @@ impl ClientQuestions {
     }
 
     /// The number under which a question was asked, if it was.
-    pub fn known(&self, thread: ThreadId, approval: &ApprovalId) -> Option<i64> {
+    pub(crate) fn known(&self, thread: ThreadId, approval: &ApprovalId) -> Option<i64> {
         self.lock().numbers.get(&(thread, approval.clone())).copied()
     }
 
@@ -121,7 +121,7 @@ impl ClientQuestions {
 type Verdict = (Decision, Option<Raw>);
 
 /// Takes what a client answered. An answer to a question that was answered already is no error: two were asked.
-pub fn take_answer(connection: &ClientConnection, id: RequestId, answer: Result<Bytes, Fault>) {
+pub(crate) fn take_answer(connection: &ClientConnection, id: RequestId, answer: Result<Bytes, Fault>) {
     let RequestId::Number(number) = id else { return };
     let Some(question) = connection.server.questions.get(number) else { return };
     let verdict = match answer.and_then(|result| read(question.kind, &result)) {
@@ -137,7 +137,7 @@ pub fn take_answer(connection: &ClientConnection, id: RequestId, answer: Result<
 
 /// Refuses questions that no subscriber of a thread can answer: checked when a client cannot, and when one leaves. Without any
 /// subscriber, the next one is asked.
-pub fn settle(server: &Arc<ServerShared>, thread: ThreadId) {
+pub(crate) fn settle(server: &Arc<ServerShared>, thread: ThreadId) {
     let present: Vec<u64> = server.subscribers(thread).iter().map(|client| client.id).collect();
     if present.is_empty() {
         return;

@@ -5,13 +5,13 @@ use outpost_rpc::link::FrameSource;
 use outpost_rpc::{Close, FrameSink, Link, LinkError};
 
 /// A websocket is closed with this code when it may work a moment later.
-pub const TRY_AGAIN: u16 = 1013;
+pub(crate) const TRY_AGAIN: u16 = 1013;
 
 /// No more than this waits for an end that does not read; what comes after it waits in the other end's socket.
 const ROOM: usize = 1 << 20;
 
 /// Passes everything on in both directions until either end is over. The other end is told why.
-pub async fn relay(one: Link, other: Link) {
+pub(crate) async fn relay(one: Link, other: Link) {
     let (mut one, mut other) = (one, other);
     let (to_one, to_other) = (one.tx.clone(), other.tx.clone());
     let close = tokio::select! {

@@ -106,7 +106,7 @@ impl ServerShared {
     }
 
     /// Begins with the first client; before that there is no receiver.
-    pub fn follow_environments(self: &Arc<Self>) {
+    pub(crate) fn follow_environments(self: &Arc<Self>) {
         self.news.get_or_init(|| {
             let following = news::follow(Arc::downgrade(self), self.runtime.registry().clone());
             AbortOnDropHandle::new(tokio::spawn(following))
@@ -114,7 +114,7 @@ impl ServerShared {
     }
 
     /// Begins with the first client, too.
-    pub fn follow_agents(self: &Arc<Self>) {
+    pub(crate) fn follow_agents(self: &Arc<Self>) {
         self.agent_news.get_or_init(|| {
             let following = agents::follow(Arc::downgrade(self), self.runtime.agent_starts());
             AbortOnDropHandle::new(tokio::spawn(following))
@@ -122,36 +122,36 @@ impl ServerShared {
     }
 
     /// Begins when a client first says who it is.
-    pub fn follow_skills(self: &Arc<Self>) {
+    pub(crate) fn follow_skills(self: &Arc<Self>) {
         self.skill_news.get_or_init(|| {
             let following = news::follow_skills(Arc::downgrade(self), self.runtime.skill_changes());
             AbortOnDropHandle::new(tokio::spawn(following))
         });
     }
 
-    pub fn next_connection(&self) -> u64 {
+    pub(crate) fn next_connection(&self) -> u64 {
         self.next_connection.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub fn enter(&self, connection: &Arc<ClientConnection>) {
+    pub(crate) fn enter(&self, connection: &Arc<ClientConnection>) {
         self.lock().insert(connection.id, Arc::downgrade(connection));
     }
 
-    pub fn leave(&self, id: u64) {
+    pub(crate) fn leave(&self, id: u64) {
         self.lock().remove(&id);
     }
 
-    pub fn connections(&self) -> Vec<Arc<ClientConnection>> {
+    pub(crate) fn connections(&self) -> Vec<Arc<ClientConnection>> {
         self.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     /// Those who hear of a thread.
-    pub fn subscribers(&self, thread: ThreadId) -> Vec<Arc<ClientConnection>> {
+    pub(crate) fn subscribers(&self, thread: ThreadId) -> Vec<Arc<ClientConnection>> {
         self.connections().into_iter().filter(|connection| connection.is_subscribed(thread)).collect()
     }
 
     /// Sends to all clients.
-    pub fn broadcast(&self, notice: &Notice) {
+    pub(crate) fn broadcast(&self, notice: &Notice) {
         for connection in self.connections() {
             connection.tell(notice);
         }

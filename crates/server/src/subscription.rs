@@ -21,7 +21,7 @@ use crate::projection::{self, ClientMessage, Projector};
 use crate::server::ServerShared;
 
 /// A client that hears of a thread. Dropping it ends it.
-pub struct Subscription {
+pub(crate) struct Subscription {
     thread: ThreadId,
     reason: SubscriptionReason,
     /// Held while something must be sent before anything else.
@@ -32,7 +32,7 @@ pub struct Subscription {
 
 /// Why a client hears of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SubscriptionReason {
+pub(crate) enum SubscriptionReason {
     /// It opened the thread.
     Asked,
     /// It hears of the thread that made this one.
@@ -40,30 +40,30 @@ pub enum SubscriptionReason {
 }
 
 /// As long as it is held, nothing is told.
-pub type Hold = OwnedMutexGuard<SubscriptionState>;
+pub(crate) type Hold = OwnedMutexGuard<SubscriptionState>;
 
 impl Subscription {
-    pub fn thread(&self) -> ThreadId {
+    pub(crate) fn thread(&self) -> ThreadId {
         self.thread
     }
 
-    pub fn reason(&self) -> SubscriptionReason {
+    pub(crate) fn reason(&self) -> SubscriptionReason {
         self.reason
     }
 
     /// The thread is not loaded any more.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
     /// Keeps back what happens until an answer is on its way.
-    pub async fn hold(&self) -> Hold {
+    pub(crate) async fn hold(&self) -> Hold {
         self.voice.clone().lock_owned().await
     }
 }
 
 /// A thread as it was at one moment, and everything that comes after it.
-pub struct ThreadOpening {
+pub(crate) struct ThreadOpening {
     pub state: Thread,
     pub store: Store,
     live: LiveThread,
@@ -77,7 +77,7 @@ pub struct ThreadOpening {
 
 impl ThreadOpening {
     /// Looks at a loaded thread.
-    pub async fn of(connection: &ClientConnection, live: LiveThread) -> Result<Self, Fault> {
+    pub(crate) async fn of(connection: &ClientConnection, live: LiveThread) -> Result<Self, Fault> {
         let id = live.id();
         let only = connection.opening(id).await;
         let mut old = match connection.subscription(id) {
@@ -103,12 +103,12 @@ impl ThreadOpening {
         Ok(Self { state, store, live, follower, projector, old, _only: only })
     }
 
-    pub fn live(&self) -> &LiveThread {
+    pub(crate) fn live(&self) -> &LiveThread {
         &self.live
     }
 
     /// Begins to tell what happens; nothing is told as long as the result is held.
-    pub async fn begin(self, connection: &ClientConnection, reason: SubscriptionReason) -> StartedSubscription {
+    pub(crate) async fn begin(self, connection: &ClientConnection, reason: SubscriptionReason) -> StartedSubscription {
         let Self { live, follower, projector, store, old, _only, .. } = self;
         let questions = projector.open_questions().iter().cloned().map(|ask| ClientMessage::Ask(Box::new(ask))).collect();
         let thread = live.id();
@@ -126,14 +126,14 @@ impl ThreadOpening {
 }
 
 /// A subscription that has begun and is still held.
-pub struct StartedSubscription {
+pub(crate) struct StartedSubscription {
     hold: Hold,
     questions: Vec<ClientMessage>,
 }
 
 impl StartedSubscription {
     /// What is told first, once the answer is on its way: `first`, then what is still being asked.
-    pub async fn tell(self, first: Vec<ClientMessage>) {
+    pub(crate) async fn tell(self, first: Vec<ClientMessage>) {
         for told in first.into_iter().chain(self.questions) {
             self.hold.teller.outlet.room().await;
             self.hold.teller.tell(&told);
@@ -143,7 +143,7 @@ impl StartedSubscription {
 }
 
 /// Entries that are needed to go on in the middle of a thread.
-pub async fn recent(store: &Store, state: &Thread) -> Result<Vec<Entry>, ReadError> {
+pub(crate) async fn recent(store: &Store, state: &Thread) -> Result<Vec<Entry>, ReadError> {
     let (since, waiting) = Projector::needs(state);
     let mut recent = if waiting.is_empty() { Vec::new() } else { store.entries(state.id, waiting).await? };
     if let Some(since) = since {
@@ -181,7 +181,7 @@ impl Teller {
 }
 
 /// What is told to a client of a thread, and how far that has come. One speaks at a time.
-pub struct SubscriptionState {
+pub(crate) struct SubscriptionState {
     teller: Teller,
     store: Store,
     projector: Projector,
@@ -191,7 +191,7 @@ pub struct SubscriptionState {
 
 impl SubscriptionState {
     /// This one is silent for ever.
-    pub fn is_replaced(&self) -> bool {
+    pub(crate) fn is_replaced(&self) -> bool {
         self.is_replaced
     }
 

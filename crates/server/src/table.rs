@@ -22,7 +22,7 @@ type Handler = Box<dyn Fn(Arc<ClientConnection>, Sent, Bytes) -> ResponseFuture 
 
 /// What a request says besides its method and its parameters.
 #[derive(Debug, Clone)]
-pub struct Sent {
+pub(crate) struct Sent {
     pub id: RequestId,
     /// What of a distributed trace it belongs to.
     pub trace: Option<TraceContext>,
@@ -30,7 +30,7 @@ pub struct Sent {
 
 /// All methods that there are.
 #[derive(Default)]
-pub struct Table {
+pub(crate) struct Table {
     routes: HashMap<&'static str, Handler>,
     /// In the order of registration, for the refusal of others.
     names: Vec<&'static str>,
@@ -38,7 +38,7 @@ pub struct Table {
 
 impl Table {
     /// Registers a handler.
-    pub fn on<M, F, Fut>(self, handler: F) -> Self
+    pub(crate) fn on<M, F, Fut>(self, handler: F) -> Self
     where
         M: AppMethod,
         F: Fn(Arc<ClientConnection>, M::Params) -> Fut + Send + Sync + Copy + 'static,
@@ -48,7 +48,7 @@ impl Table {
     }
 
     /// Registers a handler that goes on after its answer: what must be told only then waits in [`Outcome::rest`].
-    pub fn on_call<M, F, Fut>(self, handler: F) -> Self
+    pub(crate) fn on_call<M, F, Fut>(self, handler: F) -> Self
     where
         M: AppMethod,
         F: Fn(Arc<ClientConnection>, M::Params) -> Fut + Send + Sync + Copy + 'static,
@@ -58,7 +58,7 @@ impl Table {
     }
 
     /// Registers a handler that wants to know what else the request says, too.
-    pub fn on_request<M, F, Fut>(mut self, handler: F) -> Self
+    pub(crate) fn on_request<M, F, Fut>(mut self, handler: F) -> Self
     where
         M: AppMethod,
         F: Fn(Arc<ClientConnection>, Sent, M::Params) -> Fut + Send + Sync + Copy + 'static,
@@ -84,11 +84,11 @@ impl Table {
     }
 
     #[cfg(test)]
-    pub fn names(&self) -> &[&'static str] {
+    pub(crate) fn names(&self) -> &[&'static str] {
         &self.names
     }
 
-    pub fn answer(&self, connection: Arc<ClientConnection>, sent: Sent, method: &str, params: Bytes) -> ResponseFuture {
+    pub(crate) fn answer(&self, connection: Arc<ClientConnection>, sent: Sent, method: &str, params: Bytes) -> ResponseFuture {
         match self.routes.get(method) {
             Some(handler) => handler(connection, sent, params),
             None => Box::pin(std::future::ready(envelope::error(&sent.id, &fault::unknown_method(method, &self.names)).into())),

@@ -13,12 +13,12 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub fn new(request: PageRequest) -> Self {
+    pub(crate) fn new(request: PageRequest) -> Self {
         Self { turns: 0, bytes: 0, request }
     }
 
     /// Whether a line of this kind, read backwards, belongs to the page before.
-    pub fn is_spent(&mut self, kind: &str, length: usize) -> bool {
+    pub(crate) fn is_spent(&mut self, kind: &str, length: usize) -> bool {
         if self.bytes > 0 && self.bytes + length > self.request.bytes {
             return true;
         }

@@ -101,7 +101,7 @@ pub(crate) struct CommitLog {
 
 impl CommitLog {
     /// Makes the log of this start, locked, with nothing in it.
-    pub fn create(folder: &Path, instance: &str, config: CommitConfig) -> io::Result<Self> {
+    pub(crate) fn create(folder: &Path, instance: &str, config: CommitConfig) -> io::Result<Self> {
         crate::local::make_folder(folder)?;
         let path = log_path(folder, instance);
         let file = {
@@ -117,19 +117,19 @@ impl CommitLog {
     }
 
     /// Makes a piece durable. The answer comes when it is.
-    pub fn commit(&self, piece: JournalPiece, source: PieceSource) -> oneshot::Receiver<Result<(), String>> {
+    pub(crate) fn commit(&self, piece: JournalPiece, source: PieceSource) -> oneshot::Receiver<Result<(), String>> {
         let (done, answer) = oneshot::channel();
         let PieceSource { journal, extent, folders } = source;
         self.send(Message::Commit(Request { piece, extent, folders, journal, done }));
         answer
     }
 
-    pub fn forget(&self, thread: ThreadId) {
+    pub(crate) fn forget(&self, thread: ThreadId) {
         self.send(Message::Forget(thread));
     }
 
     /// Syncs all journals and removes the log. Nothing can be made durable through it any more.
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         let (closed, wait) = oneshot::channel();
         self.send(Message::Close(closed));
         let _ = wait.await;
@@ -405,7 +405,7 @@ pub(crate) fn decode(log: &[u8]) -> Vec<JournalPiece> {
 pub(crate) struct Dead(HashSet<String>);
 
 impl Dead {
-    pub fn has(&self, instance: &str) -> bool {
+    pub(crate) fn has(&self, instance: &str) -> bool {
         self.0.contains(instance)
     }
 }

@@ -82,7 +82,7 @@ pub fn is_export(path: &Path) -> bool {
 }
 
 /// Reads what [`export`] wrote.
-pub fn read_export(path: &Path) -> Result<(ThreadId, Vec<Entry>), ExportFileError> {
+pub(crate) fn read_export(path: &Path) -> Result<(ThreadId, Vec<Entry>), ExportFileError> {
     let failed = |error| ExportFileError::Io { path: path.to_owned(), error };
     let mut reader = BufReader::with_capacity(1 << 16, File::open(path).map_err(failed)?);
     let mut line = Vec::new();

@@ -75,7 +75,7 @@ impl FromStr for Sum {
 pub struct NotASum;
 
 /// Writes the first line. A fork names the prefix that it shares here, too: without it everything would be lost.
-pub fn header(thread: ThreadId, base: Option<&ForkBase>) -> (Vec<u8>, Sum) {
+pub(crate) fn header(thread: ThreadId, base: Option<&ForkBase>) -> (Vec<u8>, Sum) {
     let mut line = format!("{{\"format\":\"{FORMAT}\",\"version\":{VERSION},\"thread\":\"{thread}\"").into_bytes();
     if let Some(text) = base.and_then(|base| serde_json::to_string(base).ok()) {
         line.extend_from_slice(b",\"base\":");
@@ -101,7 +101,7 @@ pub struct LineParts<'a> {
 }
 
 /// Appends a line to `out`.
-pub fn write(out: &mut Vec<u8>, previous: Sum, parts: LineParts<'_>) -> Sum {
+pub(crate) fn write(out: &mut Vec<u8>, previous: Sum, parts: LineParts<'_>) -> Sum {
     use std::io::Write;
     let start = out.len();
     // Writing into a vector cannot fail.
@@ -121,13 +121,13 @@ pub fn write(out: &mut Vec<u8>, previous: Sum, parts: LineParts<'_>) -> Sum {
 }
 
 /// The length that [`write`] would give a line with this kind and these data, at most.
-pub fn length(kind: &str, data: &Raw) -> usize {
+pub(crate) fn length(kind: &str, data: &Raw) -> usize {
     // Ordinal and time have at most twenty digits each.
     kind.len() + data.get().len() + 80 + TRAILER
 }
 
 /// Whether a kind can stand in a line without escapes.
-pub fn is_plain(kind: &str) -> bool {
+pub(crate) fn is_plain(kind: &str) -> bool {
     !kind.is_empty()
         && kind.len() <= 128
         && kind.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/'))
@@ -212,7 +212,7 @@ impl JournalLine<'_> {
 
 /// What is known of a whole line without holding on to its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub(crate) struct Shape {
     pub seq: Seq,
     pub at: u64,
     pub sum: Sum,
@@ -223,7 +223,7 @@ pub struct Shape {
 
 impl Shape {
     /// Looks at a line, without its end. None if a single byte of it is not as it was written, wherever it stood.
-    pub fn of(line: &[u8]) -> Option<Self> {
+    pub(crate) fn of(line: &[u8]) -> Option<Self> {
         let (body, sum) = split(line)?;
         let own = xxh3_64(body);
         if !sum.is_of(own) {
@@ -241,12 +241,12 @@ impl Shape {
     }
 
     /// Whether the line stands after one with this sum.
-    pub fn follows(&self, previous: Sum) -> bool {
+    pub(crate) fn follows(&self, previous: Sum) -> bool {
         Sum::chained(previous, self.own) == self.sum
     }
 
     /// The line itself. None if these are other bytes.
-    pub fn line<'a>(&self, bytes: &'a [u8]) -> Option<JournalLine<'a>> {
+    pub(crate) fn line<'a>(&self, bytes: &'a [u8]) -> Option<JournalLine<'a>> {
         let text = |(from, to): (usize, usize)| std::str::from_utf8(bytes.get(from..to)?).ok();
         Some(JournalLine { seq: self.seq, at: self.at, kind: text(self.kind)?, data: text(self.data)?, sum: self.sum, own: self.own })
     }
@@ -266,24 +266,24 @@ fn number(text: &str) -> Option<(u64, &str)> {
 
 /// The data of a line whose real data are a blob.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct BlobData {
+pub(crate) struct BlobData {
     pub blob: String,
     pub bytes: u64,
 }
 
 /// Data that only say where the real data are.
-pub fn as_blob(data: &str) -> Option<BlobData> {
+pub(crate) fn as_blob(data: &str) -> Option<BlobData> {
     // Facts of ours are much richer; this keeps the common case from being parsed twice.
     if data.starts_with("{\"blob\":\"") && data.len() < 128 { serde_json::from_str(data).ok() } else { None }
 }
 
 /// The entry of a line, given its data.
-pub fn entry(version: u32, line: &JournalLine<'_>, data: Raw) -> Entry {
+pub(crate) fn entry(version: u32, line: &JournalLine<'_>, data: Raw) -> Entry {
     Entry { seq: line.seq, at: line.at, fact: Fact::read(version, line.kind, data) }
 }
 
 /// The same from the text of its data, which is looked at only once. None if that is no JSON.
-pub fn entry_of_text(version: u32, line: &JournalLine<'_>, data: &str) -> Option<Entry> {
+pub(crate) fn entry_of_text(version: u32, line: &JournalLine<'_>, data: &str) -> Option<Entry> {
     Fact::read_text(version, line.kind, data).ok().map(|fact| Entry { seq: line.seq, at: line.at, fact })
 }
 

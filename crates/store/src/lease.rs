@@ -89,11 +89,11 @@ pub(crate) struct LeaseFile(File);
 pub(crate) struct Locked<'a>(&'a File);
 
 impl LeaseFile {
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map(Self)
     }
 
-    pub fn lock(&self) -> io::Result<Locked<'_>> {
+    pub(crate) fn lock(&self) -> io::Result<Locked<'_>> {
         flock(&self.0, FlockOperation::LockExclusive)?;
         Ok(Locked(&self.0))
     }
@@ -101,7 +101,7 @@ impl LeaseFile {
 
 impl Locked<'_> {
     /// What stands there; None if that is not readable.
-    pub fn read(&self) -> io::Result<Option<Record>> {
+    pub(crate) fn read(&self) -> io::Result<Option<Record>> {
         let mut bytes = [0; LENGTH];
         let mut length = 0;
         while length < LENGTH {
@@ -117,7 +117,7 @@ impl Locked<'_> {
         Ok(serde_json::from_slice(text).ok())
     }
 
-    pub fn write(&self, record: &Record) -> io::Result<()> {
+    pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(record)?;
         if bytes.len() >= LENGTH {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the name of the host is too long for a lease"));
@@ -128,7 +128,7 @@ impl Locked<'_> {
     }
 
     /// Durable, too: for what must hold after a power cut.
-    pub fn write_durably(&self, record: &Record) -> io::Result<()> {
+    pub(crate) fn write_durably(&self, record: &Record) -> io::Result<()> {
         self.write(record)?;
         self.0.sync_data()
     }

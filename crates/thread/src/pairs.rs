@@ -150,25 +150,25 @@ impl<'a> Shape<'a> {
 }
 
 impl Pairs {
-    pub fn items(&self) -> &[Raw] {
+    pub(crate) fn items(&self) -> &[Raw] {
         &self.items
     }
 
-    pub fn shared(&self) -> Arc<Vec<Raw>> {
+    pub(crate) fn shared(&self) -> Arc<Vec<Raw>> {
         self.items.clone()
     }
 
-    pub fn from(&self) -> &[Seq] {
+    pub(crate) fn from(&self) -> &[Seq] {
         &self.from
     }
 
-    pub fn has_open_calls(&self) -> bool {
+    pub(crate) fn has_open_calls(&self) -> bool {
         !self.open.is_empty()
     }
 
     /// Adds what stands in the history by itself: messages, and whatever was given as a history. An output without its call is left
     /// out; a call whose output is not there when something else follows gets one that says so.
-    pub fn add(&mut self, items: impl IntoIterator<Item = (Seq, Raw)>) {
+    pub(crate) fn add(&mut self, items: impl IntoIterator<Item = (Seq, Raw)>) {
         let items: Vec<(Seq, Raw)> = items.into_iter().collect();
         let mut outputs: HashMap<String, usize> = HashMap::new();
         let of_output = |item: &Raw| Shape::of(item).filter(Shape::is_output).map(|shape| shape.call_id().to_owned());
@@ -204,7 +204,7 @@ impl Pairs {
     }
 
     /// Adds an answer of the model. Its calls wait for their outputs.
-    pub fn answer(&mut self, seq: Seq, items: &[Raw], calls: &[CallRequest]) {
+    pub(crate) fn answer(&mut self, seq: Seq, items: &[Raw], calls: &[CallRequest]) {
         for (index, item) in items.iter().enumerate() {
             let Some(shape) = Shape::of(item) else { continue };
             let asked = calls.iter().find(|call| call.item == index).map(|call| &call.call);
@@ -217,7 +217,7 @@ impl Pairs {
     }
 
     /// A call has ended. The first output among the items is its own; messages stand behind the outputs of all open calls.
-    pub fn end_call(&mut self, call: &CallId, seq: Seq, items: &[Raw], outcome: CallOutcome) {
+    pub(crate) fn end_call(&mut self, call: &CallId, seq: Seq, items: &[Raw], outcome: CallOutcome) {
         let is_open = self.open.iter().any(|open| open.id == *call && open.output.is_none());
         if is_open && !items.iter().any(|item| Shape::of(item).is_some_and(|shape| shape.is_output())) {
             let text = match outcome {
@@ -271,7 +271,7 @@ impl Pairs {
     }
 
     /// Ends every open call: what has no output is told as stopped.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.stop(|_| true);
     }
 
@@ -308,7 +308,7 @@ impl Pairs {
     }
 
     /// Leaves out what only the provider can read that made it; whether there was anything.
-    pub fn forget_private(&mut self) -> bool {
+    pub(crate) fn forget_private(&mut self) -> bool {
         if self.private == 0 {
             return false;
         }

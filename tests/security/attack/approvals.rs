@@ -53,7 +53,7 @@ enum Answer {
     Cancel,
 }
 
-pub async fn run(episode: Episode, steps: Steps) {
+pub(super) async fn run(episode: Episode, steps: Steps) {
     let mut random = Random::new(episode.seed);
     let sandbox = random.pick(SANDBOXES);
     let config = format!("approval_policy = \"untrusted\"\nsandbox_mode = \"{sandbox}\"\n[agents]\nmax_depth = 2\n");

@@ -17,7 +17,7 @@ const WORDS: &[&[u8]] = &[
     b"\0\0\0\0\0\0\0\0",
 ];
 
-pub async fn run(episode: Episode, steps: Steps) {
+pub(super) async fn run(episode: Episode, steps: Steps) {
     let mut random = Random::new(episode.seed);
     let mut command = as_who(episode.who, &program_for(episode.who));
     command.arg("executor").env("HOME", "/nonexistent");

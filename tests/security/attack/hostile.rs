@@ -42,7 +42,7 @@ for line in sys.stdin.buffer:
         say(held.pop(0))
 "#;
 
-pub async fn run(episode: Episode, steps: Steps) {
+pub(super) async fn run(episode: Episode, steps: Steps) {
     let mut random = Random::new(episode.seed);
     for _ in 0..4 {
         let (seed, share) = (random.next() % 1_000_000, random.pick(&[0.05, 0.2, 0.5, 1.0]));

@@ -111,7 +111,7 @@ fn lines_end(bytes: &[u8]) -> usize {
     body.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)
 }
 
-pub async fn run(episode: Episode, steps: Steps) {
+pub(super) async fn run(episode: Episode, steps: Steps) {
     tokio::task::spawn_blocking(move || blocking(episode, &steps))
         .await
         .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));

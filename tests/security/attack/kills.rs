@@ -10,7 +10,7 @@ use super::scene::Scene;
 use super::{Episode, Random, Steps};
 use crate::support::number;
 
-pub async fn run(episode: Episode, steps: Steps) {
+pub(super) async fn run(episode: Episode, steps: Steps) {
     let mut random = Random::new(episode.seed);
     let mut scene = Scene::new(episode, &mut random, steps).await;
     for _ in 0..2 + random.below(3) {

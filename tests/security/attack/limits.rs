@@ -17,7 +17,7 @@ const HOGS: &[&str] = &[
     "mkdir -p d; i=0; while [ $i -lt 3000 ]; do : > d/$i; i=$((i+1)); done; sleep 30",
 ];
 
-pub async fn run(episode: Episode, steps: Steps) {
+pub(super) async fn run(episode: Episode, steps: Steps) {
     let mut random = Random::new(episode.seed);
     let limits = ["--limit", "processes=48", "--limit", "memory=192M", "--limit", "file-size=16M", "--limit", "open-files=128"];
     let ground = Ground::with(episode.who, &limits);

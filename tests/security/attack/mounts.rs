@@ -69,7 +69,7 @@ fn plan(random: &mut Random) -> Vec<Step> {
         .collect()
 }
 
-pub async fn run(episode: Episode, steps: Steps) {
+pub(super) async fn run(episode: Episode, steps: Steps) {
     if !is_root() || !can_mount() {
         return;
     }

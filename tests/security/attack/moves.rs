@@ -95,7 +95,7 @@ fn outside(random: &mut Random, in_burst: bool) -> Outside {
 }
 
 /// A script of sandboxed code; the workspace is filled in later.
-pub fn inside(random: &mut Random) -> String {
+pub(super) fn inside(random: &mut Random) -> String {
     let mut names: Vec<&str> = [DENIED, PROTECTED, MATCHING, &["link", "sub/link", "sub", "deep", "a", "closed", ".git/hooks"]].concat();
     names.extend(LINKS.iter().map(|(link, ..)| *link));
     let mut lines = String::new();
@@ -125,7 +125,7 @@ fn plan(random: &mut Random, level: Level) -> Vec<Step> {
         .collect()
 }
 
-pub async fn run(episode: Episode, steps: Steps) {
+pub(super) async fn run(episode: Episode, steps: Steps) {
     let mut random = Random::new(episode.seed);
     let plan = plan(&mut random, episode.level);
     let mut scene = Scene::new(episode, &mut random, steps).await;

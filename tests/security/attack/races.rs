@@ -54,7 +54,7 @@ fn call(random: &mut Random, root: &Path) -> (&'static str, Value) {
     }
 }
 
-pub async fn run(episode: Episode, steps: Steps) {
+pub(super) async fn run(episode: Episode, steps: Steps) {
     let mut random = Random::new(episode.seed);
     let mut scene = Scene::new(episode, &mut random, steps).await;
     let root = scene.at("");

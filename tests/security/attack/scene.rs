@@ -18,26 +18,26 @@ use crate::levels;
 use crate::support::{Ground, Who, directory, entry, give, number};
 
 /// How a secret begins.
-pub const SECRET: &str = "SECRET-";
+pub(super) const SECRET: &str = "SECRET-";
 /// What sandboxed code writes where it must not.
-pub const EVIL: &str = "EVIL";
+pub(super) const EVIL: &str = "EVIL";
 
 /// What may be denied inside of the workspace: files and a directory.
-pub const DENIED: &[&str] = &[".env", "deep/secret", "a/b/token", "closed/key"];
+pub(super) const DENIED: &[&str] = &[".env", "deep/secret", "a/b/token", "closed/key"];
 /// Links out of the workspace, and what is denied through them.
-pub const LINKS: &[(&str, &str, &str)] = &[("link", "link", "vault"), ("sub/link", "sub/link/key", "vault2")];
+pub(super) const LINKS: &[(&str, &str, &str)] = &[("link", "link", "vault"), ("sub/link", "sub/link/key", "vault2")];
 /// What is protected: all but the last also before they exist.
-pub const PROTECTED: &[&str] = &[".git", ".codex", ".agents", ".envrc"];
+pub(super) const PROTECTED: &[&str] = &[".git", ".codex", ".agents", ".envrc"];
 /// Those that are held also before they exist.
 const HELD: &[&str] = &[".git", ".codex", ".agents"];
 /// Files that match the pattern.
-pub const MATCHING: &[&str] = &["x.pem", "sub/y.pem", "new/deeper/z.pem"];
+pub(super) const MATCHING: &[&str] = &["x.pem", "sub/y.pem", "new/deeper/z.pem"];
 
 /// So often, and so long each time, is waited for a guard on a busy machine.
 const GUARD_TRIES: usize = 25;
 const GUARD_PAUSE: Duration = Duration::from_millis(200);
 
-pub struct Scene {
+pub(super) struct Scene {
     pub who: Who,
     pub level: Level,
     pub steps: Steps,
@@ -62,7 +62,7 @@ struct Shell {
     heard: Vec<u8>,
 }
 
-pub fn uri(path: &Path) -> String {
+pub(super) fn uri(path: &Path) -> String {
     PathUri::from_native(path).unwrap().to_string()
 }
 
@@ -80,7 +80,7 @@ fn ground(who: Who, level: Level) -> Ground {
 }
 
 impl Scene {
-    pub async fn new(episode: Episode, random: &mut Random, steps: Steps) -> Self {
+    pub(super) async fn new(episode: Episode, random: &mut Random, steps: Steps) -> Self {
         let Episode { who, level, .. } = episode;
         let ground = ground(who, level);
         let outer = directory(who);
@@ -107,35 +107,35 @@ impl Scene {
         scene
     }
 
-    pub fn ground(&self) -> &Ground {
+    pub(super) fn ground(&self) -> &Ground {
         self.ground.as_ref().expect("the executor is being started")
     }
 
     /// A path below the workspace.
-    pub fn at(&self, name: &str) -> PathBuf {
+    pub(super) fn at(&self, name: &str) -> PathBuf {
         let root = self.ground().path("project");
         if name.is_empty() { root } else { root.join(name) }
     }
 
     /// A path below the directory outside.
-    pub fn outer(&self, name: &str) -> PathBuf {
+    pub(super) fn outer(&self, name: &str) -> PathBuf {
         self.outer.path().canonicalize().unwrap().join(name)
     }
 
-    pub fn denied(&self) -> &[&'static str] {
+    pub(super) fn denied(&self) -> &[&'static str] {
         &self.denied
     }
 
-    pub fn links(&self) -> &[usize] {
+    pub(super) fn links(&self) -> &[usize] {
         &self.links
     }
 
-    pub const fn has_pattern(&self) -> bool {
+    pub(super) const fn has_pattern(&self) -> bool {
         self.has_pattern
     }
 
     /// What a workspace has in the beginning, and when it is made anew.
-    pub fn fill(&mut self, random: &mut Random) {
+    pub(super) fn fill(&mut self, random: &mut Random) {
         let root = self.at("");
         self.make_directory(&root);
         for name in ["deep", "a", "a/b", "closed", "sub", "other", "decoy"] {
@@ -162,7 +162,7 @@ impl Scene {
         }
     }
 
-    pub fn make_git(&self) {
+    pub(super) fn make_git(&self) {
         let git = self.at(".git");
         for directory in [git.clone(), git.join("hooks")] {
             self.make_directory(&directory);
@@ -171,14 +171,14 @@ impl Scene {
         self.write(&git.join("hooks/pre-commit"), "kept");
     }
 
-    pub fn make_directory(&self, path: &Path) {
+    pub(super) fn make_directory(&self, path: &Path) {
         if fs::create_dir(path).is_ok() {
             give(self.who, path);
         }
     }
 
     /// Writes as an editor does: aside, then renamed.
-    pub fn write(&self, path: &Path, text: &str) {
+    pub(super) fn write(&self, path: &Path, text: &str) {
         let aside = path.with_file_name(format!("aside-{}", number()));
         if fs::write(&aside, text).is_ok() {
             give(self.who, &aside);
@@ -191,13 +191,13 @@ impl Scene {
     }
 
     /// A secret that never was before.
-    pub fn save(&mut self, path: &Path) {
+    pub(super) fn save(&mut self, path: &Path) {
         self.secrets += 1;
         self.write(path, &format!("{SECRET}{}", self.secrets));
     }
 
     /// Puts something away where everything is denied.
-    pub fn put_away(&self, path: &Path) {
+    pub(super) fn put_away(&self, path: &Path) {
         let _ = fs::rename(path, self.outer("attic").join(number()));
     }
 
@@ -209,7 +209,7 @@ impl Scene {
     }
 
     /// The policy under which nothing may be learnt.
-    pub fn strict(&self) -> Value {
+    pub(super) fn strict(&self) -> Value {
         let mut more: Vec<Value> = self.denied.iter().map(|name| entry(&self.at(name), "deny")).collect();
         more.extend(self.links.iter().map(|index| entry(&self.at(LINKS[*index].1), "deny")));
         if self.links.len() < LINKS.len() {
@@ -224,12 +224,12 @@ impl Scene {
     }
 
     /// A policy that does not speak of what is denied.
-    pub fn loose(&self) -> Value {
+    pub(super) fn loose(&self) -> Value {
         self.policy(Vec::new())
     }
 
     /// Runs a script from the top of the file system; nothing if it was refused, with the reason noted.
-    pub async fn run(&mut self, sandbox: &Value, script: &str) -> Option<String> {
+    pub(super) async fn run(&mut self, sandbox: &Value, script: &str) -> Option<String> {
         let id = number();
         let start = with(self.ground().shell(&id, script), json!({"sandbox": sandbox, "cwd": "file:///"}));
         let answer = self.client.call("process/start", start).await;
@@ -243,7 +243,7 @@ impl Scene {
     }
 
     /// Runs a script in the shell that already runs.
-    pub async fn tell(&mut self, script: &str) -> String {
+    pub(super) async fn tell(&mut self, script: &str) -> String {
         if self.shell.is_none() {
             let id = number();
             let start = with(
@@ -272,7 +272,7 @@ impl Scene {
     }
 
     /// Every way to what is denied, as sandboxed code may spell it.
-    pub fn ways(&self) -> Vec<String> {
+    pub(super) fn ways(&self) -> Vec<String> {
         let root = self.at("");
         let root = root.display();
         let outer = self.outer("");
@@ -347,7 +347,7 @@ echo END
     }
 
     /// Everything that sandboxed code must leave as it is.
-    pub fn kept(&self) -> Vec<(PathBuf, String)> {
+    pub(super) fn kept(&self) -> Vec<(PathBuf, String)> {
         let mut paths: Vec<PathBuf> = self.denied.iter().map(|name| self.at(name)).collect();
         if self.level != Level::Landlock {
             let is_held = |path: &PathBuf| !path.ends_with(".envrc") || path.symlink_metadata().is_ok();
@@ -359,20 +359,20 @@ echo END
     }
 
     /// Fails with what sandboxed code changed.
-    pub fn assert_kept(&self, before: &[(PathBuf, String)], by: &str) {
+    pub(super) fn assert_kept(&self, before: &[(PathBuf, String)], by: &str) {
         for (path, was) in before {
             let is = Self::state(path);
             assert!(is == *was, "{by} changed {}:\n  was {was}\n  is  {is}", path.display());
         }
     }
 
-    pub fn assert_silent(shown: &str, by: &str) {
+    pub(super) fn assert_silent(shown: &str, by: &str) {
         assert!(!shown.contains(SECRET), "{by} shows a secret: {shown}");
     }
 
     /// Whatever sandboxed code tries, by a command that is started now, by a program that already runs, and by file calls: nothing is learnt and
     /// nothing is changed.
-    pub async fn judge(&mut self, random: &mut Random) {
+    pub(super) async fn judge(&mut self, random: &mut Random) {
         let before = self.kept();
         let (strict, reads, writes) = (self.strict(), self.reads(), self.writes());
         if let Some(shown) = self.run(&strict, &format!("{reads}{writes}")).await {
@@ -402,7 +402,7 @@ echo END
     }
 
     /// A script of sandboxed code in which `{W}` is the workspace: nothing is learnt and nothing is changed by it.
-    pub async fn attempt(&mut self, script: &str, already_runs: bool) {
+    pub(super) async fn attempt(&mut self, script: &str, already_runs: bool) {
         let (before, root) = (self.kept(), self.at("").display().to_string());
         let (script, strict) = (script.replace("{W}", &root), self.strict());
         let shown = if already_runs { self.tell(&script).await } else { self.run(&strict, &script).await.unwrap_or_default() };
@@ -423,7 +423,7 @@ echo END
     }
 
     /// One file call that tries to get at something.
-    pub async fn call(&mut self, random: &mut Random, sandbox: &Value) {
+    pub(super) async fn call(&mut self, random: &mut Random, sandbox: &Value) {
         let ways = self.ways();
         let way = PathBuf::from(random.pick(&ways));
         let protected = self.at(random.pick(PROTECTED));
@@ -457,7 +457,7 @@ echo END
     }
 
     /// kill -9, and the next executor on the same files; the session goes on if anything was answered in it.
-    pub async fn kill(&mut self) {
+    pub(super) async fn kill(&mut self) {
         self.next_executor().await;
         if self.has_run {
             let session = self.session.clone();
@@ -468,7 +468,7 @@ echo END
     }
 
     /// The same with a new session.
-    pub async fn begin_anew(&mut self) {
+    pub(super) async fn begin_anew(&mut self) {
         self.next_executor().await;
         self.has_run = false;
         self.session = self.client.hello().await;
@@ -484,12 +484,12 @@ echo END
 
     /// What already runs is left to itself from now on, and another shell takes its place: a program that runs is not kept from where a link
     /// leads only later.
-    pub fn leave_shell(&mut self) {
+    pub(super) fn leave_shell(&mut self) {
         self.shell = None;
     }
 
     /// Ends the session; nothing that was put there to keep a name stays.
-    pub async fn end(mut self) {
+    pub(super) async fn end(mut self) {
         self.client.result("session/end", json!({})).await;
         let names: Vec<PathBuf> = self.denied.iter().chain(PROTECTED).map(|name| self.at(name)).collect();
         let is_placeholder = |path: &PathBuf| {

@@ -55,7 +55,7 @@ const ALPHABET: &[&str] = &[
 
 const FORMS: &[Form] = &[Form::Text, Form::Line, Form::Script, Form::Word];
 
-pub async fn run(episode: Episode, steps: Steps) {
+pub(super) async fn run(episode: Episode, steps: Steps) {
     let mut random = Random::new(episode.seed);
     for _ in 0..2_000 {
         let mut bytes = Vec::new();

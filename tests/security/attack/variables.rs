@@ -29,7 +29,7 @@ fn spelled(random: &mut Random, name: &str) -> String {
     }
 }
 
-pub async fn run(episode: Episode, steps: Steps) {
+pub(super) async fn run(episode: Episode, steps: Steps) {
     let mut random = Random::new(episode.seed);
     let mut names = Vec::new();
     for _ in 0..40 {

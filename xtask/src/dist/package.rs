@@ -22,18 +22,18 @@ const SHELLS: [(&str, &str); 3] = [
 ];
 
 /// What a package holds besides documents and units.
-pub struct Contents<'a> {
+pub(super) struct Contents<'a> {
     pub arch: Arch,
     pub program: &'a Path,
     pub completions: &'a Completions,
 }
 
 /// Completions by their place below a prefix. They are the same for every architecture.
-pub struct Completions(Vec<(&'static str, String)>);
+pub(super) struct Completions(Vec<(&'static str, String)>);
 
 impl Completions {
     /// Asks the program for them: the one that was just built, if it runs here.
-    pub fn print(native: Option<&Path>) -> anyhow::Result<Self> {
+    pub(super) fn print(native: Option<&Path>) -> anyhow::Result<Self> {
         let program = || match native {
             Some(program) => Command::new(program),
             None => {
@@ -48,7 +48,7 @@ impl Completions {
 }
 
 /// `outpost-VERSION-ARCH.tar.gz`: one directory that can be copied over a prefix such as `/usr/local`.
-pub fn tarball(contents: &Contents, release: &Release) -> anyhow::Result<PathBuf> {
+pub(super) fn tarball(contents: &Contents, release: &Release) -> anyhow::Result<PathBuf> {
     let arch = contents.arch;
     let name = format!("outpost-{}-{}", release.version, arch.name());
     let stage = Stage::new(&release.stage, &name)?;
@@ -76,7 +76,7 @@ pub fn tarball(contents: &Contents, release: &Release) -> anyhow::Result<PathBuf
 }
 
 /// A package for Debian and its relatives.
-pub fn deb(contents: &Contents, release: &Release) -> anyhow::Result<PathBuf> {
+pub(super) fn deb(contents: &Contents, release: &Release) -> anyhow::Result<PathBuf> {
     let arch = contents.arch;
     install::need("dpkg-deb", "dpkg")?;
     let stage = Stage::new(&release.stage, &format!("deb-{}", arch.name()))?;
@@ -101,7 +101,7 @@ pub fn deb(contents: &Contents, release: &Release) -> anyhow::Result<PathBuf> {
 }
 
 /// A file that makes an image from the tarball beside it, without a network.
-pub fn container_file(release: &Release) -> anyhow::Result<PathBuf> {
+pub(super) fn container_file(release: &Release) -> anyhow::Result<PathBuf> {
     let path = release.directory.join("Containerfile");
     let text = fs::read_to_string(sources().join("contrib/Containerfile"))?;
     write(&path, &text.replace("ARG VERSION=0.0.0", &format!("ARG VERSION={}", release.version)))?;
@@ -109,7 +109,7 @@ pub fn container_file(release: &Release) -> anyhow::Result<PathBuf> {
 }
 
 /// The installer, with the address of this release if it is known.
-pub fn installer(url: Option<&str>, release: &Release) -> anyhow::Result<PathBuf> {
+pub(super) fn installer(url: Option<&str>, release: &Release) -> anyhow::Result<PathBuf> {
     let path = release.directory.join("install.sh");
     let text = fs::read_to_string(sources().join("contrib/install.sh"))?;
     let stamped = text

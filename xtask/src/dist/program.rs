@@ -13,13 +13,13 @@ use crate::{cargo, install, sh, target};
 const TOOLS: [&str; 2] = ["ziglang==0.17.0", "cargo-zigbuild==0.24.0"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arch {
+pub(crate) enum Arch {
     X86_64,
     Aarch64,
 }
 
 impl Arch {
-    pub fn parse(name: &str) -> anyhow::Result<Self> {
+    pub(crate) fn parse(name: &str) -> anyhow::Result<Self> {
         match name {
             "x86_64" => Ok(Self::X86_64),
             "aarch64" => Ok(Self::Aarch64),
@@ -28,7 +28,7 @@ impl Arch {
     }
 
     /// As `uname -m` prints it.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64",
             Self::Aarch64 => "aarch64",
@@ -36,7 +36,7 @@ impl Arch {
     }
 
     /// As Debian calls it.
-    pub fn debian(self) -> &'static str {
+    pub(crate) fn debian(self) -> &'static str {
         match self {
             Self::X86_64 => "amd64",
             Self::Aarch64 => "arm64",
@@ -57,12 +57,12 @@ impl Arch {
 }
 
 /// The tools that build programs for other machines, below the build directory.
-pub struct Toolchain {
+pub(crate) struct Toolchain {
     directory: PathBuf,
 }
 
 impl Toolchain {
-    pub fn install() -> anyhow::Result<Self> {
+    pub(crate) fn install() -> anyhow::Result<Self> {
         let directory = target().join("dist-tools");
         let stamp = directory.join(".installed");
         let wanted = TOOLS.join(" ");
@@ -76,7 +76,7 @@ impl Toolchain {
     }
 
     /// A verb of cargo for one architecture, with zig as the linker and the C compiler.
-    pub fn command(&self, verb: &str, arch: Arch) -> anyhow::Result<Command> {
+    pub(crate) fn command(&self, verb: &str, arch: Arch) -> anyhow::Result<Command> {
         let triple = arch.triple();
         add_target(&triple)?;
         let mut command = Command::new(self.directory.join("bin/cargo-zigbuild"));
@@ -93,7 +93,7 @@ impl Toolchain {
     }
 
     /// Builds the program of one architecture as it is released, and returns where cargo left it.
-    pub fn program(&self, arch: Arch, epoch: &str) -> anyhow::Result<PathBuf> {
+    pub(crate) fn program(&self, arch: Arch, epoch: &str) -> anyhow::Result<PathBuf> {
         let triple = arch.triple();
         let places = Place::all()?;
         // Position-independent on every architecture: rustc asks for it on some only, and zig wants to be asked by this word.

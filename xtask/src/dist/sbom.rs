@@ -11,7 +11,7 @@ use super::{Release, output};
 use crate::cargo;
 
 /// Writes `outpost-VERSION.cdx.json`.
-pub fn write(release: &Release) -> anyhow::Result<PathBuf> {
+pub(super) fn write(release: &Release) -> anyhow::Result<PathBuf> {
     let mut command = Command::new(cargo().get_program());
     command.args(["metadata", "--locked", "--format-version", "1", "--filter-platform", "x86_64-unknown-linux-musl"]);
     let metadata: Value = serde_json::from_str(&output(&mut command)?)?;

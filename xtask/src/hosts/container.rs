@@ -17,11 +17,11 @@ use crate::{install, sh};
 /// What a container runtime needs where it may not raise limits and there is no systemd.
 const CONF: &str = "[containers]\ndefault_ulimits = [\"nofile=20000:20000\", \"nproc=4000:4000\"]\n\
     [engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n";
-pub const IMAGE: &str = "localhost/outpost-hosts";
+pub(super) const IMAGE: &str = "localhost/outpost-hosts";
 const DEV_CONTAINER_CLI: &str = "@devcontainers/cli@0.89.0";
 
 /// A podman with its own storage: a script, because the dev container program takes only a path.
-pub fn podman(place: &Path) -> anyhow::Result<PathBuf> {
+pub(super) fn podman(place: &Path) -> anyhow::Result<PathBuf> {
     install::need("podman", "podman")?;
     let script = place.join("podman");
     // By its whole path: the faults put this script on the path as `podman`.
@@ -58,7 +58,7 @@ fn archive(place: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// What `run` gets, with default flags but for the network, which would leave traces on this machine.
-pub fn arguments(who: Who, image: &str, words: &[&str]) -> Vec<String> {
+pub(super) fn arguments(who: Who, image: &str, words: &[&str]) -> Vec<String> {
     let user = if who == Who::Root { "0" } else { "1000" };
     let mut all = vec!["run", "--rm", "--network", "none", "-u", user, "-e", "HOME=/var/tmp"];
     let (program, volume) = (format!("OUTPOST={PROGRAM}"), format!("{KIT}:{KIT}:ro"));
@@ -68,17 +68,17 @@ pub fn arguments(who: Who, image: &str, words: &[&str]) -> Vec<String> {
 }
 
 /// An ordinary user with a podman of its own.
-pub struct Rootless {
+pub(super) struct Rootless {
     pub uid: u32,
     home: PathBuf,
     /// The user was made for this run, and goes with it.
     is_ours: bool,
 }
 
-pub const USER: &str = "outpost-hosts";
+pub(super) const USER: &str = "outpost-hosts";
 
 impl Rootless {
-    pub fn new() -> anyhow::Result<Self> {
+    pub(super) fn new() -> anyhow::Result<Self> {
         let home = PathBuf::from("/var/tmp/outpost-hosts-home");
         let id = || Command::new("id").args(["-u", USER]).stderr(Stdio::null()).output();
         let is_ours = !id()?.status.success();
@@ -94,7 +94,7 @@ impl Rootless {
     }
 
     /// A command of that user.
-    pub fn command(&self, program: &str) -> Command {
+    pub(super) fn command(&self, program: &str) -> Command {
         let uid = self.uid;
         let mut command = Command::new("setpriv");
         command.args([&format!("--reuid={uid}"), &format!("--regid={uid}"), "--init-groups", program]);
@@ -102,7 +102,7 @@ impl Rootless {
         command
     }
 
-    pub fn podman(&self, place: &Path) -> anyhow::Result<Command> {
+    pub(super) fn podman(&self, place: &Path) -> anyhow::Result<Command> {
         install::need("newuidmap", "uidmap")?;
         let conf = self.home.join("containers.conf");
         fs::write(&conf, CONF)?;
@@ -131,7 +131,7 @@ impl Drop for Rootless {
 }
 
 /// A docker daemon of its own, without a network, and the address of its socket.
-pub fn docker(place: &Path) -> anyhow::Result<(Daemon, String)> {
+pub(super) fn docker(place: &Path) -> anyhow::Result<(Daemon, String)> {
     install::need("dockerd", "docker.io")?;
     let (at, socket) = (place.display(), format!("unix://{}/docker.sock", place.display()));
     let log = File::create(place.join("docker.log"))?;
@@ -156,14 +156,14 @@ pub fn docker(place: &Path) -> anyhow::Result<(Daemon, String)> {
 }
 
 /// A dev container that is up; removed in the end.
-pub struct DevContainer {
+pub(super) struct DevContainer {
     program: PathBuf,
     podman: PathBuf,
     folder: PathBuf,
 }
 
 impl DevContainer {
-    pub fn up(place: &Path) -> anyhow::Result<Self> {
+    pub(super) fn up(place: &Path) -> anyhow::Result<Self> {
         let podman = podman(place)?;
         let directory = place.join("devcontainer");
         let program = directory.join("node_modules/.bin/devcontainer");
@@ -184,7 +184,7 @@ impl DevContainer {
         Ok(up)
     }
 
-    pub fn command(&self, verb: &str) -> Command {
+    pub(super) fn command(&self, verb: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.args([verb, "--docker-path"]).arg(&self.podman).arg("--workspace-folder").arg(&self.folder);
         command

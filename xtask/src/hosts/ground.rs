@@ -21,10 +21,10 @@ use crate::target;
 const NOBODY: u32 = 54_321;
 
 /// A program that ends with this one.
-pub struct Daemon(Child);
+pub(super) struct Daemon(Child);
 
 impl Daemon {
-    pub fn start(command: &mut Command) -> anyhow::Result<Self> {
+    pub(super) fn start(command: &mut Command) -> anyhow::Result<Self> {
         show(&format!("+ {command:?}"));
         Ok(Self(command.spawn().with_context(|| format!("cannot run {command:?}"))?))
     }
@@ -44,7 +44,7 @@ impl Drop for Daemon {
     }
 }
 
-pub struct Ground {
+pub(super) struct Ground {
     pub place: PathBuf,
     /// `tests/security` is part of the kit.
     with_tests: bool,
@@ -59,13 +59,13 @@ pub struct Ground {
 }
 
 impl Ground {
-    pub fn new(with_tests: bool) -> anyhow::Result<Self> {
+    pub(super) fn new(with_tests: bool) -> anyhow::Result<Self> {
         let place = target().join("hosts");
         fs::create_dir_all(&place)?;
         Ok(Self { place, with_tests, kits: Vec::new(), docker: None, dev_container: None, slurm: None, user: None, machine: None })
     }
 
-    pub fn checks(&mut self, host: &Host) -> anyhow::Result<Column> {
+    pub(super) fn checks(&mut self, host: &Host) -> anyhow::Result<Column> {
         if host.kind == Kind::ArmUser {
             // An emulator of programs lacks calls of the kernel; one without those that start a command is no host.
             let tried = self.on(host, &[PROGRAM, "run", "--", "true"])?.output()?;
@@ -78,7 +78,7 @@ impl Ground {
     }
 
     /// The promises, attacked where they are made.
-    pub fn security(&mut self, host: &Host) -> anyhow::Result<Column> {
+    pub(super) fn security(&mut self, host: &Host) -> anyhow::Result<Column> {
         if matches!(host.kind, Kind::Alpine | Kind::ArmUser) {
             bail!(
                 "{}",
@@ -93,7 +93,7 @@ impl Ground {
     }
 
     /// What happens when something breaks; only on the hosts on which it can.
-    pub fn faults(&mut self, host: &Host) -> anyhow::Result<Option<Column>> {
+    pub(super) fn faults(&mut self, host: &Host) -> anyhow::Result<Option<Column>> {
         let words = ["sh", FAULTS, host.name];
         let mut command = match (host.kind, host.who) {
             (Kind::Here, Who::Root) => {

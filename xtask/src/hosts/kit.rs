@@ -12,14 +12,14 @@ use crate::dist::{self, Arch, Toolchain};
 use crate::sh;
 
 /// Where the kit is on every host. Open to all users, unlike a build directory.
-pub const KIT: &str = "/var/tmp/outpost-hosts";
-pub const PROGRAM: &str = "/var/tmp/outpost-hosts/outpost";
-pub const CHECKS: &str = "/var/tmp/outpost-hosts/checks.sh";
-pub const FAULTS: &str = "/var/tmp/outpost-hosts/faults.sh";
-pub const SECURITY: &str = "/var/tmp/outpost-hosts/security";
+pub(super) const KIT: &str = "/var/tmp/outpost-hosts";
+pub(super) const PROGRAM: &str = "/var/tmp/outpost-hosts/outpost";
+pub(super) const CHECKS: &str = "/var/tmp/outpost-hosts/checks.sh";
+pub(super) const FAULTS: &str = "/var/tmp/outpost-hosts/faults.sh";
+pub(super) const SECURITY: &str = "/var/tmp/outpost-hosts/security";
 
 /// Builds the kit of one architecture, with `tests/security` if it is wanted, and returns where it lies on this machine.
-pub fn build(arch: Arch, with_tests: bool) -> anyhow::Result<PathBuf> {
+pub(super) fn build(arch: Arch, with_tests: bool) -> anyhow::Result<PathBuf> {
     let directory = match arch {
         Arch::X86_64 => PathBuf::from(KIT),
         Arch::Aarch64 => PathBuf::from(format!("{KIT}-{}", arch.name())),

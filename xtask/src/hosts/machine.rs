@@ -17,14 +17,14 @@ use crate::{install, sh};
 /// How long a machine may take until its sshd answers: each instruction is emulated.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-pub struct Machine {
+pub(super) struct Machine {
     _qemu: Daemon,
     place: PathBuf,
     port: &'static str,
 }
 
 impl Machine {
-    pub fn boot(place: &Path, arch: Arch, kit: &Path) -> anyhow::Result<Self> {
+    pub(super) fn boot(place: &Path, arch: Arch, kit: &Path) -> anyhow::Result<Self> {
         let (debian, port) = (arch.debian(), if arch == Arch::X86_64 { "12322" } else { "12323" });
         let (program, package) = match arch {
             Arch::X86_64 => ("qemu-system-x86_64", "qemu-system-x86"),
@@ -104,7 +104,7 @@ impl Machine {
         ssh
     }
 
-    pub fn command(&self, who: Who, words: &[&str]) -> Command {
+    pub(super) fn command(&self, who: Who, words: &[&str]) -> Command {
         let (plain, words) = (format!("OUTPOST={PROGRAM}"), words.join(" "));
         let unit = |more: &str| format!("systemd-run -q --wait --pipe {more} -E {plain} {words}");
         let (user, line) = match who {

@@ -38,7 +38,7 @@ What happens when something of the host is broken, or breaks. *ok*: a clear refu
 /// Names of lines that tell something about a host instead of checking it.
 const FACTS: [&str; 5] = ["kernel", "level", "processes limited by", "memory limited by", "everyday work"];
 
-pub fn page(all: &Results) -> String {
+pub(super) fn page(all: &Results) -> String {
     let mut page = HEAD.to_owned();
     for host in &HOSTS {
         let checks = all.get(host.name, "checks");

@@ -8,7 +8,7 @@ use anyhow::Context;
 
 /// What one part said on one host: lines of a name and a result.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Column {
+pub(super) struct Column {
     pub lines: Vec<(String, String)>,
 }
 
@@ -16,25 +16,25 @@ pub struct Column {
 const UNTRIED: &str = "not tried";
 
 impl Column {
-    pub fn parse(text: &str) -> Self {
+    pub(super) fn parse(text: &str) -> Self {
         let lines = text.lines().filter_map(|line| line.split_once('\t'));
         Self { lines: lines.map(|(what, how)| (what.trim().to_owned(), how.trim().to_owned())).collect() }
     }
 
-    pub fn untried(why: &str) -> Self {
+    pub(super) fn untried(why: &str) -> Self {
         Self { lines: vec![(UNTRIED.to_owned(), why.replace(['\t', '\n'], " "))] }
     }
 
-    pub fn why_untried(&self) -> Option<&str> {
+    pub(super) fn why_untried(&self) -> Option<&str> {
         self.get(UNTRIED)
     }
 
-    pub fn get(&self, what: &str) -> Option<&str> {
+    pub(super) fn get(&self, what: &str) -> Option<&str> {
         self.lines.iter().find(|(known, _)| known == what).map(|(_, how)| how.as_str())
     }
 
     /// Lines whose result begins with a word in capitals: something is wrong that should not be.
-    pub fn broken(&self) -> Vec<String> {
+    pub(super) fn broken(&self) -> Vec<String> {
         let is_loud = |how: &str| {
             let word = how.split([' ', ':', ',']).next().unwrap_or_default();
             word.len() > 1 && word.chars().all(|letter| letter.is_ascii_uppercase())
@@ -48,13 +48,13 @@ impl Column {
 }
 
 /// Columns by host and part, in files below a directory.
-pub struct Results {
+pub(super) struct Results {
     directory: PathBuf,
     columns: BTreeMap<(String, String), Column>,
 }
 
 impl Results {
-    pub fn load(place: &Path) -> anyhow::Result<Self> {
+    pub(super) fn load(place: &Path) -> anyhow::Result<Self> {
         let directory = place.join("results");
         fs::create_dir_all(&directory)?;
         let mut columns = BTreeMap::new();
@@ -67,18 +67,18 @@ impl Results {
         Ok(Self { directory, columns })
     }
 
-    pub fn put(&mut self, host: &str, part: &str, column: Column) -> anyhow::Result<()> {
+    pub(super) fn put(&mut self, host: &str, part: &str, column: Column) -> anyhow::Result<()> {
         let path = self.directory.join(format!("{host}.{part}"));
         fs::write(&path, column.to_text()).with_context(|| format!("{} cannot be written", path.display()))?;
         self.columns.insert((host.to_owned(), part.to_owned()), column);
         Ok(())
     }
 
-    pub fn get(&self, host: &str, part: &str) -> Option<&Column> {
+    pub(super) fn get(&self, host: &str, part: &str) -> Option<&Column> {
         self.columns.get(&(host.to_owned(), part.to_owned()))
     }
 
-    pub fn broken(&self) -> Vec<String> {
+    pub(super) fn broken(&self) -> Vec<String> {
         self.columns.iter().flat_map(|((host, _), column)| column.broken().into_iter().map(move |line| format!("{host}: {line}"))).collect()
     }
 }

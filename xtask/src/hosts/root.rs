@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use crate::{install, sh};
 
 /// A Debian by its name, below a place.
-pub fn debian(place: &Path, release: &str) -> anyhow::Result<PathBuf> {
+pub(super) fn debian(place: &Path, release: &str) -> anyhow::Result<PathBuf> {
     let root = place.join(release);
     if !root.join("var/lib/dpkg/status").exists() {
         install::need("debootstrap", "debootstrap")?;
@@ -26,7 +26,7 @@ pub fn debian(place: &Path, release: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// Nothing but busybox and a few files of `/etc`.
-pub fn alpine(place: &Path) -> anyhow::Result<PathBuf> {
+pub(super) fn alpine(place: &Path) -> anyhow::Result<PathBuf> {
     let root = place.join("alpine");
     if root.join("etc/passwd").exists() {
         return Ok(root);
@@ -56,7 +56,7 @@ fn add_user(root: &Path) -> anyhow::Result<()> {
 }
 
 /// Runs a command there, with the kit of its architecture.
-pub fn enter(kit: &Path, root: &Path, user: u32, words: &[&str]) -> Command {
+pub(super) fn enter(kit: &Path, root: &Path, user: u32, words: &[&str]) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh"]).arg(kit.join("enter.sh"));
     command.arg(root).arg(user.to_string()).args(words).env("KIT_FROM", kit);

@@ -15,14 +15,14 @@ use crate::{install, sh};
 /// Sockets and states: munge wants directories that only root can change.
 const RUN: &str = "/run/outpost-hosts";
 
-pub struct Slurm {
+pub(super) struct Slurm {
     /// Ended in this order.
     _daemons: Vec<Daemon>,
     pub conf: PathBuf,
 }
 
 impl Slurm {
-    pub fn start(place: &Path) -> anyhow::Result<Self> {
+    pub(super) fn start(place: &Path) -> anyhow::Result<Self> {
         install::need("slurmctld", "slurmctld")?;
         install::need("slurmd", "slurmd")?;
         install::need("srun", "slurm-client")?;
@@ -73,7 +73,7 @@ impl Slurm {
         Ok(slurm)
     }
 
-    pub fn command(&self, program: &str) -> Command {
+    pub(super) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env("SLURM_CONF", &self.conf);
         command

@@ -13,7 +13,7 @@ use serde_json::Value;
 /// So long a task may take.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-pub struct Task {
+pub(super) struct Task {
     pub name: String,
     pub prompt: String,
     machines: u64,
@@ -22,14 +22,14 @@ pub struct Task {
 }
 
 /// Who does it, and over which wire.
-pub struct Setting<'a> {
+pub(super) struct Setting<'a> {
     pub outpost: &'a Path,
     pub address: &'a str,
     pub wire: &'a str,
     pub model: &'a str,
 }
 
-pub struct Outcome {
+pub(super) struct Outcome {
     task: String,
     model: String,
     wire: String,
@@ -43,7 +43,7 @@ pub struct Outcome {
     seconds: u64,
 }
 
-pub fn all() -> anyhow::Result<Vec<Task>> {
+pub(super) fn all() -> anyhow::Result<Vec<Task>> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tasks.json");
     let list: Vec<Value> =
         serde_json::from_str(&fs::read_to_string(&file)?).with_context(|| format!("{} cannot be read", file.display()))?;
@@ -60,7 +60,7 @@ pub fn all() -> anyhow::Result<Vec<Task>> {
 }
 
 impl Task {
-    pub fn run(&self, setting: &Setting<'_>, runs: &Path) -> anyhow::Result<Outcome> {
+    pub(super) fn run(&self, setting: &Setting<'_>, runs: &Path) -> anyhow::Result<Outcome> {
         let place = runs.join(format!("{}-{}-{}", self.name, setting.model, setting.wire));
         let [home, here, there] = ["home", "here", "there"].map(|name| place.join(name));
         if place.exists() {
@@ -158,7 +158,7 @@ impl fmt::Display for Outcome {
 }
 
 /// Counts of how tasks ended.
-pub fn summary(outcomes: &[Outcome]) -> String {
+pub(super) fn summary(outcomes: &[Outcome]) -> String {
     let count = |is: fn(&Outcome) -> bool| outcomes.iter().filter(|outcome| is(outcome)).count();
     format!(
         "{} tasks: {} finished, {} timed out, {} failed with a true exit code, {} exited with 0 while the check fails; at most {} identical calls in a row",

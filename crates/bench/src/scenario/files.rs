@@ -5,7 +5,7 @@ use anyhow::ensure;
 use super::{Figures, Repeat, megabytes, micros, millis, uri};
 use crate::contender::Server;
 
-pub fn small(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn small(server: &Server) -> anyhow::Result<Figures> {
     let mut wire = server.connect()?;
     let path = uri(&server.path("small"));
     let (at, with) = (format!("{{\"path\":\"{path}\"}}"), content(&path, 1 << 10));
@@ -22,7 +22,7 @@ fn content(path: &str, bytes: usize) -> String {
     format!("{{\"path\":\"{path}\",\"dataBase64\":\"{data}\"}}")
 }
 
-pub fn large(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn large(server: &Server) -> anyhow::Result<Figures> {
     const BYTES: usize = 8 << 20;
     let mut wire = server.connect()?;
     let path = uri(&server.path("large"));
@@ -36,7 +36,7 @@ pub fn large(server: &Server) -> anyhow::Result<Figures> {
 }
 
 /// Whether a message of 60 MiB passes in one frame.
-pub fn frame(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn frame(server: &Server) -> anyhow::Result<Figures> {
     const BYTES: usize = 45 << 20;
     let path = server.path("huge");
     let mut wire = server.connect()?;
@@ -45,7 +45,7 @@ pub fn frame(server: &Server) -> anyhow::Result<Figures> {
     Ok(vec![("frame-60m", f64::from(u8::from(passes && whole)))])
 }
 
-pub fn directory(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn directory(server: &Server) -> anyhow::Result<Figures> {
     let path = server.path("many");
     std::fs::create_dir(&path)?;
     for index in 0..10_000 {

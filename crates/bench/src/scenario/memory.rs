@@ -12,7 +12,7 @@ use crate::wire::{Message, Start};
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// Sessions that have run one command each; then they leave, and so does a large output.
-pub fn sessions(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn sessions(server: &Server) -> anyhow::Result<Figures> {
     const COUNT: usize = 100;
     sleep(SETTLE);
     let idle = server.memory()?;
@@ -35,7 +35,7 @@ pub fn sessions(server: &Server) -> anyhow::Result<Figures> {
 }
 
 /// Processes that do nothing, all of one session.
-pub fn processes(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn processes(server: &Server) -> anyhow::Result<Figures> {
     const COUNT: usize = 200;
     let mut wire = server.connect()?;
     start_true(&mut wire)?;

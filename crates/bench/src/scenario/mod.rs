@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::contender::{Kind, Server};
 
-pub type Figures = Vec<(&'static str, f64)>;
+pub(crate) type Figures = Vec<(&'static str, f64)>;
 
-pub struct Scenario {
+pub(crate) struct Scenario {
     pub name: &'static str,
     pub entrants: Entrants,
     pub run: fn(&Server) -> anyhow::Result<Figures>,
@@ -21,13 +21,13 @@ pub struct Scenario {
 
 /// The floor keeps nothing, so it cannot take part where something must be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Entrants {
+pub(crate) enum Entrants {
     All,
     WithRetention,
 }
 
 impl Entrants {
-    pub fn admit(self, kind: Kind) -> bool {
+    pub(crate) fn admit(self, kind: Kind) -> bool {
         self == Self::All || kind != Kind::Floor
     }
 }
@@ -40,7 +40,7 @@ const fn with_retention(name: &'static str, run: fn(&Server) -> anyhow::Result<F
     Scenario { name, entrants: Entrants::WithRetention, run }
 }
 
-pub const ALL: &[Scenario] = &[
+pub(crate) const ALL: &[Scenario] = &[
     all("cold", starts::cold),
     all("true", starts::one_by_one),
     all("starts", starts::many),
@@ -59,25 +59,25 @@ pub const ALL: &[Scenario] = &[
     all("terminates", trouble::terminates),
 ];
 
-pub const TRUE: &[&str] = &["/usr/bin/true"];
+pub(crate) const TRUE: &[&str] = &["/usr/bin/true"];
 
 /// Ends by itself, should a scenario fail before it ends it.
-pub const SLEEP: &[&str] = &["/usr/bin/sleep", "60"];
+pub(crate) const SLEEP: &[&str] = &["/usr/bin/sleep", "60"];
 
 /// How often something is repeated: so many times, or fewer if it is slow.
 #[derive(Debug, Clone, Copy)]
-pub struct Repeat {
+pub(crate) struct Repeat {
     pub times: usize,
     pub at_most: Duration,
 }
 
 impl Repeat {
-    pub fn new(times: usize) -> Self {
+    pub(crate) fn new(times: usize) -> Self {
         Self { times, at_most: Duration::from_secs(3) }
     }
 
     /// How long each took, in seconds.
-    pub fn time(self, mut each: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Vec<f64>> {
+    pub(crate) fn time(self, mut each: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Vec<f64>> {
         let (begin, mut times) = (Instant::now(), Vec::new());
         while times.len() < self.times && (times.is_empty() || begin.elapsed() < self.at_most) {
             let since = Instant::now();
@@ -88,7 +88,7 @@ impl Repeat {
     }
 }
 
-pub fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {

@@ -8,7 +8,7 @@ use super::{Figures, Repeat, megabytes, micros, printer};
 use crate::contender::Server;
 use crate::wire::{Message, Start, Wire, member, number, pieces};
 
-pub fn echo(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn echo(server: &Server) -> anyhow::Result<Figures> {
     let argv: &[&str] = &["/usr/bin/cat"];
     let pipe = round_trip(server, Start { argv, terminal: false, input: true }, "hello\n")?;
     // The terminal itself answers; `cat` sees nothing without the end of a line.
@@ -39,7 +39,7 @@ fn round_trip(server: &Server, start: Start<'_>, line: &str) -> anyhow::Result<f
     Ok(micros(times))
 }
 
-pub fn push(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn push(server: &Server) -> anyhow::Result<Figures> {
     const BYTES: usize = 256 << 20;
     let mut wire = server.connect()?;
     let (before, begin) = (server.cpu()?, Instant::now());
@@ -51,7 +51,7 @@ pub fn push(server: &Server) -> anyhow::Result<Figures> {
     Ok(vec![("push", megabytes(got) / seconds), ("push-cpu", cpu)])
 }
 
-pub fn read(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn read(server: &Server) -> anyhow::Result<Figures> {
     const BYTES: usize = 128 << 20;
     let mut wire = server.connect()?;
     let begin = Instant::now();
@@ -61,7 +61,7 @@ pub fn read(server: &Server) -> anyhow::Result<Figures> {
     Ok(vec![("read", megabytes(got) / seconds), ("read-lost", BYTES as f64 - got as f64)])
 }
 
-pub struct Reading<'a> {
+pub(super) struct Reading<'a> {
     pub process: &'a str,
     /// The last piece that is known already.
     pub after: u64,
@@ -70,7 +70,7 @@ pub struct Reading<'a> {
 }
 
 /// Reads the log of a process until it is closed; returns how many bytes were in it.
-pub fn collect(wire: &mut Wire, mut reading: Reading<'_>) -> anyhow::Result<usize> {
+pub(super) fn collect(wire: &mut Wire, mut reading: Reading<'_>) -> anyhow::Result<usize> {
     let mut bytes = 0;
     loop {
         let params = format!(

@@ -10,7 +10,7 @@ use crate::contender::Server;
 use crate::wire::{Message, Start, Wire};
 
 /// From the start of the program to the first answer.
-pub fn cold(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn cold(server: &Server) -> anyhow::Result<Figures> {
     let mut times = Vec::new();
     for _ in 0..5 {
         let fresh = server.contender.start()?;
@@ -21,7 +21,7 @@ pub fn cold(server: &Server) -> anyhow::Result<Figures> {
 }
 
 /// From `process/start` to `process/closed`.
-pub fn one_by_one(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn one_by_one(server: &Server) -> anyhow::Result<Figures> {
     let mut wire = server.connect()?;
     start_true(&mut wire)?;
     let before = server.cpu()?;
@@ -30,13 +30,13 @@ pub fn one_by_one(server: &Server) -> anyhow::Result<Figures> {
     Ok(vec![("true", micros(times)), ("true-cpu", cpu)])
 }
 
-pub fn start_true(wire: &mut Wire) -> anyhow::Result<()> {
+pub(super) fn start_true(wire: &mut Wire) -> anyhow::Result<()> {
     let process = wire.start(Start::plain(TRUE))?;
     wire.closed(&process)?;
     Ok(())
 }
 
-pub fn many(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn many(server: &Server) -> anyhow::Result<Figures> {
     let one = flood(&mut [server.connect()?], 64)?;
     let mut wires = (0..16).map(|_| server.connect()).collect::<Result<Vec<_>, _>>()?;
     Ok(vec![("starts-64", one), ("starts-16x4", flood(&mut wires, 4)?)])

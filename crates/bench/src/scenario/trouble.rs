@@ -11,7 +11,7 @@ use crate::contender::Server;
 use crate::wire::{Message, Start, request, text_frame};
 
 /// A client does not read while its child prints; another client works meanwhile.
-pub fn stalled(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn stalled(server: &Server) -> anyhow::Result<Figures> {
     const BYTES: usize = 1 << 30;
     let (mut wire, mut other) = (server.connect()?, server.connect()?);
     start_true(&mut other)?;
@@ -33,7 +33,7 @@ pub fn stalled(server: &Server) -> anyhow::Result<Figures> {
 }
 
 /// The connection is lost while a child prints, and comes back a second later.
-pub fn resume(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn resume(server: &Server) -> anyhow::Result<Figures> {
     const BYTES: usize = 32 << 20;
     let mut wire = server.connect()?;
     let session = wire.session.clone();
@@ -53,7 +53,7 @@ pub fn resume(server: &Server) -> anyhow::Result<Figures> {
 }
 
 /// A poll that waits for output, and a call behind it on the same connection.
-pub fn poll(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn poll(server: &Server) -> anyhow::Result<Figures> {
     let mut wire = server.connect()?;
     let process = wire.start(Start::plain(SLEEP))?;
     let (mut polls, mut stats) = (Vec::new(), Vec::new());
@@ -79,7 +79,7 @@ pub fn poll(server: &Server) -> anyhow::Result<Figures> {
 }
 
 /// Whether many requests that are sent at once are all answered in time.
-pub fn terminates(server: &Server) -> anyhow::Result<Figures> {
+pub(super) fn terminates(server: &Server) -> anyhow::Result<Figures> {
     const COUNT: u64 = 10_000;
     let mut wire = server.connect()?;
     let process = wire.start(Start::plain(SLEEP))?;

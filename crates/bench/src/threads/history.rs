@@ -15,14 +15,14 @@ use super::{Plan, resident, status, timed};
 use crate::figure::{Figure, median, ms};
 
 /// The hidden verb of the child that opens the last page of a large thread.
-pub const LAST_PAGE: &str = "__last-page";
+pub(crate) const LAST_PAGE: &str = "__last-page";
 
 /// The hidden verb of the child that holds many threads.
-pub const IDLE: &str = "__idle";
+pub(crate) const IDLE: &str = "__idle";
 
 const ROUNDS: usize = 15;
 
-pub async fn figures(plan: Plan) -> anyhow::Result<Vec<Figure>> {
+pub(super) async fn figures(plan: Plan) -> anyhow::Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let largest = if plan.small { 1_000 } else { 10_000 };
     let home = tempfile::tempdir()?;
@@ -102,7 +102,7 @@ async fn idle_memory(plan: Plan) -> anyhow::Result<Figure> {
 }
 
 /// Bytes that each thread of a home takes when it is open and held.
-pub async fn idle(mut words: impl Iterator<Item = String>) -> anyhow::Result<String> {
+pub(super) async fn idle(mut words: impl Iterator<Item = String>) -> anyhow::Result<String> {
     let store = open(Path::new(&words.next().context("a home")?))?;
     let ids = store.threads().await?;
     let mut held = Vec::new();
@@ -150,7 +150,7 @@ async fn large(plan: Plan) -> anyhow::Result<Figure> {
 }
 
 /// Microseconds and bytes.
-pub async fn last_page(mut words: impl Iterator<Item = String>) -> anyhow::Result<String> {
+pub(super) async fn last_page(mut words: impl Iterator<Item = String>) -> anyhow::Result<String> {
     let home = words.next().context("a home")?;
     let id: ThreadId = words.next().context("a thread")?.parse()?;
     let start = Instant::now();

@@ -11,7 +11,7 @@ use crate::figure::{Figure, cpu, median, ms};
 
 const ROUNDS: usize = 40;
 
-pub async fn figures(plan: Plan) -> anyhow::Result<Vec<Figure>> {
+pub(super) async fn figures(plan: Plan) -> anyhow::Result<Vec<Figure>> {
     let count: usize = if plan.small { 1_000 } else { 10_000 };
     let home = tempfile::tempdir()?;
     let store = open(home.path())?;

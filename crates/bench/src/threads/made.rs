@@ -12,11 +12,11 @@ use outpost_thread::{
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-pub fn open(home: &Path) -> anyhow::Result<Store> {
+pub(super) fn open(home: &Path) -> anyhow::Result<Store> {
     open_with(home, Durability::Effect)
 }
 
-pub fn open_with(home: &Path, durability: Durability) -> anyhow::Result<Store> {
+pub(crate) fn open_with(home: &Path, durability: Durability) -> anyhow::Result<Store> {
     let config = LocalConfig {
         home: home.to_owned(),
         instance: Uuid::new_v4().to_string(),
@@ -30,19 +30,19 @@ pub fn open_with(home: &Path, durability: Durability) -> anyhow::Result<Store> {
     Ok(Store::Local(LocalStore::open(config)?))
 }
 
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(0))
 }
 
 /// A thread that is being written.
-pub struct Made {
+pub(crate) struct Made {
     pub lease: Lease,
     pub last: Seq,
     turns: u64,
 }
 
 impl Made {
-    pub async fn new(store: &Store) -> anyhow::Result<Self> {
+    pub(crate) async fn new(store: &Store) -> anyhow::Result<Self> {
         let thread = ThreadId::new(Uuid::now_v7());
         let lease = store.create(thread).await?;
         let settings = Settings { cwd: Some("/home/user/project".into()), model: Some("model".into()), ..Settings::default() };
@@ -52,7 +52,7 @@ impl Made {
         Ok(made)
     }
 
-    pub async fn append(&mut self, store: &Store, facts: Vec<Fact>, need: Need) -> anyhow::Result<()> {
+    pub(crate) async fn append(&mut self, store: &Store, facts: Vec<Fact>, need: Need) -> anyhow::Result<()> {
         let at = now();
         let entries: Vec<Entry> = facts.into_iter().zip(self.last + 1..).map(|(fact, seq)| Entry { seq, at, fact }).collect();
         self.last += entries.len() as Seq;
@@ -61,7 +61,7 @@ impl Made {
     }
 
     /// As a loop writes it: the input, the step, the answer, the end.
-    pub async fn plain_turn(&mut self, store: &Store) -> anyhow::Result<()> {
+    pub(crate) async fn plain_turn(&mut self, store: &Store) -> anyhow::Result<()> {
         let mut facts = self.plain_facts();
         let end = facts.split_off(facts.len() - 2);
         let answer = facts.split_off(2);
@@ -71,7 +71,7 @@ impl Made {
     }
 
     /// Many turns at once.
-    pub async fn plain_turns(&mut self, store: &Store, count: u64) -> anyhow::Result<()> {
+    pub(crate) async fn plain_turns(&mut self, store: &Store, count: u64) -> anyhow::Result<()> {
         let mut facts = Vec::new();
         for _ in 0..count {
             facts.extend(self.plain_facts());
@@ -98,7 +98,7 @@ impl Made {
     }
 
     /// A turn with a call that puts out so many bytes.
-    pub async fn large_turn(&mut self, store: &Store, output: &str) -> anyhow::Result<()> {
+    pub(crate) async fn large_turn(&mut self, store: &Store, output: &str) -> anyhow::Result<()> {
         self.turns += 1;
         let turn = TurnId::from(Uuid::now_v7().to_string());
         let call = outpost_thread::CallId::from(format!("call-{}", self.turns));
@@ -125,7 +125,7 @@ impl Made {
     }
 
     /// What a loop leaves at the end of a turn, so that the thread opens without being read.
-    pub async fn checkpoint(&self, store: &Store) -> anyhow::Result<()> {
+    pub(crate) async fn checkpoint(&self, store: &Store) -> anyhow::Result<()> {
         let opened = outpost_store::open(store, self.lease.thread).await?;
         let head = store.head(self.lease.thread).await?;
         store.put_checkpoint(&Checkpoint::of(&opened.thread, head.sum)?).await?;

@@ -14,7 +14,7 @@ use super::Plan;
 use super::made::{Made, open};
 use crate::figure::{Figure, median, ms};
 
-pub async fn figures(plan: Plan) -> anyhow::Result<Vec<Figure>> {
+pub(super) async fn figures(plan: Plan) -> anyhow::Result<Vec<Figure>> {
     let home = tempfile::tempdir()?;
     let rounds = if plan.small { 30 } else { 300 };
     let mut figures = Vec::new();
@@ -35,7 +35,7 @@ pub async fn figures(plan: Plan) -> anyhow::Result<Vec<Figure>> {
 }
 
 /// What one append and one sync cost without anything of ours.
-pub fn sync_cost(home: &Path, rounds: usize) -> anyhow::Result<Duration> {
+pub(crate) fn sync_cost(home: &Path, rounds: usize) -> anyhow::Result<Duration> {
     let mut file = File::options().append(true).create(true).open(home.join("floor"))?;
     let block = [b'x'; 300];
     let mut times = Vec::new();

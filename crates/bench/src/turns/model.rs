@@ -14,10 +14,10 @@ use outpost_testkit::strict::{Known, Wire, check};
 use serde_json::{Value, json};
 
 /// The hidden verb.
-pub const VERB: &str = "__model";
+pub(crate) const VERB: &str = "__model";
 
 /// What the user says to have a tool used.
-pub const WANTS_TOOL: &str = "please run it";
+pub(crate) const WANTS_TOOL: &str = "please run it";
 
 /// Below this path requests are judged.
 const STRICT: &str = "/strict/";
@@ -35,7 +35,7 @@ const NEWEST: usize = 64 << 10;
 
 /// Serves until its parent is gone.
 #[expect(clippy::print_stdout, reason = "its parent waits for the port")]
-pub fn serve() -> anyhow::Result<()> {
+pub(crate) fn serve() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?.port());
     std::thread::spawn(|| {
@@ -122,13 +122,13 @@ fn events(item: &dyn Fn() -> Value) -> String {
 }
 
 /// The process with the model. Goes when dropped.
-pub struct ModelProcess {
+pub(crate) struct ModelProcess {
     child: Child,
     pub port: u16,
 }
 
 impl ModelProcess {
-    pub fn start() -> anyhow::Result<Self> {
+    pub(crate) fn start() -> anyhow::Result<Self> {
         let mut child =
             Command::new(std::env::current_exe()?).arg(VERB).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("no model")?;
         let mut line = String::new();
@@ -136,17 +136,17 @@ impl ModelProcess {
         Ok(Self { child, port: line.trim().parse()? })
     }
 
-    pub fn base_url(&self) -> String {
+    pub(crate) fn base_url(&self) -> String {
         format!("http://127.0.0.1:{}/v1", self.port)
     }
 
     /// The same model for a program whose requests are judged.
-    pub fn strict_url(&self) -> String {
+    pub(crate) fn strict_url(&self) -> String {
         format!("http://127.0.0.1:{}{STRICT}v1", self.port)
     }
 
     /// Fails if the real API would have refused a request: its figures would be those of a program that does not work.
-    pub fn verdict(&self) -> anyhow::Result<()> {
+    pub(crate) fn verdict(&self) -> anyhow::Result<()> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         write!(stream, "GET {VERDICT} HTTP/1.1\r\nhost: x\r\n\r\n")?;
         stream.shutdown(std::net::Shutdown::Write)?;
@@ -166,13 +166,13 @@ impl Drop for ModelProcess {
 }
 
 /// A connection that sends so many bytes and takes the answer, with nothing around it.
-pub struct BarePost {
+pub(super) struct BarePost {
     stream: TcpStream,
     request: Vec<u8>,
 }
 
 impl BarePost {
-    pub fn new(port: u16, length: usize) -> anyhow::Result<Self> {
+    pub(super) fn new(port: u16, length: usize) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         let mut request = format!("POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n").into_bytes();
@@ -180,7 +180,7 @@ impl BarePost {
         Ok(Self { stream, request })
     }
 
-    pub fn send(&mut self) -> anyhow::Result<()> {
+    pub(super) fn send(&mut self) -> anyhow::Result<()> {
         self.stream.write_all(&self.request)?;
         let (mut got, mut buffer) = (Vec::new(), [0; 4096]);
         while memmem::find(&got, b"\"response.completed\"").is_none() || !got.ends_with(b"\n\n") {

@@ -23,7 +23,7 @@ use uuid::Uuid;
 use super::model::ModelProcess;
 use crate::threads::{now, open_with};
 
-pub struct Ours {
+pub(super) struct Ours {
     pub runtime: Runtime,
     pub store: Store,
     pub home: TempDir,
@@ -31,7 +31,7 @@ pub struct Ours {
 }
 
 impl Ours {
-    pub async fn new(outpost: &str, model: &ModelProcess, durability: Durability, sandbox: SandboxMode) -> anyhow::Result<Self> {
+    pub(super) async fn new(outpost: &str, model: &ModelProcess, durability: Durability, sandbox: SandboxMode) -> anyhow::Result<Self> {
         let (home, work) = (tempfile::tempdir()?, tempfile::tempdir()?);
         let store = open_with(home.path(), durability)?;
         let registry = Registry::new(RegistryOptions::default());
@@ -69,7 +69,7 @@ impl Ours {
     }
 
     /// A new thread with one environment.
-    pub async fn thread(&self) -> anyhow::Result<LiveThread> {
+    pub(super) async fn thread(&self) -> anyhow::Result<LiveThread> {
         let mut start = StartThread::new();
         let attachment = Attachment::new(EnvironmentId::parse("one")?, PathUri::from_native(self.work.path())?);
         start.created.selection = Some(Selection::new(vec![attachment])?);
@@ -78,7 +78,7 @@ impl Ours {
 }
 
 /// One turn from its input to its end.
-pub async fn turn(thread: &LiveThread, text: &str) -> anyhow::Result<()> {
+pub(super) async fn turn(thread: &LiveThread, text: &str) -> anyhow::Result<()> {
     thread.input(NewInput::text(text)).await?;
     let status = thread.settled().await;
     ensure!(status == ThreadActivity::Idle, "{status:?}");

@@ -22,7 +22,7 @@ struct Waiting {
     last: u64,
 }
 
-pub struct Peer {
+pub(crate) struct Peer {
     child: Child,
     input: AsyncMutex<ChildStdin>,
     waiting: Arc<Mutex<Waiting>>,
@@ -31,7 +31,7 @@ pub struct Peer {
     _own: Option<TempDir>,
 }
 
-pub struct PeerThread {
+pub(crate) struct PeerThread {
     pub id: String,
     turns: mpsc::UnboundedReceiver<String>,
 }
@@ -41,7 +41,7 @@ fn lock(waiting: &Mutex<Waiting>) -> std::sync::MutexGuard<'_, Waiting> {
 }
 
 impl Peer {
-    pub async fn start(codex: &Path, model: &ModelProcess) -> anyhow::Result<Self> {
+    pub(crate) async fn start(codex: &Path, model: &ModelProcess) -> anyhow::Result<Self> {
         let home = tempfile::tempdir()?;
         configure(home.path(), &model.base_url())?;
         let peer = Self::start_in(codex, home.path()).await?;
@@ -49,7 +49,7 @@ impl Peer {
     }
 
     /// With a home that was configured, and may have been used before.
-    pub async fn start_in(program: &Path, home: &Path) -> anyhow::Result<Self> {
+    pub(crate) async fn start_in(program: &Path, home: &Path) -> anyhow::Result<Self> {
         let mut child = Command::new(program)
             .arg("app-server")
             .env_clear()
@@ -94,7 +94,7 @@ impl Peer {
         Ok(input.flush().await?)
     }
 
-    pub async fn call(&self, method: &str, params: &Value) -> anyhow::Result<Value> {
+    pub(crate) async fn call(&self, method: &str, params: &Value) -> anyhow::Result<Value> {
         let (sender, answer) = oneshot::channel();
         let id = {
             let mut waiting = lock(&self.waiting);
@@ -111,20 +111,20 @@ impl Peer {
         Ok(answer["result"].take())
     }
 
-    pub async fn thread(&self) -> anyhow::Result<PeerThread> {
+    pub(crate) async fn thread(&self) -> anyhow::Result<PeerThread> {
         let started = self.call("thread/start", &json!({"cwd": self.home})).await?;
         let id = started["thread"]["id"].as_str().context("no thread id")?.to_owned();
         Ok(self.follow(id))
     }
 
     /// Hears of the turns of a thread that is loaded.
-    pub fn follow(&self, id: String) -> PeerThread {
+    pub(crate) fn follow(&self, id: String) -> PeerThread {
         let (sender, turns) = mpsc::unbounded_channel();
         lock(&self.waiting).turns.insert(id.clone(), sender);
         PeerThread { id, turns }
     }
 
-    pub async fn turn(&self, thread: &mut PeerThread, text: &str) -> anyhow::Result<()> {
+    pub(crate) async fn turn(&self, thread: &mut PeerThread, text: &str) -> anyhow::Result<()> {
         self.call("turn/start", &json!({"threadId": thread.id, "input": [{"type": "text", "text": text}]})).await?;
         let status = thread.turns.recv().await.context("the peer is gone")?;
         ensure!(status == "completed", "the turn ended as {status}");
@@ -132,21 +132,21 @@ impl Peer {
     }
 
     /// Resident bytes.
-    pub fn memory(&self) -> anyhow::Result<u64> {
+    pub(crate) fn memory(&self) -> anyhow::Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().context("the peer is gone")?))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("/proc/PID/status has another shape")?;
         Ok(line.split_whitespace().next().unwrap_or_default().parse::<u64>()? << 10)
     }
 
     /// Ends it and waits for that.
-    pub async fn end(mut self) -> anyhow::Result<()> {
+    pub(crate) async fn end(mut self) -> anyhow::Result<()> {
         self.child.start_kill()?;
         self.child.wait().await?;
         Ok(())
     }
 
     /// CPU milliseconds so far, in whole ticks.
-    pub fn cpu(&self) -> anyhow::Result<f64> {
+    pub(crate) fn cpu(&self) -> anyhow::Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id().context("the peer is gone")?))?;
         let members: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         ensure!(members.len() > 12, "/proc/PID/stat has another shape");
@@ -155,7 +155,7 @@ impl Peer {
 }
 
 /// Writes the configuration of both programs: an instant model, no questions and no sandbox.
-pub fn configure(home: &Path, base_url: &str) -> anyhow::Result<()> {
+pub(crate) fn configure(home: &Path, base_url: &str) -> anyhow::Result<()> {
     let config = format!(
         "model = \"instant\"\nmodel_provider = \"instant\"\napproval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n\
          [model_providers.instant]\nname = \"instant\"\nbase_url = \"{base_url}\"\nwire_api = \"responses\"\nrequest_max_retries = 0\n\

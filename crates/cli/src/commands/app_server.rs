@@ -20,7 +20,7 @@ use crate::lock::Lock;
 use crate::out::say;
 use crate::{ProcessContext, store};
 
-pub async fn run(arguments: AppServerArguments, own: &ProcessContext) -> ExitCode {
+pub(crate) async fn run(arguments: AppServerArguments, own: &ProcessContext) -> ExitCode {
     let rules = match &arguments.listen {
         AppListen::At(address) => match door_rules(&arguments.auth, address, APP, &own.secrets) {
             Ok(rules) => Some(DoorRules { ready: &["/readyz", "/healthz"], ..rules }),
@@ -84,7 +84,7 @@ async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &ProcessContex
 }
 
 /// The server of this home, and what it stands on.
-pub async fn assemble(home: &Home, own: &ProcessContext) -> anyhow::Result<(Assembly, Server)> {
+pub(crate) async fn assemble(home: &Home, own: &ProcessContext) -> anyhow::Result<(Assembly, Server)> {
     let config = Config::load(Some(&home.config()), &own.settings)?;
     let shown = config.shown();
     let wish = RuntimeOptions { config, provider: None, model: None, questions: true, keeps_sessions: true, follows_environments: true };
@@ -106,7 +106,7 @@ pub async fn assemble(home: &Home, own: &ProcessContext) -> anyhow::Result<(Asse
 }
 
 /// Where the verbs of this user find a server that runs. A second server of the same home is not found there.
-pub async fn own_socket(home: &Home, own: &ProcessContext) -> anyhow::Result<Listener> {
+pub(crate) async fn own_socket(home: &Home, own: &ProcessContext) -> anyhow::Result<Listener> {
     let seat = home.seat(&own.variables)?;
     let path = seat.run.join("app.sock");
     seat.make_run().context("there is no place for the socket of this server")?;
@@ -122,7 +122,7 @@ pub async fn own_socket(home: &Home, own: &ProcessContext) -> anyhow::Result<Lis
     })
 }
 
-pub fn on_link(server: Server) -> impl Fn(outpost_rpc::Link) + Send + Sync + 'static {
+pub(crate) fn on_link(server: Server) -> impl Fn(outpost_rpc::Link) + Send + Sync + 'static {
     move |link| {
         let server = server.clone();
         tokio::spawn(async move { server.serve(link).await });

@@ -44,7 +44,7 @@ const HELP: &str = "\
 Ctrl-C       stop the running turn; leave if none runs
 A line that ends with \\ goes on in the next one. While a turn runs, what you type is told to the agent at its next step.";
 
-pub async fn run(arguments: ChatArguments, own: &ProcessContext) -> ExitCode {
+pub(crate) async fn run(arguments: ChatArguments, own: &ProcessContext) -> ExitCode {
     match work(arguments, own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => commands::failure(&error),

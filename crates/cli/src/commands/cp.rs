@@ -21,7 +21,7 @@ use crate::progress::{ProgressBar, size};
 use crate::reach::{self, Caller, Reached};
 use crate::signals::ForwardedSignals;
 
-pub async fn run(arguments: CpArguments, own: &ProcessContext) -> ExitCode {
+pub(crate) async fn run(arguments: CpArguments, own: &ProcessContext) -> ExitCode {
     match copy(&arguments, own).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => failure(&error),

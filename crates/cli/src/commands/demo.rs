@@ -42,7 +42,7 @@ const HERE: &str = "echo 'made by local' > made.txt; cat made.txt";
 const THERE: &str = "echo 'made by worker' > made.txt; cat made.txt";
 const STRAY: &str = "echo stray > ../stray.txt";
 
-pub async fn run(arguments: DemoArguments, own: &ProcessContext) -> ExitCode {
+pub(crate) async fn run(arguments: DemoArguments, own: &ProcessContext) -> ExitCode {
     let told = match arguments.stage {
         Some(scratch) => perform(&scratch, own).await,
         None => begin(own).await,

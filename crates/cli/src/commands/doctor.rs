@@ -12,7 +12,7 @@ use crate::home::Home;
 use crate::out;
 
 /// Fails if something is broken.
-pub async fn run(arguments: &DoctorArguments, own: &ProcessContext) -> ExitCode {
+pub(crate) async fn run(arguments: &DoctorArguments, own: &ProcessContext) -> ExitCode {
     let report = examine(&Patient { home: Home::from_environment(), own }).await;
     let text = if arguments.json { report.json(&own.secrets) } else { Ok(report.text(&own.secrets)) };
     let written = text.context("the report cannot be written").and_then(|text| out::print(&format!("{}\n", text.trim_end())));

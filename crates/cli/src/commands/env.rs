@@ -9,7 +9,7 @@ mod ssh;
 mod upgrade;
 mod watch;
 
-pub use ssh::carry;
+pub(crate) use ssh::carry;
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -29,7 +29,7 @@ use crate::env_args::EnvCommand;
 use crate::home::Home;
 use crate::out::{self, say};
 
-pub async fn run(command: EnvCommand, own: &ProcessContext) -> ExitCode {
+pub(crate) async fn run(command: EnvCommand, own: &ProcessContext) -> ExitCode {
     let done = match command {
         EnvCommand::List(arguments) => list::run(&arguments, own),
         EnvCommand::Add(arguments) => add::run(*arguments, own).await,

@@ -32,7 +32,7 @@ use crate::signals::Watched;
 /// How often a line that shows the time is drawn anew.
 const TICK: Duration = Duration::from_millis(200);
 
-pub async fn run(arguments: ExecArguments, own: &ProcessContext) -> ExitCode {
+pub(crate) async fn run(arguments: ExecArguments, own: &ProcessContext) -> ExitCode {
     match work(arguments.request(), own).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => commands::failure(&error),

@@ -26,7 +26,7 @@ use crate::out::say;
 use crate::signals::ForwardedSignals;
 use crate::{ProcessContext, tokens};
 
-pub async fn run(arguments: Box<ExecutorArguments>, own: &ProcessContext) -> ExitCode {
+pub(crate) async fn run(arguments: Box<ExecutorArguments>, own: &ProcessContext) -> ExitCode {
     let listen = match (&arguments.listen, arguments.join.is_empty()) {
         (Some(ListenAddr::Stdio), false) => return complain(&anyhow!("--join does not go with --listen stdio"), USAGE),
         (Some(listen), _) => Some(listen.clone()),
@@ -122,12 +122,12 @@ fn install_id(own: &ProcessContext) -> anyhow::Result<String> {
 }
 
 /// Launchers read this line to know where to connect.
-pub fn announce(address: &ListenAddr) -> anyhow::Result<()> {
+pub(crate) fn announce(address: &ListenAddr) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{address}").and_then(|()| out.flush()).context("cannot tell where it listens")
 }
 
-pub fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let mut signals = ForwardedSignals::listen()?;
     Ok(async move {
         signals.stop().await;
@@ -135,7 +135,7 @@ pub fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 }
 
 /// Settings that all listeners share.
-pub fn settings(grace: u64, spool: u64, listen: Option<&ListenAddr>) -> ExecutorSettings {
+pub(crate) fn settings(grace: u64, spool: u64, listen: Option<&ListenAddr>) -> ExecutorSettings {
     let peer = PeerOptions { malformed: malformed(listen), ..PeerOptions::default() };
     ExecutorSettings {
         grace: Duration::from_secs(grace),
@@ -164,7 +164,7 @@ fn malformed(listen: Option<&ListenAddr>) -> &'static str {
 }
 
 /// Who is let in. `name` is that of the token that is asked for if nothing else is said.
-pub fn door_rules(arguments: &AuthArguments, listen: &ListenAddr, name: &str, secrets: &Secrets) -> anyhow::Result<DoorRules> {
+pub(crate) fn door_rules(arguments: &AuthArguments, listen: &ListenAddr, name: &str, secrets: &Secrets) -> anyhow::Result<DoorRules> {
     let (origins, hosts, proxies) = (arguments.allow_origin.clone(), arguments.allow_host.clone(), arguments.trusted_proxy.clone());
     Ok(DoorRules { origins, hosts, proxies, ..DoorRules::from(auth(arguments, listen, name, secrets)?) })
 }

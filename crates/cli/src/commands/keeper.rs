@@ -47,7 +47,7 @@ const MAX_SOCKET_PATH: usize = 107;
 const LAST_WORDS: Duration = Duration::from_secs(4);
 
 /// Bridges standard input and output to the keeper.
-pub async fn bridge(arguments: &ExecutorArguments, own: &ProcessContext) -> ExitCode {
+pub(crate) async fn bridge(arguments: &ExecutorArguments, own: &ProcessContext) -> ExitCode {
     let here = stdio::link(tokio::io::stdin(), tokio::io::stdout(), "exec-server stdio");
     let there = match reach(arguments, own).await {
         Ok(link) => link,
@@ -70,7 +70,7 @@ pub async fn bridge(arguments: &ExecutorArguments, own: &ProcessContext) -> Exit
 }
 
 /// Whether a keeper runs here.
-pub async fn is_running(own: &ProcessContext) -> ExitCode {
+pub(crate) async fn is_running(own: &ProcessContext) -> ExitCode {
     let runs = match seat(own).and_then(|seat| socket_path(&seat)) {
         Ok(socket) => unix::connect(&socket, &ClientOptions::default()).await.is_ok(),
         Err(_) => false,
@@ -79,7 +79,7 @@ pub async fn is_running(own: &ProcessContext) -> ExitCode {
 }
 
 /// Asks the keeper that runs here to end, and waits until it has.
-pub async fn end(own: &ProcessContext) -> ExitCode {
+pub(crate) async fn end(own: &ProcessContext) -> ExitCode {
     match end_running(own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&error, FAILED),
@@ -258,7 +258,7 @@ async fn wait_for(socket: &Path) -> anyhow::Result<Link> {
 }
 
 /// The keeper itself.
-pub async fn run(arguments: KeeperArguments, own: &ProcessContext) -> ExitCode {
+pub(crate) async fn run(arguments: KeeperArguments, own: &ProcessContext) -> ExitCode {
     match keep(arguments, own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&error, FAILED),

@@ -1,22 +1,22 @@
 //! One file per verb.
 
-pub mod app_server;
-pub mod chat;
-pub mod completions;
-pub mod cp;
-pub mod demo;
-pub mod doctor;
-pub mod env;
-pub mod exec;
-pub mod executor;
-pub mod keeper;
-pub mod run;
-pub mod sandbox;
-pub mod schema;
-pub mod serve;
-pub mod shell;
-pub mod thread;
-pub mod token;
+pub(crate) mod app_server;
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod cp;
+pub(crate) mod demo;
+pub(crate) mod doctor;
+pub(crate) mod env;
+pub(crate) mod exec;
+pub(crate) mod executor;
+pub(crate) mod keeper;
+pub(crate) mod run;
+pub(crate) mod sandbox;
+pub(crate) mod schema;
+pub(crate) mod serve;
+pub(crate) mod shell;
+pub(crate) mod thread;
+pub(crate) mod token;
 
 use std::process::ExitCode;
 
@@ -27,18 +27,18 @@ use crate::environments;
 use crate::out::{self, ReaderGone, say};
 
 /// The work failed.
-pub const FAILED: u8 = 1;
+pub(crate) const FAILED: u8 = 1;
 /// The command line makes no sense.
-pub const USAGE: u8 = 2;
+pub(crate) const USAGE: u8 = 2;
 /// An environment was unreachable.
-pub const UNREACHABLE: u8 = 3;
+pub(crate) const UNREACHABLE: u8 = 3;
 /// A bug of ours.
-pub const BUG: u8 = 70;
+pub(crate) const BUG: u8 = 70;
 /// A failure of ours where the exit code is otherwise the command's.
-pub const OURS: u8 = 125;
+pub(crate) const OURS: u8 = 125;
 
 /// Says what went wrong and tells by the exit code whether it is worth trying again.
-pub fn failure(error: &anyhow::Error) -> ExitCode {
+pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
     let unreachable = error.chain().any(|cause| {
         cause.downcast_ref().is_some_and(is_unreachable)
             || match cause.downcast_ref() {
@@ -67,7 +67,7 @@ fn is_unreachable(error: &EnvironmentError) -> bool {
 }
 
 /// Why an address cannot be listened on, and what to do about it.
-pub fn cannot_listen(address: &impl std::fmt::Display, error: std::io::Error) -> anyhow::Error {
+pub(crate) fn cannot_listen(address: &impl std::fmt::Display, error: std::io::Error) -> anyhow::Error {
     let advice = match error.kind() {
         std::io::ErrorKind::AddrInUse => "; another program listens there: stop it, or choose another port with --listen (0 takes any)",
         std::io::ErrorKind::PermissionDenied => {
@@ -79,12 +79,12 @@ pub fn cannot_listen(address: &impl std::fmt::Display, error: std::io::Error) ->
 }
 
 /// Prints the page about `config.toml`.
-pub fn reference() -> ExitCode {
+pub(crate) fn reference() -> ExitCode {
     printed(&crate::config::reference::page())
 }
 
 /// The end of a verb that only prints something.
-pub fn printed(text: &str) -> ExitCode {
+pub(crate) fn printed(text: &str) -> ExitCode {
     match out::print(text) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&error, FAILED),
@@ -101,7 +101,7 @@ fn with_causes(error: &anyhow::Error) -> String {
 }
 
 /// Says what went wrong, with all its causes on one line, and what to look at if we know.
-pub fn complain(error: &anyhow::Error, code: u8) -> ExitCode {
+pub(crate) fn complain(error: &anyhow::Error, code: u8) -> ExitCode {
     if error.chain().any(|cause| cause.is::<ReaderGone>()) {
         return ExitCode::SUCCESS;
     }

@@ -34,7 +34,7 @@ use crate::variables::VisibleVariables;
 /// What a shell says of a command whose reader went away.
 const BROKEN_PIPE: u8 = 128 + 13;
 
-pub async fn run(arguments: RunArguments, own: &ProcessContext) -> ExitCode {
+pub(crate) async fn run(arguments: RunArguments, own: &ProcessContext) -> ExitCode {
     match run_to_end(arguments, own).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => complain(&error, OURS),
@@ -156,18 +156,18 @@ fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool) -> any
 }
 
 /// What a program on a terminal must know of it.
-pub fn terminal_kind() -> Option<(String, String)> {
+pub(crate) fn terminal_kind() -> Option<(String, String)> {
     Some(("TERM".into(), std::env::var("TERM").ok()?))
 }
 
 /// The executor's own variables, except those that look like secrets.
-pub fn everything() -> EnvPolicy {
+pub(crate) fn everything() -> EnvPolicy {
     EnvPolicy { inherit: Inherit::All, ignore_default_excludes: false, exclude: vec![], set: BTreeMap::new(), include_only: vec![] }
 }
 
 /// How a command ended.
 #[derive(Default)]
-pub struct RunOutcome {
+pub(crate) struct RunOutcome {
     pub code: u8,
     /// How much of its output was not read in time.
     pub lost: Vec<String>,
@@ -204,7 +204,7 @@ impl RunOutcome {
 
 /// What becomes of a command's output on its way to a terminal of ours.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Passing {
+pub(crate) enum Passing {
     AsItIs,
     /// What a terminal would obey is made visible instead.
     ShownOnTerminals,
@@ -217,7 +217,7 @@ impl Passing {
 }
 
 /// Copies what the command writes to where it belongs, and tells how it ended.
-pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::Result<RunOutcome> {
+pub(crate) async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::Result<RunOutcome> {
     let mut stdout = Pipe { to: tokio::io::stdout(), showing: passing.to(std::io::stdout().is_terminal()) };
     let mut stderr = Pipe { to: tokio::io::stderr(), showing: passing.to(std::io::stderr().is_terminal()) };
     let (mut code, mut lost, mut tail, mut is_refused) = (None, Vec::new(), Tail::default(), false);

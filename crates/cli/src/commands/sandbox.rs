@@ -14,7 +14,7 @@ use crate::args::SandboxCommand;
 use crate::home::Home;
 use crate::out::print;
 
-pub fn run(command: SandboxCommand) -> ExitCode {
+pub(crate) fn run(command: SandboxCommand) -> ExitCode {
     let done = match command {
         SandboxCommand::List { json } => list(json),
         SandboxCommand::Clear { workspace, all } => clear(workspace.as_deref(), all),

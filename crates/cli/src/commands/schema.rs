@@ -11,7 +11,7 @@ use crate::args::SchemaArguments;
 const APP: &str = include_str!("../../../../schema/app.json");
 const EXEC: &str = include_str!("../../../../schema/exec.json");
 
-pub fn run(arguments: &SchemaArguments) -> ExitCode {
+pub(crate) fn run(arguments: &SchemaArguments) -> ExitCode {
     let Some(directory) = &arguments.out else {
         return printed(&format!("{{\"app\": {},\n\"exec\": {}}}\n", APP.trim_end(), EXEC.trim_end()));
     };

@@ -28,7 +28,7 @@ use crate::out::say;
 use crate::serve_args::ServeArguments;
 use crate::tokens;
 
-pub async fn run(arguments: Box<ServeArguments>, own: &ProcessContext) -> ExitCode {
+pub(crate) async fn run(arguments: Box<ServeArguments>, own: &ProcessContext) -> ExitCode {
     let (home, plan) = match plan(&arguments, own) {
         Ok(checked) => checked,
         Err(error) => return complain(&error, USAGE),

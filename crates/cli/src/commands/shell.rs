@@ -27,7 +27,7 @@ use crate::{ProcessContext, connection_notices, reach};
 /// Pieces of input that may wait for the other side.
 const QUEUE: usize = 256;
 
-pub async fn run(arguments: ShellArguments, own: &ProcessContext) -> ExitCode {
+pub(crate) async fn run(arguments: ShellArguments, own: &ProcessContext) -> ExitCode {
     match run_to_end(arguments, own).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => complain(&error, OURS),

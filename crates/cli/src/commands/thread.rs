@@ -5,7 +5,7 @@ mod change;
 mod list;
 mod show;
 mod times;
-pub mod transcript;
+pub(crate) mod transcript;
 mod transfer;
 mod why;
 
@@ -32,7 +32,7 @@ struct Desk {
     json: bool,
 }
 
-pub async fn run(arguments: ThreadArguments, own: &ProcessContext) -> ExitCode {
+pub(crate) async fn run(arguments: ThreadArguments, own: &ProcessContext) -> ExitCode {
     match dispatch(arguments, own).await {
         Ok(code) => code,
         Err(error) => complain(&error, FAILED),
@@ -76,7 +76,7 @@ impl Desk {
 }
 
 /// The thread that a user means: its id, a unique beginning or end of it, or its name.
-pub async fn find(store: &Store, name: &str) -> anyhow::Result<ThreadId> {
+pub(crate) async fn find(store: &Store, name: &str) -> anyhow::Result<ThreadId> {
     if let Ok(id) = name.parse::<ThreadId>() {
         return Ok(id);
     }

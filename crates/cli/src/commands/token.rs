@@ -14,7 +14,7 @@ use crate::out::{print, say};
 use crate::serve_args::{CreateToken, TokenCommand};
 use crate::{store, tokens};
 
-pub fn run(command: TokenCommand) -> ExitCode {
+pub(crate) fn run(command: TokenCommand) -> ExitCode {
     let done = match command {
         TokenCommand::Create(arguments) => create(arguments),
         TokenCommand::List { json } => list(json),
@@ -27,7 +27,7 @@ pub fn run(command: TokenCommand) -> ExitCode {
 }
 
 /// The tokens of this home.
-pub fn of(home: &Home) -> TokenStore {
+pub(crate) fn of(home: &Home) -> TokenStore {
     TokenStore::new(&home.tokens())
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use toml::{Table, Value};
 
 /// A key, as people read about it.
-pub struct ConfigKey {
+pub(crate) struct ConfigKey {
     /// With dots; `NAME` stands for a name of the user's.
     pub name: &'static str,
     /// A value in TOML.
@@ -19,7 +19,7 @@ const fn key(name: &'static str, example: &'static str, default: &'static str, w
     ConfigKey { name, example, default, what }
 }
 
-pub const KEYS: &[ConfigKey] = &[
+pub(crate) const KEYS: &[ConfigKey] = &[
     key(
         "model",
         r#""gpt-5""#,
@@ -223,7 +223,7 @@ pub const KEYS: &[ConfigKey] = &[
 ];
 
 /// The keys of a file that have no effect, with dots.
-pub fn unknown(table: &Table) -> Vec<String> {
+pub(crate) fn unknown(table: &Table) -> Vec<String> {
     let mut unknown = Vec::new();
     collect(table, &mut Vec::new(), &mut unknown);
     unknown
@@ -291,7 +291,7 @@ fn standing(path: &[&str]) -> Standing {
 }
 
 /// The page about all keys.
-pub fn page() -> String {
+pub(crate) fn page() -> String {
     let mut page = String::from(
         "# Configuration\n\n\
          A whole `config.toml` for a model of your own, with a sandbox that may use the network:\n\n\

@@ -7,7 +7,7 @@ use crate::assembly::rules;
 use crate::config::Config;
 use crate::environments::KnownEnvironments;
 
-pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
+pub(super) fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let Some(home) = &patient.home else { return vec![] };
     let mut findings = vec![config(&home.config(), &patient.own.settings)];
     findings.push(match rules(home) {

@@ -10,7 +10,7 @@ use super::{Finding, Patient};
 use crate::home::{EXECUTOR, Home};
 use crate::tokens;
 
-pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
+pub(super) fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let mut findings = vec![memory()];
     if let Some(home) = &patient.home {
         findings.push(token(home));

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Clocks that are further apart make times in threads and tokens misleading.
 const SKEW: u64 = 5_000;
 
-pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
+pub(super) async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let Ok(known) = KnownEnvironments::load(&patient.own.variables) else { return not_looked_at("environments", "environments.toml") };
     let Ok(snapshot) = known.snapshot() else {
         return vec![Finding::weak("environments", "switched off by OUTPOST_EXEC_SERVER_URL=none", "unset it to use machines again")];

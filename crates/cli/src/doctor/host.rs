@@ -15,7 +15,7 @@ const FILES: u64 = 4096;
 /// Less than this on the home's disk, and spools fill it.
 const SPACE: u64 = 1 << 30;
 
-pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
+pub(super) fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut findings = vec![
         Finding::good("system", format!("Linux {} on {}", kernel.trim(), std::env::consts::ARCH)),

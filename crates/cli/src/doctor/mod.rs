@@ -21,13 +21,13 @@ use crate::ProcessContext;
 use crate::home::Home;
 
 /// What sections may look at.
-pub struct Patient<'a> {
+pub(crate) struct Patient<'a> {
     pub home: Option<Home>,
     pub own: &'a ProcessContext,
 }
 
 /// Looks at everything. What is elsewhere is looked at at the same time, because some of it may be slow.
-pub async fn examine(patient: &Patient<'_>) -> Report {
+pub(crate) async fn examine(patient: &Patient<'_>) -> Report {
     let (environments, threads, model, servers) =
         tokio::join!(environments::findings(patient), threads::findings(patient), model::findings(patient), servers::findings(patient));
     Report {
@@ -47,21 +47,21 @@ pub async fn examine(patient: &Patient<'_>) -> Report {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub(crate) struct Report {
     version: &'static str,
     sections: Vec<Section>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Section {
+pub(crate) struct Section {
     name: &'static str,
     findings: Vec<Finding>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Finding {
+pub(crate) struct Finding {
     what: String,
     verdict: FindingLevel,
     detail: String,
@@ -71,7 +71,7 @@ pub struct Finding {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum FindingLevel {
+pub(crate) enum FindingLevel {
     Good,
     /// Works, but the user should know.
     Weak,
@@ -80,15 +80,15 @@ pub enum FindingLevel {
 }
 
 impl Finding {
-    pub fn good(what: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub(crate) fn good(what: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { what: what.into(), verdict: FindingLevel::Good, detail: detail.into(), to_do: None }
     }
 
-    pub fn weak(what: impl Into<String>, detail: impl Into<String>, to_do: impl Into<String>) -> Self {
+    pub(crate) fn weak(what: impl Into<String>, detail: impl Into<String>, to_do: impl Into<String>) -> Self {
         Self { what: what.into(), verdict: FindingLevel::Weak, detail: detail.into(), to_do: Some(to_do.into()) }
     }
 
-    pub fn broken(what: impl Into<String>, detail: impl Into<String>, to_do: impl Into<String>) -> Self {
+    pub(crate) fn broken(what: impl Into<String>, detail: impl Into<String>, to_do: impl Into<String>) -> Self {
         Self { verdict: FindingLevel::Broken, ..Self::weak(what, detail, to_do) }
     }
 }
@@ -100,12 +100,12 @@ fn not_looked_at(what: &str, file: &str) -> Vec<Finding> {
 
 impl Report {
     /// Whether nothing is broken: every promise of the default policy holds here, and everything can be read and reached.
-    pub fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         self.sections.iter().flat_map(|section| &section.findings).all(|finding| finding.verdict != FindingLevel::Broken)
     }
 
     /// For people: a line per finding, and what to do below those that need something.
-    pub fn text(&self, secrets: &Secrets) -> String {
+    pub(crate) fn text(&self, secrets: &Secrets) -> String {
         let mut text = format!("outpost {}\n", self.version);
         for section in &self.sections {
             let _ = writeln!(text, "\n{}", section.name);
@@ -130,7 +130,7 @@ impl Report {
         secrets.redact(&text).into_owned()
     }
 
-    pub fn json(&self, secrets: &Secrets) -> serde_json::Result<String> {
+    pub(crate) fn json(&self, secrets: &Secrets) -> serde_json::Result<String> {
         let text = serde_json::to_string_pretty(&serde_json::json!({
             "version": self.version, "holds": self.holds(), "sections": self.sections,
         }))?;

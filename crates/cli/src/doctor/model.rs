@@ -11,7 +11,7 @@ use crate::config::Config;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
+pub(super) async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let file = patient.home.as_ref().map(crate::home::Home::config);
     let Ok(config) = Config::read(file.as_deref(), &patient.own.settings) else { return not_looked_at("provider", "config.toml") };
     let (name, note, model) = default_provider(&config, &patient.own.variables);

@@ -10,7 +10,7 @@ use outpost_sandbox::{LauncherSettings, PromiseRow, probe_at};
 use super::{Finding, Patient, not_looked_at};
 use crate::confinement::{configured_git, configured_minimum};
 
-pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
+pub(super) fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let Some(home) = &patient.home else {
         return vec![Finding::broken("sandbox", "nothing can be tried without a home", "set OUTPOST_HOME or HOME")];
     };

@@ -14,7 +14,7 @@ use crate::servers;
 /// Longer than a server may take to start by default.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
+pub(super) async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let Some(home) = &patient.home else { return vec![] };
     let required = servers::required(home).problems().into_iter();
     let mut findings: Vec<Finding> =

@@ -14,7 +14,7 @@ use crate::store;
 const NEWEST: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(15);
 
-pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
+pub(super) async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let Some(home) = &patient.home else { return vec![] };
     let Ok(config) = Config::read(Some(&home.config()), &patient.own.settings) else { return not_looked_at("store", "config.toml") };
     let kept = if config.store.as_deref().is_some_and(|store| store.starts_with("postgres")) { "Postgres" } else { "the home" };

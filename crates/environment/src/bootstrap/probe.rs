@@ -52,7 +52,7 @@ pub enum Misfit {
 }
 
 /// Without single quotes, backslashes, exclamation marks and newlines, like all our scripts.
-pub const SCRIPT: &str = concat!(
+pub(super) const SCRIPT: &str = concat!(
     "echo \"os=$(uname -s)\"; echo \"arch=$(uname -m)\"; echo \"home=$HOME\"; echo \"shell=$SHELL\"; ",
     "echo \"libc=$(getconf GNU_LIBC_VERSION 2> /dev/null || ls /lib/ld-musl-* 2> /dev/null)\"; ",
     "echo \"current=$(readlink \"$HOME/.outpost/bin/outpost\" 2> /dev/null)\"; ",

@@ -126,7 +126,7 @@ impl<'a, 'b> Members<'a, 'b> {
     }
 }
 
-pub fn define(text: &Text<'_>, table: &DeTable<'_>, line: usize) -> Result<Definition, Wrong> {
+pub(super) fn define(text: &Text<'_>, table: &DeTable<'_>, line: usize) -> Result<Definition, Wrong> {
     let members = Members { text, line, table };
     if let Some((key, _)) = table.iter().find(|(key, _)| !KEYS.split(", ").any(|known| known == key.get_ref().as_ref())) {
         return Err((text.line(key.span().start), format!("unknown key `{}`; there are {KEYS}", key.get_ref())));

@@ -8,25 +8,25 @@ use toml::de::DeValue;
 
 use super::EnvironmentsFileError;
 
-pub type Value<'a> = Spanned<DeValue<'a>>;
+pub(super) type Value<'a> = Spanned<DeValue<'a>>;
 
-pub struct Text<'a> {
+pub(super) struct Text<'a> {
     pub text: &'a str,
     pub path: &'a Path,
 }
 
 impl Text<'_> {
     /// The line of a place in the text, counted from one.
-    pub fn line(&self, at: usize) -> usize {
+    pub(super) fn line(&self, at: usize) -> usize {
         self.text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
     }
 
     /// What is wrong, with the place.
-    pub fn at(&self, line: usize, what: &str) -> String {
+    pub(super) fn at(&self, line: usize, what: &str) -> String {
         format!("{}:{line}: {what}", self.path.display())
     }
 
-    pub fn fatal(&self, span: Range<usize>, what: &str) -> EnvironmentsFileError {
+    pub(super) fn fatal(&self, span: Range<usize>, what: &str) -> EnvironmentsFileError {
         EnvironmentsFileError::Wrong { path: self.path.to_owned(), line: self.line(span.start), what: what.to_owned() }
     }
 }

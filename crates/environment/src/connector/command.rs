@@ -129,7 +129,7 @@ fn is_withheld(name: &OsStr) -> bool {
 }
 
 /// Takes our secrets out of what a command inherits: some ways hand their whole environment on to the other side.
-pub fn withhold_secrets(command: &mut Command) {
+pub(crate) fn withhold_secrets(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if is_withheld(&name) {
             command.env_remove(&name);
@@ -137,7 +137,7 @@ pub fn withhold_secrets(command: &mut Command) {
     }
 }
 
-pub async fn start(line: &CommandLine) -> Result<MonitoredLink, LinkError> {
+pub(super) async fn start(line: &CommandLine) -> Result<MonitoredLink, LinkError> {
     let mut command = Command::new(&line.program);
     command.args(&line.args).stdin(Stdio::piped()).stdout(Stdio::piped());
     // In a group of its own: an interrupt typed here is for the command that runs there, not for the way to it.

@@ -15,7 +15,7 @@ const MOST_WAITING: usize = 8;
 
 /// Where links wait until they are taken, in the order in which they came.
 #[derive(Default)]
-pub struct LinkQueue {
+pub(super) struct LinkQueue {
     waiting: Mutex<VecDeque<Waiting>>,
     came: Notify,
 }
@@ -67,7 +67,7 @@ impl LinkQueue {
     }
 
     /// Waits for a link and takes it.
-    pub async fn take(&self) -> Link {
+    pub(super) async fn take(&self) -> Link {
         loop {
             self.filled().await;
             let first = self.lock().pop_front();
@@ -86,7 +86,7 @@ impl LinkQueue {
     }
 
     /// Waits until a link is free.
-    pub async fn filled(&self) {
+    pub(super) async fn filled(&self) {
         loop {
             let mut came = std::pin::pin!(self.came.notified());
             came.as_mut().enable();

@@ -171,7 +171,7 @@ impl Journey {
 }
 
 /// The file that says that these very commands were run.
-pub fn marker(setup: &Setup) -> String {
+pub(crate) fn marker(setup: &Setup) -> String {
     let mut digest = Sha256::new();
     for command in &setup.commands {
         digest.update((command.len() as u64).to_le_bytes());

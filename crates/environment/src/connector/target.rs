@@ -110,7 +110,7 @@ impl fmt::Display for ExecutorAddress {
     }
 }
 
-pub async fn connect(target: &ExecutorAddress, token: &Token, tls: &Tls) -> Result<Link, LinkError> {
+pub(super) async fn connect(target: &ExecutorAddress, token: &Token, tls: &Tls) -> Result<Link, LinkError> {
     match target {
         ExecutorAddress::WebSocket(url) => {
             let bearer = match token {

@@ -12,11 +12,11 @@ use tokio_rustls::TlsConnector;
 
 /// Shared by the connections of one environment.
 #[derive(Default)]
-pub struct Tls(OnceCell<TlsConnector>);
+pub(super) struct Tls(OnceCell<TlsConnector>);
 
 impl Tls {
     /// Connects to `wss://HOST[:PORT][/PATH]`.
-    pub async fn connect(&self, url: &str, options: &ClientOptions) -> Result<Link, LinkError> {
+    pub(super) async fn connect(&self, url: &str, options: &ClientOptions) -> Result<Link, LinkError> {
         let refused = |why: String| LinkError::Protocol(format!("`{url}`: {why}"));
         let uri: ::http::Uri = url.parse().map_err(|error: ::http::uri::InvalidUri| refused(error.to_string()))?;
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);

@@ -143,7 +143,7 @@ pub(super) enum Kind {
 }
 
 impl Entry {
-    pub fn handle(&self) -> Option<&Environment> {
+    pub(super) fn handle(&self) -> Option<&Environment> {
         self.live.as_ref().map(|live| &live.handle)
     }
 
@@ -152,17 +152,17 @@ impl Entry {
     }
 
     /// The handle, if it is to be connected at once.
-    pub fn eager(&self) -> Option<Environment> {
+    pub(super) fn eager(&self) -> Option<Environment> {
         self.handle().filter(|_| self.policy() == ConnectPolicy::Eager).cloned()
     }
 
-    pub fn unreached(&self) -> Option<Environment> {
+    pub(super) fn unreached(&self) -> Option<Environment> {
         let handle = self.handle().filter(|_| self.policy() != ConnectPolicy::Manual)?;
         matches!(handle.state(), ConnectionState::Failed(failure) if !failure.is_final()).then(|| handle.clone())
     }
 
     /// Whether the configuration still says the same. This machine has no definition.
-    pub fn is_defined_as(&self, wanted: Option<&Result<Definition, String>>) -> bool {
+    pub(super) fn is_defined_as(&self, wanted: Option<&Result<Definition, String>>) -> bool {
         match (&self.kind, wanted) {
             (Kind::Local, None) => true,
             (Kind::Defined(definition), Some(Ok(wanted))) => **definition == *wanted,
@@ -171,11 +171,11 @@ impl Entry {
         }
     }
 
-    pub fn news(&self, event: RegistryEvent) -> RegistryNews {
+    pub(super) fn news(&self, event: RegistryEvent) -> RegistryNews {
         RegistryNews::Environment { id: self.id.clone(), generation: self.generation, standing: self.standing.clone(), event }
     }
 
-    pub fn status(&self) -> EnvironmentRow {
+    pub(super) fn status(&self) -> EnvironmentRow {
         let address = match (&self.kind, &self.live) {
             (Kind::Defined(definition), _) => definition.to_string(),
             (_, Some(live)) => live.recipe.connector.name().to_owned(),
@@ -193,7 +193,7 @@ impl Entry {
     }
 
     /// What the environment itself offers.
-    pub fn offered(&self) -> Vec<CapabilityRoot> {
+    pub(super) fn offered(&self) -> Vec<CapabilityRoot> {
         match &self.kind {
             Kind::Pending(provision) => provision.capability_roots(),
             _ => Vec::new(),
@@ -201,7 +201,7 @@ impl Entry {
     }
 
     /// How it stands at this moment, and whether it is to be asked to start.
-    pub fn capture(&self) -> (Captured, Option<Environment>) {
+    pub(super) fn capture(&self) -> (Captured, Option<Environment>) {
         let Some(handle) = self.handle() else { return (Captured::from(&self.standing), None) };
         match handle.state() {
             ConnectionState::Ready(_) => (Captured::Ready(handle.clone()), None),
@@ -257,16 +257,16 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    pub fn get(&self, id: &EnvironmentId) -> Option<&Entry> {
+    pub(super) fn get(&self, id: &EnvironmentId) -> Option<&Entry> {
         self.by_id.get(id)
     }
 
-    pub fn get_mut(&mut self, id: &EnvironmentId) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, id: &EnvironmentId) -> Option<&mut Entry> {
         self.by_id.get_mut(id)
     }
 
     /// A known id keeps its place.
-    pub fn insert(&mut self, entry: Entry) -> Option<Entry> {
+    pub(super) fn insert(&mut self, entry: Entry) -> Option<Entry> {
         let id = entry.id.clone();
         let old = self.by_id.insert(id.clone(), entry);
         if old.is_none() {
@@ -275,7 +275,7 @@ impl Entries {
         old
     }
 
-    pub fn remove(&mut self, id: &EnvironmentId) -> Option<Entry> {
+    pub(super) fn remove(&mut self, id: &EnvironmentId) -> Option<Entry> {
         let removed = self.by_id.remove(id);
         if removed.is_some() {
             self.order.retain(|known| known != id);
@@ -283,17 +283,17 @@ impl Entries {
         removed
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.order.iter().filter_map(|id| self.by_id.get(id))
     }
 
-    pub fn extend(&mut self, entries: impl IntoIterator<Item = Entry>) {
+    pub(super) fn extend(&mut self, entries: impl IntoIterator<Item = Entry>) {
         for entry in entries {
             self.insert(entry);
         }
     }
 
-    pub fn into_entries(mut self) -> Vec<Entry> {
+    pub(super) fn into_entries(mut self) -> Vec<Entry> {
         self.order.iter().filter_map(|id| self.by_id.remove(id)).collect()
     }
 }

@@ -60,7 +60,7 @@ impl Default for Feed {
 }
 
 impl Feed {
-    pub fn tell(&mut self, news: RegistryNews) {
+    pub(super) fn tell(&mut self, news: RegistryNews) {
         self.last += 1;
         if self.kept.len() == KEPT {
             self.kept.pop_front();
@@ -69,16 +69,16 @@ impl Feed {
         self.told.send_replace(self.last);
     }
 
-    pub fn last(&self) -> u64 {
+    pub(super) fn last(&self) -> u64 {
         self.last
     }
 
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
+    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
         self.told.subscribe()
     }
 
     /// What came after that number; nothing if some of it is no longer kept.
-    pub fn after(&self, sequence: u64) -> Option<impl Iterator<Item = &RegistryChange>> {
+    pub(super) fn after(&self, sequence: u64) -> Option<impl Iterator<Item = &RegistryChange>> {
         let first = self.last - self.kept.len() as u64;
         let skip = usize::try_from(sequence.checked_sub(first)?).ok()?;
         Some(self.kept.iter().skip(skip))

@@ -11,13 +11,13 @@ use super::{Container, DevContainer, EngineContainer, Pod};
 const NO_WAY: u8 = 125;
 
 /// One word for a shell, whatever is in it.
-pub fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// A command that every login shell understands: between its quotes is nothing that one of them would take for itself, neither
 /// quotes nor newlines nor exclamation marks.
-pub fn for_any_shell(script: &str) -> String {
+pub(super) fn for_any_shell(script: &str) -> String {
     let mut encoded = String::with_capacity(script.len() * 2);
     for byte in script.bytes() {
         if byte.is_ascii_alphanumeric() || b" _./:=,-+@;|&<>()[]{}".contains(&byte) {
@@ -29,7 +29,7 @@ pub fn for_any_shell(script: &str) -> String {
     format!("exec sh -c 'eval \"$(printf %b \"{encoded}\")\"'")
 }
 
-pub fn in_container(container: &Container, script: &str) -> String {
+pub(super) fn in_container(container: &Container, script: &str) -> String {
     match container {
         Container::Engine(found) => in_engine(found, script),
         Container::Dev(dev) => in_dev_container(dev, script),
@@ -80,7 +80,7 @@ fn in_pod(pod: &Pod, script: &str) -> String {
 
 /// A step of a job. The scheduler ends what a step leaves behind when the step ends, so what is to go on is a step of its own,
 /// whose command on this side has left our session.
-pub fn in_job(job: &str, script: &str, companion: Option<&str>) -> String {
+pub(super) fn in_job(job: &str, script: &str, companion: Option<&str>) -> String {
     let step = format!("srun -Q --overlap --jobid={job} -N1 -n1");
     let over = quoted(&format!("outpost: the Slurm job {job} is over or not known:"));
     let unknown = quoted(&format!("outpost: Slurm cannot be asked about the job {job}:"));
@@ -98,7 +98,7 @@ pub fn in_job(job: &str, script: &str, companion: Option<&str>) -> String {
 
 /// Stops a container, unless a session still has something running in it, or had within a time. A keeper that comes or goes changes
 /// the directory of its socket.
-pub fn stop(container: &Container, unused_for: Option<Duration>) -> Option<String> {
+pub(super) fn stop(container: &Container, unused_for: Option<Duration>) -> Option<String> {
     let minutes = unused_for.map_or(0, |time| time.as_secs() / 60);
     let recent = match minutes {
         0 => String::new(),

@@ -19,7 +19,7 @@ const USUAL: &str = "skills";
 /// So many folders that cannot be listed are named.
 const MAX_NAMED: usize = 20;
 
-pub struct Scan {
+pub(super) struct Scan {
     /// Files of the wanted name, ordered by path.
     pub found: Vec<PathBuf>,
     pub warnings: Vec<String>,
@@ -27,7 +27,7 @@ pub struct Scan {
 
 impl Scan {
     /// All files of a name. Links to folders are followed, each real folder is entered once; links to files do not count.
-    pub fn of(root: &Path, name: &str) -> io::Result<Self> {
+    pub(super) fn of(root: &Path, name: &str) -> io::Result<Self> {
         let mut scan = Self { found: Vec::new(), warnings: Vec::new() };
         let mut entered = HashSet::new();
         let mut waiting = VecDeque::from([(root.to_owned(), 0), (root.join(USUAL), 1)]);

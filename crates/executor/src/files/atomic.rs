@@ -31,7 +31,7 @@ const SPECIAL: u32 = 0o7000;
 const SIDE: &str = ".outpost-";
 
 /// How a write went.
-pub enum WriteOutcome {
+pub(crate) enum WriteOutcome {
     Done,
     /// It has to be rewritten in place; nothing was touched yet.
     InPlace(InPlaceFile),
@@ -40,7 +40,7 @@ pub enum WriteOutcome {
 /// A file that has to be rewritten in place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct InPlaceFile {
+pub(crate) struct InPlaceFile {
     #[serde(with = "super::native_path")]
     pub path: PathBuf,
     pub device: u64,
@@ -48,12 +48,12 @@ pub struct InPlaceFile {
 }
 
 /// Replaces a file, or makes it.
-pub fn write(path: &Path, data: &[u8], options: &WriteOptions) -> Result<WriteOutcome, Fault> {
+pub(crate) fn write(path: &Path, data: &[u8], options: &WriteOptions) -> Result<WriteOutcome, Fault> {
     write_if(path, data, options, &|_, _| Ok(()))
 }
 
 /// The same, if this name in this directory may be written.
-pub fn write_if(
+pub(crate) fn write_if(
     path: &Path,
     data: &[u8],
     options: &WriteOptions,
@@ -77,7 +77,7 @@ pub fn write_if(
 
 /// Rewrites a file in place. Room is made first, so that a full disk is found before anything is touched; if it fails
 /// all the same, the old bytes are put back.
-pub fn rewrite(identity: &InPlaceFile, data: &[u8], sync: bool) -> io::Result<()> {
+pub(crate) fn rewrite(identity: &InPlaceFile, data: &[u8], sync: bool) -> io::Result<()> {
     let file = File::from(
         openat(CWD, &identity.path, OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
             // Some may be written and not read; they cannot be put back.

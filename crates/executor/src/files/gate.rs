@@ -34,7 +34,7 @@ const TEMPORARY: &str = "/tmp";
 
 /// Cheap to clone.
 #[derive(Clone)]
-pub struct FileGate {
+pub(crate) struct FileGate {
     inside: Option<Inside>,
     redo: Option<Redo>,
 }
@@ -54,18 +54,18 @@ enum Last {
 }
 
 impl FileGate {
-    pub fn new(session: Arc<Session>, policy: Policy, redo: Option<Redo>) -> Self {
+    pub(crate) fn new(session: Arc<Session>, policy: Policy, redo: Option<Redo>) -> Self {
         let inside = policy.rules().cloned().map(|rules| Inside { session, policy, rules });
         Self { inside, redo }
     }
 
     /// Whether calls through it are made inside a sandbox.
-    pub fn is_confined(&self) -> bool {
+    pub(crate) fn is_confined(&self) -> bool {
         self.inside.is_some()
     }
 
     /// Opens a file that is to be read as a whole.
-    pub async fn open_whole(&self, path: &Path, follow: LinkPolicy) -> Result<OpenFile, Fault> {
+    pub(crate) async fn open_whole(&self, path: &Path, follow: LinkPolicy) -> Result<OpenFile, Fault> {
         let (file, size) = self.open_regular(path, follow).await?;
         OpenFile::new(file, size)
     }
@@ -84,7 +84,7 @@ impl FileGate {
     }
 
     /// Opens a file for a stream.
-    pub async fn open_stream(&self, path: &Path, mode: OpenMode) -> Result<File, Fault> {
+    pub(crate) async fn open_stream(&self, path: &Path, mode: OpenMode) -> Result<File, Fault> {
         let follow = LinkPolicy::Links;
         match (mode, &self.inside) {
             (OpenMode::Read, _) => Ok(self.open_regular(path, follow).await?.0),
@@ -96,7 +96,7 @@ impl FileGate {
         }
     }
 
-    pub async fn write(&self, path: &Path, data: &Bytes, options: &WriteOptions) -> Result<(), Fault> {
+    pub(crate) async fn write(&self, path: &Path, data: &Bytes, options: &WriteOptions) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return files::write(path, data, options, self.redo.as_ref()) };
         inside.check(path, PathAccess::Write, Last::Followed)?;
         let sync = options.sync;
@@ -112,7 +112,7 @@ impl FileGate {
         .await
     }
 
-    pub async fn create_directory(&self, path: &Path, recursive: bool, follow: LinkPolicy) -> Result<(), Fault> {
+    pub(crate) async fn create_directory(&self, path: &Path, recursive: bool, follow: LinkPolicy) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return files::create_directory(path, recursive, follow) };
         // One that is there need not be writable to be found there.
         if !(recursive && path.is_dir()) {
@@ -121,7 +121,7 @@ impl FileGate {
         inside.quick_call(WorkerCall::CreateDirectory { path: path.into(), recursive, follow }, Bytes::new(), path).await.map(drop)
     }
 
-    pub async fn metadata(&self, path: &Path, follow: LinkPolicy) -> Result<FileMetadata, Fault> {
+    pub(crate) async fn metadata(&self, path: &Path, follow: LinkPolicy) -> Result<FileMetadata, Fault> {
         let Some(inside) = &self.inside else { return files::metadata(path, follow) };
         inside.check(path, PathAccess::Read, Last::Followed)?;
         match inside.quick_call(WorkerCall::Metadata { path: path.into(), follow }, Bytes::new(), path).await?.0 {
@@ -130,7 +130,7 @@ impl FileGate {
         }
     }
 
-    pub async fn canonicalize(&self, path: &Path) -> Result<PathUri, Fault> {
+    pub(crate) async fn canonicalize(&self, path: &Path) -> Result<PathUri, Fault> {
         let Some(inside) = &self.inside else { return PathUri::from_native(&files::canonicalize(path)?).map_err(fault::path) };
         inside.check(path, PathAccess::Read, Last::Followed)?;
         match inside.quick_call(WorkerCall::Canonicalize { path: path.into() }, Bytes::new(), path).await?.0 {
@@ -139,7 +139,7 @@ impl FileGate {
         }
     }
 
-    pub fn read_directory(&self, path: &Path) -> Result<Vec<DirectoryEntry>, Fault> {
+    pub(crate) fn read_directory(&self, path: &Path) -> Result<Vec<DirectoryEntry>, Fault> {
         let Some(inside) = &self.inside else { return files::read_directory(path) };
         inside.check(path, PathAccess::Read, Last::Followed)?;
         match inside.call(&WorkerCall::ReadDirectory { path: path.into() }, &[], path)?.0 {
@@ -148,21 +148,21 @@ impl FileGate {
         }
     }
 
-    pub fn remove(&self, path: &Path, options: &RemoveOptions) -> Result<(), Fault> {
+    pub(crate) fn remove(&self, path: &Path, options: &RemoveOptions) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return files::remove(path, options) };
         inside.check(path, PathAccess::Write, Last::AsItIs)?;
         let RemoveOptions { recursive, force, follow } = *options;
         inside.call(&WorkerCall::Remove { path: path.into(), recursive, force, follow }, &[], path).map(drop)
     }
 
-    pub fn copy(&self, source: &Path, destination: &Path, recursive: bool) -> Result<(), Fault> {
+    pub(crate) fn copy(&self, source: &Path, destination: &Path, recursive: bool) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return files::copy(source, destination, recursive) };
         inside.check(source, PathAccess::Read, Last::AsItIs)?;
         inside.check(destination, PathAccess::Write, Last::Followed)?;
         inside.call(&WorkerCall::Copy { source: source.into(), destination: destination.into(), recursive }, &[], destination).map(drop)
     }
 
-    pub async fn rename(&self, source: &Path, destination: &Path) -> Result<(), Fault> {
+    pub(crate) async fn rename(&self, source: &Path, destination: &Path) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return files::rename(source, destination) };
         inside.check(source, PathAccess::Write, Last::AsItIs)?;
         inside.check(destination, PathAccess::Write, Last::AsItIs)?;
@@ -172,7 +172,7 @@ impl FileGate {
             .map(drop)
     }
 
-    pub fn walk(&self, path: &Path, options: &WalkOptions) -> Result<WalkResponse, Fault> {
+    pub(crate) fn walk(&self, path: &Path, options: &WalkOptions) -> Result<WalkResponse, Fault> {
         let Some(inside) = &self.inside else { return walk::walk(path, options) };
         inside.check(path, PathAccess::Read, Last::Followed)?;
         match inside.call(&WorkerCall::Walk { path: path.into(), options: options.clone() }, &[], path)?.0 {
@@ -182,7 +182,7 @@ impl FileGate {
     }
 
     /// What a name is, and not what it leads to if it is a link.
-    pub async fn attributes(&self, path: &Path) -> Result<Attributes, Fault> {
+    pub(crate) async fn attributes(&self, path: &Path) -> Result<Attributes, Fault> {
         let Some(inside) = &self.inside else { return attributes::get(path) };
         inside.check(path, PathAccess::Read, Last::AsItIs)?;
         match inside.quick_call(WorkerCall::Attributes { path: path.into() }, Bytes::new(), path).await?.0 {
@@ -191,7 +191,7 @@ impl FileGate {
         }
     }
 
-    pub fn list_attributes(&self, path: &Path) -> Result<Vec<NamedAttributes>, Fault> {
+    pub(crate) fn list_attributes(&self, path: &Path) -> Result<Vec<NamedAttributes>, Fault> {
         let Some(inside) = &self.inside else { return attributes::list(path) };
         inside.check(path, PathAccess::Read, Last::Followed)?;
         match inside.call(&WorkerCall::ListAttributes { path: path.into() }, &[], path)?.0 {
@@ -200,20 +200,20 @@ impl FileGate {
         }
     }
 
-    pub async fn set_mode(&self, path: &Path, mode: u32) -> Result<(), Fault> {
+    pub(crate) async fn set_mode(&self, path: &Path, mode: u32) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return attributes::set_mode(path, mode) };
         inside.check(path, PathAccess::Write, Last::AsItIs)?;
         inside.quick_call(WorkerCall::SetMode { path: path.into(), mode }, Bytes::new(), path).await.map(drop)
     }
 
-    pub async fn create_link(&self, path: &Path, target: &Escaped) -> Result<(), Fault> {
+    pub(crate) async fn create_link(&self, path: &Path, target: &Escaped) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return attributes::create_link(path, target) };
         inside.check(path, PathAccess::Write, Last::AsItIs)?;
         inside.quick_call(WorkerCall::CreateLink { path: path.into(), target: target.clone() }, Bytes::new(), path).await.map(drop)
     }
 
     /// Looks at a capability root.
-    pub fn discover(&self, path: &Path, extended: bool) -> Result<DiscoveredRoot, Fault> {
+    pub(crate) fn discover(&self, path: &Path, extended: bool) -> Result<DiscoveredRoot, Fault> {
         let Some(inside) = &self.inside else { return discovery::discover(path, &DiscoveryQuery { extended, may_read: &|_| Ok(()) }) };
         inside.check(path, PathAccess::Read, Last::Followed)?;
         match inside.call(&WorkerCall::Discover { path: path.into(), extended }, &[], path)?.0 {
@@ -223,7 +223,7 @@ impl FileGate {
     }
 
     /// Watching is done out here and tells names only; where anything below is denied, not even those are told.
-    pub fn check_watch(&self, path: &Path) -> Result<(), Fault> {
+    pub(crate) fn check_watch(&self, path: &Path) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return Ok(()) };
         inside.check(path, PathAccess::Read, Last::Followed)?;
         let real = inside.resolve(path, Last::Followed).unwrap_or_else(|| path.to_owned());

@@ -18,21 +18,21 @@ const COMPLETE: &str = "redo";
 
 /// Where copies are kept.
 #[derive(Debug, Clone)]
-pub struct Redo(PathBuf);
+pub(crate) struct Redo(PathBuf);
 
 /// A copy that is held until the file is written.
-pub struct Copy {
+pub(crate) struct Copy {
     path: PathBuf,
     _lock: File,
 }
 
 impl Redo {
-    pub fn new(directory: PathBuf) -> Self {
+    pub(crate) fn new(directory: PathBuf) -> Self {
         Self(directory)
     }
 
     /// Keeps a copy of what is about to be written.
-    pub fn keep(&self, identity: &InPlaceFile, data: &[u8], sync: bool) -> io::Result<Copy> {
+    pub(crate) fn keep(&self, identity: &InPlaceFile, data: &[u8], sync: bool) -> io::Result<Copy> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         let aside = self.0.join(Uuid::new_v4().simple().to_string());
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
@@ -52,7 +52,7 @@ impl Redo {
     }
 
     /// Finishes what executors that are gone left half done.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
         for path in entries.map(|entry| entry.path()) {
             let Ok(mut file) = File::open(&path) else { continue };
@@ -87,13 +87,13 @@ fn finish(file: &mut File) -> io::Result<()> {
 }
 
 /// The directory of copies, if there is one, and what is needed to write with it.
-pub fn rewrite(redo: Option<&Redo>, identity: &InPlaceFile, data: &[u8], sync: bool) -> io::Result<()> {
+pub(crate) fn rewrite(redo: Option<&Redo>, identity: &InPlaceFile, data: &[u8], sync: bool) -> io::Result<()> {
     let _copy = keep(redo, identity, data, sync)?;
     atomic::rewrite(identity, data, sync)
 }
 
 /// Keeps a copy where copies are kept.
-pub fn keep(redo: Option<&Redo>, identity: &InPlaceFile, data: &[u8], sync: bool) -> io::Result<Option<Copy>> {
+pub(crate) fn keep(redo: Option<&Redo>, identity: &InPlaceFile, data: &[u8], sync: bool) -> io::Result<Option<Copy>> {
     redo.map(|redo| redo.keep(identity, data, sync)).transpose()
 }
 

@@ -78,7 +78,7 @@ impl WorkerPatience {
 
 /// A call as it goes to a worker. Bytes to be written follow it.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum WorkerCall {
+pub(crate) enum WorkerCall {
     /// The first message: what is denied by pattern, and what each path is allowed. What was opened is measured by that once more:
     /// what the system holds may just have been replaced.
     Hello {
@@ -158,7 +158,7 @@ pub enum WorkerCall {
 
 /// What may be done with a path, on its way to a worker.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub enum Allowed {
+pub(crate) enum Allowed {
     Nothing,
     Reading,
     Writing,
@@ -166,10 +166,10 @@ pub enum Allowed {
 
 /// A path of this machine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Native(#[serde(with = "native_path")] pub PathBuf);
+pub(crate) struct Native(#[serde(with = "native_path")] pub PathBuf);
 
 #[derive(Debug, Serialize, Deserialize)]
-pub enum WorkerReply {
+pub(crate) enum WorkerReply {
     Done,
     /// The file comes with it.
     Opened {
@@ -308,13 +308,13 @@ fn decode(bytes: &[u8]) -> Option<(WorkerCall, Trust, &[u8])> {
 }
 
 /// The workers of one session, by policy.
-pub struct Workers {
+pub(crate) struct Workers {
     spare: Mutex<HashMap<Policy, Vec<WorkerHandle>>>,
     patience: WorkerPatience,
 }
 
 impl Workers {
-    pub fn new(patience: WorkerPatience) -> Self {
+    pub(crate) fn new(patience: WorkerPatience) -> Self {
         Self { spare: Mutex::default(), patience }
     }
 
@@ -324,7 +324,7 @@ impl Workers {
 
     /// Makes a call inside the sandbox of a policy. Blocks, and not only for as long as the call takes: the first one of a
     /// policy makes its sandbox, and whatever runs in there can stop the worker.
-    pub fn call(&self, owner: &ProcessScope, policy: &Policy, call: &WorkerCall, data: &[u8]) -> Result<Done, Fault> {
+    pub(crate) fn call(&self, owner: &ProcessScope, policy: &Policy, call: &WorkerCall, data: &[u8]) -> Result<Done, Fault> {
         let done = self.try_call(owner, policy, call, Trust::Doubting, data)?;
         if !matches!(done.0, WorkerReply::Doubtful) {
             return Ok(done);
@@ -348,7 +348,7 @@ impl Workers {
     }
 
     /// Begins a call that is over at once if nothing is wrong, and waits for no longer than that takes.
-    pub fn begin(&self, policy: &Policy, call: &WorkerCall, data: &[u8]) -> Result<CallProgress, Fault> {
+    pub(crate) fn begin(&self, policy: &Policy, call: &WorkerCall, data: &[u8]) -> Result<CallProgress, Fault> {
         let message = encode(call, Trust::Doubting, data).map_err(fault::file)?;
         let Some(worker) = self.take_spare(policy) else { return Ok(CallProgress::NotYet) };
         if hand_over(&worker, &message).is_err() {
@@ -364,7 +364,7 @@ impl Workers {
     }
 
     /// Waits for the answer to a call that was begun. Blocks.
-    pub fn end_call(&self, policy: &Policy, worker: WorkerHandle, patience: Duration) -> Result<Done, Fault> {
+    pub(crate) fn end_call(&self, policy: &Policy, worker: WorkerHandle, patience: Duration) -> Result<Done, Fault> {
         let answer = wait_for(&worker, patience);
         self.finish(policy, worker, answer)
     }
@@ -405,16 +405,16 @@ impl Workers {
     }
 
     /// Lets all of them go.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.lock().clear();
     }
 }
 
 /// What a call gives back: the answer, and the file that came with it.
-pub type Done = (WorkerReply, Option<File>);
+pub(crate) type Done = (WorkerReply, Option<File>);
 
 /// How far a call got at once.
-pub enum CallProgress {
+pub(crate) enum CallProgress {
     Done(Done),
     /// The worker has it and needs longer; so long it may take.
     Waiting(WorkerHandle, Duration),

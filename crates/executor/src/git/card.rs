@@ -10,7 +10,7 @@ use super::{GitMode, GitSettings};
 const PROMISE: &str = "of a repository only what is committed and staged leaves a sandbox";
 
 /// The program, as a search path names it.
-pub fn program(path: Option<&OsStr>) -> Option<PathBuf> {
+pub(super) fn program(path: Option<&OsStr>) -> Option<PathBuf> {
     let path = path.unwrap_or_else(|| OsStr::new("/usr/local/bin:/usr/bin:/bin"));
     let found = std::env::split_paths(path).map(|directory| directory.join("git")).find(|program| program.is_file());
     found.and_then(|program| program.canonicalize().ok())

@@ -11,7 +11,7 @@ const MAX_REPOSITORIES: usize = 64;
 
 /// What belongs to a writable root.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Found {
+pub(super) struct Found {
     /// One that is shared by several working trees is named once, with everything below it. One at the top of the root is named also
     /// before it exists.
     pub gitdirs: Vec<PathBuf>,
@@ -19,7 +19,7 @@ pub struct Found {
     pub pointers: Vec<PathBuf>,
 }
 
-pub fn repositories(root: &Path) -> Found {
+pub(super) fn repositories(root: &Path) -> Found {
     let mut found = BTreeSet::new();
     let mut pointers = Vec::new();
     let above = root.ancestors().skip(1).find_map(|directory| gitdir_of(&directory.join(".git")).filter(|gitdir| is_repository(gitdir)));
@@ -55,7 +55,7 @@ fn named_by(file: &Path, word: &str) -> Option<PathBuf> {
     file.parent()?.join(text.strip_prefix(word)?.trim()).canonicalize().ok()
 }
 
-pub fn is_repository(gitdir: &Path) -> bool {
+pub(super) fn is_repository(gitdir: &Path) -> bool {
     gitdir.join("HEAD").symlink_metadata().is_ok() && gitdir.join("objects").is_dir() && gitdir.join("refs").is_dir()
 }
 
@@ -73,7 +73,7 @@ fn nested(root: &Path, found: &mut BTreeSet<PathBuf>, pointers: &mut Vec<PathBuf
 }
 
 /// Visits directories of a tree, those near its top first, and no gitdir.
-pub fn walk(root: &Path, most: usize, visit: &mut dyn FnMut(&Path)) {
+pub(super) fn walk(root: &Path, most: usize, visit: &mut dyn FnMut(&Path)) {
     let mut left = VecDeque::from([root.to_owned()]);
     let mut count = 0;
     while let Some(directory) = left.pop_front() {

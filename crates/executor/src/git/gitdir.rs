@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(25);
 
 /// What a `HEAD` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Head {
+pub(super) enum Head {
     Branch(String),
     Detached(String),
 }
@@ -45,7 +45,7 @@ impl Head {
         matches!(self, Self::Branch(name) if name.starts_with("refs/heads/") && names::is_ref(name)) || matches!(self, Self::Detached(_))
     }
 
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         match self {
             Self::Branch(name) => format!("ref: {name}\n"),
             Self::Detached(oid) => format!("{oid}\n"),
@@ -54,10 +54,10 @@ impl Head {
 }
 
 /// All refs by name, without those that only point to another one.
-pub type Refs = BTreeMap<String, String>;
+pub(super) type Refs = BTreeMap<String, String>;
 
 /// A gitdir, or a part of one.
-pub struct Gitdir(OwnedFd);
+pub(super) struct Gitdir(OwnedFd);
 
 fn beneath(directory: &OwnedFd, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -65,25 +65,25 @@ fn beneath(directory: &OwnedFd, path: &Path, flags: OFlags, mode: Mode) -> Resul
 }
 
 impl Gitdir {
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)?))
     }
 
     /// Whether something has this name, whatever it is.
-    pub fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
     /// Whether git would take it for a repository.
-    pub fn is_repository(&self) -> bool {
+    pub(super) fn is_repository(&self) -> bool {
         let is_directory =
             |name: &str| statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_dir());
         is_directory("objects") && is_directory("refs") && self.head().is_some()
     }
 
     /// What is in a directory below it; nothing where there is none.
-    pub fn children(&self, path: &str) -> io::Result<Vec<(String, FileType)>> {
+    pub(super) fn children(&self, path: &str) -> io::Result<Vec<(String, FileType)>> {
         let directory = match beneath(&self.0, Path::new(path), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
             Ok(directory) => directory,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
@@ -106,7 +106,7 @@ impl Gitdir {
     }
 
     /// A plain file below it, to be read.
-    pub fn open_file(&self, name: &Path) -> io::Result<Option<File>> {
+    pub(super) fn open_file(&self, name: &Path) -> io::Result<Option<File>> {
         // A pipe that sandboxed code put there must not block the executor.
         let opened = match beneath(&self.0, name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
             Ok(opened) => opened,
@@ -117,7 +117,7 @@ impl Gitdir {
     }
 
     /// Makes directories below it for its owner, where there are none.
-    pub fn make_directories(&self, path: &str, owner: (u32, u32)) -> io::Result<()> {
+    pub(super) fn make_directories(&self, path: &str, owner: (u32, u32)) -> io::Result<()> {
         let mut made = String::new();
         for name in path.split('/') {
             let above = if made.is_empty() { Path::new(".") } else { Path::new(&made) };
@@ -135,7 +135,7 @@ impl Gitdir {
     }
 
     /// Makes a file below it for its owner.
-    pub fn create_file(&self, name: &str, owner: (u32, u32)) -> io::Result<File> {
+    pub(super) fn create_file(&self, name: &str, owner: (u32, u32)) -> io::Result<File> {
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
         let opened = beneath(&self.0, Path::new(name), OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?;
         if rustix::process::geteuid().is_root() {
@@ -145,7 +145,7 @@ impl Gitdir {
     }
 
     /// Gives a file below it another place below it.
-    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+    pub(super) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let directory = |path: &str| {
             let above = Path::new(path).parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
             beneath(&self.0, above, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
@@ -154,7 +154,7 @@ impl Gitdir {
         Ok(renameat(directory(from)?, last(from), directory(to)?, last(to))?)
     }
 
-    pub fn remove_file(&self, name: &str) {
+    pub(super) fn remove_file(&self, name: &str) {
         let above = Path::new(name).parent().unwrap_or(Path::new("."));
         if let (Ok(above), Some(last)) =
             (beneath(&self.0, above, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()), Path::new(name).file_name())
@@ -164,7 +164,7 @@ impl Gitdir {
     }
 
     /// The newest stash. Its ref has a name of its own kind.
-    pub fn stash(&self) -> Option<String> {
+    pub(super) fn stash(&self) -> Option<String> {
         let loose = self.read(Path::new("refs/stash"), SMALL).ok().flatten();
         let oid = match loose {
             Some(bytes) => String::from_utf8(bytes).ok()?.trim_end().to_owned(),
@@ -178,7 +178,7 @@ impl Gitdir {
     }
 
     /// A plain file that is not larger than this.
-    pub fn read(&self, name: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
+    pub(super) fn read(&self, name: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
         // A pipe that sandboxed code put there must not block the executor.
         let opened = match beneath(&self.0, name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
             Ok(opened) => opened,
@@ -194,13 +194,13 @@ impl Gitdir {
         Ok(Some(bytes))
     }
 
-    pub fn head(&self) -> Option<Head> {
+    pub(super) fn head(&self) -> Option<Head> {
         let bytes = self.read(Path::new("HEAD"), SMALL).ok().flatten()?;
         Head::parse(std::str::from_utf8(&bytes).ok()?)
     }
 
     /// Every ref whose name git would make.
-    pub fn refs(&self) -> io::Result<Refs> {
+    pub(super) fn refs(&self) -> io::Result<Refs> {
         let mut refs = Refs::new();
         for line in self.read(Path::new("packed-refs"), PACKED)?.unwrap_or_default().split(|byte| *byte == b'\n') {
             let Ok(line) = std::str::from_utf8(line) else { continue };
@@ -237,7 +237,13 @@ impl Gitdir {
     }
 
     /// The same as [`Self::replace`], waiting for a short while for another program that holds the lock.
-    pub async fn replace_when_free(&self, name: &str, bytes: &[u8], owner: (u32, u32), is_same: impl Fn() -> bool) -> io::Result<()> {
+    pub(super) async fn replace_when_free(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        owner: (u32, u32),
+        is_same: impl Fn() -> bool,
+    ) -> io::Result<()> {
         for _ in 0..TRIES {
             match self.replace(name, bytes, owner, &is_same) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => tokio::time::sleep(PAUSE).await,
@@ -248,7 +254,7 @@ impl Gitdir {
     }
 
     /// Puts new bytes in the place of a file as git does: by a lock beside it. `is_same` is asked under the lock.
-    pub fn replace(&self, name: &str, bytes: &[u8], owner: (u32, u32), is_same: impl FnOnce() -> bool) -> io::Result<()> {
+    pub(super) fn replace(&self, name: &str, bytes: &[u8], owner: (u32, u32), is_same: impl FnOnce() -> bool) -> io::Result<()> {
         let lock = PathBuf::from(format!("{name}.lock"));
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
         let opened = beneath(&self.0, &lock, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?;

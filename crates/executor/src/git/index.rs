@@ -10,13 +10,13 @@ type Entry = (String, String, u8);
 
 /// By path.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct IndexListing(BTreeMap<Vec<u8>, Vec<Entry>>);
+pub(super) struct IndexListing(BTreeMap<Vec<u8>, Vec<Entry>>);
 
 const GITLINK: &str = "160000";
 
 impl IndexListing {
     /// Reads what `git ls-files --stage -z` says. Refused as a whole if one entry is not as git would make it.
-    pub fn read(text: &[u8]) -> Result<Self, String> {
+    pub(super) fn read(text: &[u8]) -> Result<Self, String> {
         let mut listing = Self::default();
         for record in text.split(|byte| *byte == 0).filter(|record| !record.is_empty()) {
             let refused =
@@ -35,7 +35,7 @@ impl IndexListing {
     }
 
     /// What has to be told to `git update-index -z --index-info` to make another listing of this one.
-    pub fn changes_to(&self, other: &Self) -> Vec<u8> {
+    pub(super) fn changes_to(&self, other: &Self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut put = |mode: &str, oid: &str, stage: u8, path: &[u8]| {
             out.extend_from_slice(format!("{mode} {oid} {stage}\t").as_bytes());
@@ -54,14 +54,14 @@ impl IndexListing {
     }
 
     /// Objects that are listed here and not there.
-    pub fn objects_beyond<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a str> {
+    pub(super) fn objects_beyond<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a str> {
         let changed = self.0.iter().filter(|(path, entries)| other.0.get(*path) != Some(entries));
         changed.flat_map(|(_, entries)| entries).filter(|(mode, _, _)| mode != GITLINK).map(|(_, oid, _)| oid.as_str())
     }
 
     /// Brings together what two sides made of a common listing. Where both changed the same path, and for nested repositories that only
     /// the inner side has, each keeps its own.
-    pub fn merge(common: &Self, outside: &Self, inside: &Self) -> Merged {
+    pub(super) fn merge(common: &Self, outside: &Self, inside: &Self) -> Merged {
         let mut merged = Merged::default();
         let paths: BTreeSet<&Vec<u8>> = common.0.keys().chain(outside.0.keys()).chain(inside.0.keys()).collect();
         for path in paths {
@@ -90,7 +90,7 @@ impl IndexListing {
     }
 
     /// As git lists it.
-    pub fn text(&self) -> Vec<u8> {
+    pub(super) fn text(&self) -> Vec<u8> {
         Self::default().changes_to(self)
     }
 }
@@ -101,7 +101,7 @@ fn is_repository(entries: Option<&Vec<Entry>>) -> bool {
 
 /// What came of bringing two listings together.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Merged {
+pub(super) struct Merged {
     pub outside: IndexListing,
     pub inside: IndexListing,
     /// What both have in common from now on.

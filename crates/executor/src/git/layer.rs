@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use super::find::is_repository;
 
 /// Where the machine's objects are seen inside a layer, and beside them, where git-lfs looks for what other repositories have, its files.
-pub const OBJECTS: &str = "outpost/objects";
-pub const LFS: &str = "outpost/lfs/objects";
+pub(super) const OBJECTS: &str = "outpost/objects";
+pub(super) const LFS: &str = "outpost/lfs/objects";
 /// What of a gitdir is copied. Everything else is not known to us, or too large (`lfs`, `annex`).
 const WANTED: &[&str] = &[
     "HEAD",
@@ -58,19 +58,19 @@ const MAX_BYTES: u64 = 1 << 30;
 const MAX_UNITS: usize = 256;
 
 /// Copies a gitdir for its owner.
-pub struct Copying {
+pub(super) struct Copying {
     owner: (u32, u32),
     files: usize,
     bytes: u64,
 }
 
 impl Copying {
-    pub fn new(owner: (u32, u32)) -> Self {
+    pub(super) fn new(owner: (u32, u32)) -> Self {
         Self { owner, files: 0, bytes: 0 }
     }
 
     /// Returns the parts that are repositories by themselves: the gitdir, and those of its submodules.
-    pub fn run(&mut self, gitdir: &Path, layer: &Path) -> io::Result<Vec<String>> {
+    pub(super) fn run(&mut self, gitdir: &Path, layer: &Path) -> io::Result<Vec<String>> {
         self.directory(layer)?;
         let mut units = vec![String::new()];
         self.unit(gitdir, gitdir, layer)?;
@@ -181,14 +181,14 @@ fn alternates_of(objects: &Path) -> Vec<PathBuf> {
 
 /// What the configuration of a repository says about its own format.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Format {
+pub(super) struct Format {
     pub is_sha256: bool,
     pub has_reftable: bool,
     pub is_partial: bool,
 }
 
 impl Format {
-    pub fn of(gitdir: &Path) -> Self {
+    pub(super) fn of(gitdir: &Path) -> Self {
         let mut format = Self::default();
         let mut is_extensions = false;
         for line in fs::read_to_string(gitdir.join("config")).unwrap_or_default().lines() {

@@ -10,13 +10,13 @@ use sha2::{Digest, Sha256};
 use super::gitdir::Gitdir;
 
 /// Where git-lfs keeps them, below a gitdir.
-pub const FILES: &str = "lfs/objects";
+pub(super) const FILES: &str = "lfs/objects";
 /// So many files, and so many bytes, are carried over at once.
 const MAX_FILES: usize = 10_000;
 const MAX_BYTES: u64 = 8 << 30;
 
 /// Carries over what is in a layer and not in its repository. Returns how many files that were.
-pub fn carry_over(layer: &Gitdir, real: &Gitdir, owner: (u32, u32)) -> io::Result<usize> {
+pub(super) fn carry_over(layer: &Gitdir, real: &Gitdir, owner: (u32, u32)) -> io::Result<usize> {
     let (mut count, mut left) = (0, MAX_BYTES);
     for path in files(layer)? {
         if real.has(&path) {

@@ -1,12 +1,12 @@
 //! Names that come out of a sandbox: of refs, and of files in an index. Only what git itself would make is believed.
 
 /// Whether this is the name of an object, of either kind.
-pub fn is_oid(text: &str) -> bool {
+pub(super) fn is_oid(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
 /// Whether git would let a ref have this name.
-pub fn is_ref(name: &str) -> bool {
+pub(super) fn is_ref(name: &str) -> bool {
     let is_component = |part: &str| {
         !part.is_empty() && !part.starts_with(['.', '-']) && !part.ends_with('.') && !part.to_ascii_lowercase().ends_with(".lock")
     };
@@ -20,19 +20,19 @@ pub fn is_ref(name: &str) -> bool {
 }
 
 /// Whether a ref is one that crosses out of a sandbox.
-pub fn crosses(name: &str) -> bool {
+pub(super) fn crosses(name: &str) -> bool {
     (name.starts_with("refs/heads/") || name.starts_with("refs/tags/")) && is_ref(name)
 }
 
 /// Whether a ref belongs to one working tree, or to us, and is not compared at all.
-pub fn stays(name: &str) -> bool {
+pub(super) fn stays(name: &str) -> bool {
     const OURS: [&str; 5] = ["refs/bisect/", "refs/worktree/", "refs/rewritten/", "refs/outpost/", "refs/replace/"];
     name == "refs/stash" || OURS.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Whether a path may stand in an index: it stays in the tree, and no part of it is a gitdir by any spelling that a file system
 /// takes for `.git`.
-pub fn is_path(path: &[u8]) -> bool {
+pub(super) fn is_path(path: &[u8]) -> bool {
     !path.is_empty() && path.len() < 4096 && path.split(|byte| *byte == b'/').all(is_part)
 }
 

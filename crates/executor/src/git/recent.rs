@@ -8,7 +8,7 @@ const KEPT: usize = 64;
 
 /// Values by path. An insertion forgets the values that were unused for longest.
 #[derive(Debug)]
-pub struct Recent<T> {
+pub(super) struct Recent<T> {
     clock: u64,
     entries: HashMap<PathBuf, (u64, T)>,
 }
@@ -20,19 +20,19 @@ impl<T> Default for Recent<T> {
 }
 
 impl<T> Recent<T> {
-    pub fn get(&mut self, path: &Path) -> Option<&mut T> {
+    pub(super) fn get(&mut self, path: &Path) -> Option<&mut T> {
         self.clock += 1;
         let (used, value) = self.entries.get_mut(path)?;
         *used = self.clock;
         Some(value)
     }
 
-    pub fn remove(&mut self, path: &Path) {
+    pub(super) fn remove(&mut self, path: &Path) {
         self.entries.remove(path);
     }
 
     /// Values that are in use stay, however long ago they were asked for.
-    pub fn insert(&mut self, path: PathBuf, value: T, is_in_use: impl Fn(&T) -> bool) {
+    pub(super) fn insert(&mut self, path: PathBuf, value: T, is_in_use: impl Fn(&T) -> bool) {
         self.clock += 1;
         self.entries.insert(path, (self.clock, value));
         if self.entries.len() <= KEPT {

@@ -19,7 +19,7 @@ use super::stamp::{GitStamp, Stamps, worktrees};
 use super::sync::unfinished;
 
 /// A repository and its layer.
-pub struct Repository {
+pub(super) struct Repository {
     /// Where the repository is, for the machine and for the sandbox.
     pub gitdir: PathBuf,
     /// What the sandbox sees there.
@@ -37,7 +37,7 @@ pub struct Repository {
 
 /// What both sides had in common.
 #[derive(Default, Serialize, Deserialize)]
-pub struct KnownRepository {
+pub(super) struct KnownRepository {
     pub units: BTreeMap<String, RepositoryUnit>,
     #[serde(skip)]
     pub outside: Stamps,
@@ -50,7 +50,7 @@ pub struct KnownRepository {
 
 /// The same for one part that is a repository by itself.
 #[derive(Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RepositoryUnit {
+pub(super) struct RepositoryUnit {
     pub refs: Refs,
     /// By working tree; the first one has no name.
     pub heads: BTreeMap<String, String>,
@@ -64,7 +64,7 @@ pub struct RepositoryUnit {
 
 /// Why a repository has no layer.
 #[derive(Debug)]
-pub enum RepositoryRefused {
+pub(super) enum RepositoryRefused {
     Reftable,
     Copy(io::Error),
 }
@@ -80,7 +80,7 @@ impl std::fmt::Display for RepositoryRefused {
 
 impl Repository {
     /// Makes the layer of a gitdir, or takes up the one that an earlier start left in `own`.
-    pub fn open(gitdir: &Path, own: PathBuf) -> Result<Self, RepositoryRefused> {
+    pub(super) fn open(gitdir: &Path, own: PathBuf) -> Result<Self, RepositoryRefused> {
         if Format::of(gitdir).has_reftable {
             return Err(RepositoryRefused::Reftable);
         }
@@ -123,7 +123,7 @@ impl Repository {
     }
 
     /// What a sandbox has to be shown: the layer, and the objects of the machine in it.
-    pub fn substitutes(&self) -> Vec<Substitute> {
+    pub(super) fn substitutes(&self) -> Vec<Substitute> {
         let mut all = vec![Substitute { path: self.gitdir.clone(), source: self.layer.clone(), access: PathAccess::Write }];
         for unit in &self.units {
             if let Some(source) = self.objects(unit) {
@@ -137,7 +137,7 @@ impl Repository {
     }
 
     /// Whether more objects can only come to the part at the top, which is seen at its gitdir.
-    pub fn is_seen_whole(&self) -> bool {
+    pub(super) fn is_seen_whole(&self) -> bool {
         let known = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
         self.units.iter().all(|unit| unit.is_empty() || known.contains_key(unit))
     }
@@ -152,25 +152,25 @@ impl Repository {
     }
 
     /// Keeps what both sides have in common for a later start.
-    pub fn write_down(&self, known: &KnownRepository) -> io::Result<()> {
+    pub(super) fn write_down(&self, known: &KnownRepository) -> io::Result<()> {
         let text = serde_json::to_vec(known)?;
         fs::write(self.own.join("known.new"), text)?;
         fs::rename(self.own.join("known.new"), self.own.join("known"))
     }
 
     /// Where the index is kept that both sides had in common.
-    pub fn base_index(&self, unit: &str, tree: &str) -> PathBuf {
+    pub(super) fn base_index(&self, unit: &str, tree: &str) -> PathBuf {
         base_index(&self.own, unit, tree)
     }
 }
 
 /// A part of a path that may be empty.
-pub fn joined(path: &Path, rest: &str) -> PathBuf {
+pub(super) fn joined(path: &Path, rest: &str) -> PathBuf {
     if rest.is_empty() { path.to_owned() } else { path.join(rest) }
 }
 
 /// Where the files of a working tree are, below its part.
-pub fn tree_path(tree: &str) -> String {
+pub(super) fn tree_path(tree: &str) -> String {
     if tree.is_empty() { String::new() } else { format!("worktrees/{tree}") }
 }
 
@@ -185,7 +185,7 @@ fn base_index(own: &Path, unit: &str, tree: &str) -> PathBuf {
 }
 
 /// Whether something is in the layer below `own` that only it has: stashes, or a rebase that stopped.
-pub fn has_unfinished_work(own: &Path) -> bool {
+pub(super) fn has_unfinished_work(own: &Path) -> bool {
     let has = |unit: &String| {
         let place = joined(&own.join("layer"), unit);
         Gitdir::open(&place).is_ok_and(|top| top.has("refs/stash")) || !unfinished(&place).is_empty()

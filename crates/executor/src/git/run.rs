@@ -30,7 +30,7 @@ const MAX_PACK: u64 = 8 << 30;
 const UNPACK: u32 = 100;
 
 /// Git on the side of the machine.
-pub struct Outside {
+pub(super) struct Outside {
     program: PathBuf,
     /// Our own gitdir.
     directory: PathBuf,
@@ -40,7 +40,7 @@ pub struct Outside {
 
 impl Outside {
     /// `own` is a directory of ours; `unit` is the repository.
-    pub fn open(program: &Path, own: &Path, unit: &Path, owner: (u32, u32)) -> io::Result<Self> {
+    pub(super) fn open(program: &Path, own: &Path, unit: &Path, owner: (u32, u32)) -> io::Result<Self> {
         let is_other = rustix::process::geteuid().is_root() && owner.0 != 0;
         let name = format!("outpost-git-{}", uuid::Uuid::new_v4());
         // Another user may not reach our files.
@@ -74,7 +74,7 @@ impl Outside {
     }
 
     /// A place for a file that only this run needs.
-    pub fn aside(&self, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
+    pub(super) fn aside(&self, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
         let path = self.directory.join(name);
         fs::write(&path, bytes)?;
         if rustix::process::geteuid().is_root() {
@@ -92,25 +92,25 @@ impl Outside {
         command
     }
 
-    pub async fn run(&self, arguments: &[&str], input: Vec<u8>) -> Result<Vec<u8>, String> {
+    pub(super) async fn run(&self, arguments: &[&str], input: Vec<u8>) -> Result<Vec<u8>, String> {
         answer(self.command(arguments, None), input).await
     }
 
-    pub async fn run_on(&self, index: &Path, arguments: &[&str], input: Vec<u8>) -> Result<Vec<u8>, String> {
+    pub(super) async fn run_on(&self, index: &Path, arguments: &[&str], input: Vec<u8>) -> Result<Vec<u8>, String> {
         answer(self.command(arguments, Some(index)), input).await
     }
 
     /// What a partial clone does not have is missing on purpose.
-    pub fn is_partial(&self) -> bool {
+    pub(super) fn is_partial(&self) -> bool {
         self.is_partial
     }
 
-    pub async fn holds(&self, arguments: &[&str]) -> bool {
+    pub(super) async fn holds(&self, arguments: &[&str]) -> bool {
         self.run(arguments, Vec::new()).await.is_ok()
     }
 
     /// Takes objects from a pack that comes out of a sandbox, checks each, and refuses all of them if one is bad.
-    pub async fn take_objects(&self, pack: &Child) -> Result<(), String> {
+    pub(super) async fn take_objects(&self, pack: &Child) -> Result<(), String> {
         let mut first = Vec::new();
         while first.len() < 12 {
             match pack.output.read().await {
@@ -209,7 +209,7 @@ async fn answer(mut command: Command, input: Vec<u8>) -> Result<Vec<u8>, String>
 }
 
 /// Makes an empty repository on the side of the machine, as its owner.
-pub async fn init(program: &Path, work: &Path, owner: (u32, u32), branch: &str, is_sha256: bool) -> Result<(), String> {
+pub(super) async fn init(program: &Path, work: &Path, owner: (u32, u32), branch: &str, is_sha256: bool) -> Result<(), String> {
     let mut command = command(program, owner);
     let format = if is_sha256 { "--object-format=sha256" } else { "--object-format=sha1" };
     command.args(["init", "-q", "--template=", format, &format!("--initial-branch={branch}")]).arg(work);
@@ -218,7 +218,7 @@ pub async fn init(program: &Path, work: &Path, owner: (u32, u32), branch: &str, 
 }
 
 /// Everything that git would be told by the user's own settings, and by those of the repository at the top of a tree.
-pub async fn user_settings(program: &Path, home: Option<&Path>, root: &Path) -> Vec<u8> {
+pub(super) async fn user_settings(program: &Path, home: Option<&Path>, root: &Path) -> Vec<u8> {
     let list = async |arguments: &[&std::ffi::OsStr]| {
         let mut command = Command::new(program);
         command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).current_dir("/");
@@ -235,7 +235,7 @@ pub async fn user_settings(program: &Path, home: Option<&Path>, root: &Path) -> 
 }
 
 /// One value of the configuration of a repository that we made.
-pub async fn set(program: &Path, gitdir: &Path, owner: (u32, u32), key: &str, value: &str) -> Result<(), String> {
+pub(super) async fn set(program: &Path, gitdir: &Path, owner: (u32, u32), key: &str, value: &str) -> Result<(), String> {
     let mut command = command(program, owner);
     command.args(["config", "--file"]).arg(gitdir.join("config")).args([key, value]).current_dir("/").env("HOME", "/nonexistent");
     answer(command, Vec::new()).await.map(drop)
@@ -248,7 +248,7 @@ fn last_line(said: &[u8]) -> String {
 }
 
 /// Git on the side of the sandbox. What it says is believed of nothing.
-pub struct Inside<'a> {
+pub(super) struct Inside<'a> {
     pub session: &'a Arc<Session>,
     pub policy: &'a Policy,
     pub program: &'a Path,
@@ -273,7 +273,7 @@ impl Inside<'_> {
         self.session.launch_for_us(launch).await.map_err(|error| error.to_string())
     }
 
-    pub async fn run(&self, gitdir: &Path, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, String> {
+    pub(super) async fn run(&self, gitdir: &Path, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, String> {
         let mut child = self.start(gitdir, arguments).await?;
         let stdin = child.input.take();
         let told = timeout(PATIENCE, async { tokio::join!(feed(stdin, input), read_all(&child), hear(&child)) }).await;
@@ -290,7 +290,7 @@ impl Inside<'_> {
     }
 
     /// Gives everything that these tips need and the machine does not have.
-    pub async fn give_objects(&self, gitdir: &Path, outside: &Outside, tips: &[u8]) -> Result<(), String> {
+    pub(super) async fn give_objects(&self, gitdir: &Path, outside: &Outside, tips: &[u8]) -> Result<(), String> {
         let arguments = ["pack-objects", "--revs", "--thin", "--stdout", "--delta-base-offset", "-q"];
         let mut child = self.start(gitdir, &arguments).await?;
         let stdin = child.input.take();

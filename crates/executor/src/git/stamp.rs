@@ -12,7 +12,7 @@ const MAX_DIRECTORIES: usize = 2048;
 
 /// By what a file is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GitStamp {
+pub(super) struct GitStamp {
     device: u64,
     inode: u64,
     size: u64,
@@ -20,7 +20,7 @@ pub struct GitStamp {
 }
 
 impl GitStamp {
-    pub fn of(path: &Path) -> Option<Self> {
+    pub(super) fn of(path: &Path) -> Option<Self> {
         let metadata = path.symlink_metadata().ok()?;
         let seconds = u64::try_from(metadata.ctime()).ok()?;
         let changed = Duration::new(seconds, u32::try_from(metadata.ctime_nsec()).ok()?);
@@ -28,31 +28,31 @@ impl GitStamp {
     }
 
     /// Which file it is, whatever is in it.
-    pub fn identity(&self) -> (u64, u64) {
+    pub(super) fn identity(&self) -> (u64, u64) {
         (self.device, self.inode)
     }
 
     /// Whether it had changed before that time for sure.
-    pub fn is_older_than(&self, time: SystemTime) -> bool {
+    pub(super) fn is_older_than(&self, time: SystemTime) -> bool {
         self.changed + TICK < time.duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 }
 
 /// What a gitdir was like.
 #[derive(Debug, Default)]
-pub struct Stamps {
+pub(super) struct Stamps {
     seen: Vec<(PathBuf, Option<GitStamp>)>,
     is_settled: bool,
 }
 
 impl Stamps {
     /// Of these parts of a gitdir. `with_directory` also notices files that come and go at the top of each.
-    pub fn take(gitdir: &Path, units: &[String], with_directory: bool) -> Self {
+    pub(super) fn take(gitdir: &Path, units: &[String], with_directory: bool) -> Self {
         Self::taken_at(SystemTime::now(), gitdir, units, with_directory)
     }
 
     /// The same for something that was copied at that time: what changed since, or just before, counts as changed.
-    pub fn taken_at(time: SystemTime, gitdir: &Path, units: &[String], with_directory: bool) -> Self {
+    pub(super) fn taken_at(time: SystemTime, gitdir: &Path, units: &[String], with_directory: bool) -> Self {
         let now = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut seen = Vec::new();
         let mut see = |path: PathBuf| {
@@ -90,13 +90,13 @@ impl Stamps {
     }
 
     /// Whether nothing has changed since, for sure.
-    pub fn are_current(&self) -> bool {
+    pub(super) fn are_current(&self) -> bool {
         self.is_settled && self.seen.iter().all(|(path, stamp)| GitStamp::of(path) == *stamp)
     }
 }
 
 /// The names of the working trees that a part of a gitdir has besides its first one.
-pub fn worktrees(top: &Path) -> Vec<String> {
+pub(super) fn worktrees(top: &Path) -> Vec<String> {
     let entries = fs::read_dir(top.join("worktrees")).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))

@@ -11,7 +11,7 @@ const MAX: usize = 32;
 const LOG: u64 = 1 << 20;
 
 /// Those of a part of a layer, the newest first. Nothing but the names of objects is taken from its files.
-pub fn list(layer: &Gitdir) -> Vec<String> {
+pub(super) fn list(layer: &Gitdir) -> Vec<String> {
     let Some(newest) = layer.stash() else { return Vec::new() };
     let log = layer.read(Path::new("logs/refs/stash"), LOG).ok().flatten().unwrap_or_default();
     let log = String::from_utf8_lossy(&log);
@@ -22,12 +22,12 @@ pub fn list(layer: &Gitdir) -> Vec<String> {
 }
 
 /// The ref that one of them has outside.
-pub fn name(label: &str, number: usize) -> String {
+pub(super) fn name(label: &str, number: usize) -> String {
     format!("refs/outpost/{label}/stashes/{number}")
 }
 
 /// What brings the refs outside from so many to these, for `git update-ref --stdin`.
-pub fn updates(label: &str, before: usize, now: &[String]) -> String {
+pub(super) fn updates(label: &str, before: usize, now: &[String]) -> String {
     let kept = now.iter().enumerate().map(|(number, oid)| format!("update {} {oid}\n", name(label, number)));
     let gone = (now.len()..before).map(|number| format!("delete {}\n", name(label, number)));
     kept.chain(gone).collect()

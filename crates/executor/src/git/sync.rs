@@ -32,7 +32,7 @@ const MAX_CHANGES: usize = 1000;
 const MAX_KNOWN: usize = 4000;
 
 /// One comparison.
-pub struct Comparing<'a> {
+pub(super) struct Comparing<'a> {
     pub repository: &'a Repository,
     pub inside: Inside<'a>,
     /// Under which name commits are kept that cannot be carried over.
@@ -73,7 +73,7 @@ struct Part<'a> {
 }
 
 impl Comparing<'_> {
-    pub async fn run(mut self) -> Vec<String> {
+    pub(super) async fn run(mut self) -> Vec<String> {
         let repository = self.repository;
         let mut known = repository.known.lock().await;
         // Whatever was said again only counts if it is still so.
@@ -562,7 +562,7 @@ fn is_same(at: &Path, copy: &Path, known: &RepositoryUnit) -> bool {
 }
 
 /// What is unfinished in a part of a layer, by working tree.
-pub fn unfinished(copy: &Path) -> Vec<(String, &'static str)> {
+pub(super) fn unfinished(copy: &Path) -> Vec<(String, &'static str)> {
     let trees = std::iter::once(String::new()).chain(worktrees(copy));
     let found = |tree: String| {
         let place = Gitdir::open(&joined(copy, &tree_path(&tree))).ok()?;

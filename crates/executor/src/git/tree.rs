@@ -44,7 +44,7 @@ const RUN_IN: &[(&str, &[&str])] = &[
 
 /// One working tree.
 #[derive(Default)]
-pub struct Tree {
+pub(super) struct Tree {
     directories: BTreeMap<PathBuf, Option<GitStamp>>,
     attributes: BTreeMap<PathBuf, Option<GitStamp>>,
     /// Files that settings lead to, with the setting.
@@ -57,7 +57,7 @@ pub struct Tree {
 
 impl Tree {
     /// Looks at a tree for the first time: what is there is the user's. `settings` is what `git config --list -z` says to the user.
-    pub fn new(root: &Path, settings: &[u8]) -> Self {
+    pub(super) fn new(root: &Path, settings: &[u8]) -> Self {
         let mut tree = Self::default();
         tree.learn(root, settings);
         tree.look(root.to_owned(), root, &mut Vec::new());
@@ -65,7 +65,7 @@ impl Tree {
     }
 
     /// Whether looking again takes no time that counts.
-    pub fn is_small(&self) -> bool {
+    pub(super) fn is_small(&self) -> bool {
         self.directories.len() <= FEW
     }
 
@@ -154,7 +154,7 @@ impl Tree {
     }
 
     /// Looks for what has changed since. Returns what there is to say.
-    pub fn look_again(&mut self, root: &Path) -> Vec<String> {
+    pub(super) fn look_again(&mut self, root: &Path) -> Vec<String> {
         let mut notices = Vec::new();
         let changed: Vec<PathBuf> =
             self.directories.iter().filter(|(path, stamp)| GitStamp::of(path) != **stamp).map(|(path, _)| path.clone()).collect();

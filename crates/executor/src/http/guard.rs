@@ -148,7 +148,7 @@ impl fmt::Display for Place {
 #[error(
     "{host} is refused: {address} is a {place} address; the executor's --http-allow {hint} would allow it, or `http_allow` in the config.toml of its home"
 )]
-pub struct Denied {
+pub(crate) struct Denied {
     host: String,
     address: IpAddr,
     place: Place,
@@ -157,7 +157,7 @@ pub struct Denied {
 
 impl Denied {
     /// The refusal among the causes of an error, if it is one.
-    pub fn among(error: &reqwest::Error) -> Option<Self> {
+    pub(crate) fn among(error: &reqwest::Error) -> Option<Self> {
         let mut cause = error.source();
         while let Some(error) = cause {
             if let Some(denied) = error.downcast_ref::<Self>() {
@@ -171,10 +171,10 @@ impl Denied {
 
 /// Decides about addresses. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct HttpGuard(Arc<Vec<HttpTarget>>);
+pub(crate) struct HttpGuard(Arc<Vec<HttpTarget>>);
 
 impl HttpGuard {
-    pub fn new(allowed: Vec<HttpTarget>) -> Self {
+    pub(crate) fn new(allowed: Vec<HttpTarget>) -> Self {
         Self(Arc::new(allowed))
     }
 
@@ -194,7 +194,7 @@ impl HttpGuard {
     }
 
     /// Looks at a URL that holds an address, which is not resolved. Names are looked at when they are resolved.
-    pub fn check_url(&self, url: &Url) -> Result<(), Denied> {
+    pub(crate) fn check_url(&self, url: &Url) -> Result<(), Denied> {
         let host = url.host_str().unwrap_or_default();
         match host.trim_start_matches('[').trim_end_matches(']').parse() {
             Ok(address) => self.check(host, address),

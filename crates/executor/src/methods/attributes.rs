@@ -8,7 +8,7 @@ use crate::connection::ExecutorConnection;
 use crate::methods::files::FileCall;
 use crate::methods::native::{admit, blocking, gate, native};
 
-pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
+pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
         .on::<GetAttributes, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);

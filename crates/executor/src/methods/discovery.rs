@@ -18,7 +18,7 @@ const AT_ONCE: usize = 8;
 /// All roots of one answer may take so many bytes: it has to fit a message.
 const MAX_ANSWER: usize = 24 << 20;
 
-pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
+pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     let admit = |connection: &ExecutorConnection| connection.admit("capability discovery");
     router
         .on::<Discover, _, _>(Lane::Ordinary, admit, |connection, params| async move { discover(&connection, params).await })

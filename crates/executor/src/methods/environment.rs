@@ -5,7 +5,7 @@ use outpost_wire::exec::environment::{EnvironmentStatus, Info, Status};
 
 use crate::connection::ExecutorConnection;
 
-pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
+pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
         .on::<Info, _, _>(
             Lane::Control,

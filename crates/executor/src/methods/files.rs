@@ -16,7 +16,7 @@ use crate::methods::native::{admit, aside, blocking, gate, native};
 /// Up to here the bytes of a file are moved in no time.
 const QUICK_BYTES: u64 = 256 << 10;
 
-pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
+pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
         .on::<ReadFile, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
@@ -93,20 +93,20 @@ pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> 
 }
 
 /// A file call whose turn it is.
-pub struct FileCall<'a> {
+pub(super) struct FileCall<'a> {
     /// Held until the call is over. One that may take for ever holds up no other.
     turn: Option<tokio::sync::MutexGuard<'a, ()>>,
 }
 
 impl<'a> FileCall<'a> {
-    pub async fn new(connection: &'a ExecutorConnection, path: &Path) -> Self {
+    pub(super) async fn new(connection: &'a ExecutorConnection, path: &Path) -> Self {
         let may_hang = connection.executor().slow_mounts.hold(path);
         let turn = connection.file_turn().await;
         Self { turn: (!may_hang).then_some(turn) }
     }
 
     /// Runs what is over sooner than another thread would wake up where it was asked for.
-    pub async fn quick<T: Send + 'static>(&self, work: impl Future<Output = Result<T, Fault>> + Send + 'static) -> Result<T, Fault> {
+    pub(super) async fn quick<T: Send + 'static>(&self, work: impl Future<Output = Result<T, Fault>> + Send + 'static) -> Result<T, Fault> {
         if self.turn.is_some() { work.await } else { aside(work).await }
     }
 }

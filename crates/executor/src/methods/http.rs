@@ -20,7 +20,7 @@ use crate::{fault, variables};
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
+pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router.on_call::<HttpRequest, _, _>(
         Lane::Ordinary,
         |connection| connection.admit("http"),

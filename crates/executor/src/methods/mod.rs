@@ -16,7 +16,7 @@ use outpost_rpc::Router;
 
 use crate::connection::ExecutorConnection;
 
-pub fn router() -> Router<ExecutorConnection> {
+pub(crate) fn router() -> Router<ExecutorConnection> {
     let router = Router::default();
     let router = session::routes(router);
     let router = environment::routes(router);

@@ -23,7 +23,7 @@ fn admit(connection: &ExecutorConnection) -> Result<(), Fault> {
     connection.admit("exec")
 }
 
-pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
+pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
         .on::<Start, _, _>(Lane::Ordinary, admit, |connection, params| async move { start(&connection, params).await })
         .on::<Read, _, _>(Lane::Ordinary, admit, |connection, params| async move { read(&connection, params).await })

@@ -5,7 +5,7 @@ use outpost_wire::exec::session::{Empty, Initialize, SessionEnd};
 
 use crate::connection::ExecutorConnection;
 
-pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
+pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
         .on::<Initialize, _, _>(Lane::Ordinary, |_| Ok(()), |connection, params| async move { connection.initialize(&params) })
         .on::<SessionEnd, _, _>(

@@ -8,7 +8,7 @@ use crate::connection::ExecutorConnection;
 use crate::files;
 use crate::methods::native::{admit, gate, native, open_path};
 
-pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
+pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
         .on::<Open, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let handle = &params.handle_id;

@@ -9,7 +9,7 @@ use crate::connection::ExecutorConnection;
 use crate::methods::native::{admit, ceiling, gate, native};
 use crate::watch::{MissingPaths, WatchRequest};
 
-pub fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
+pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
         .on_call::<WatchMissing, _, _>(Lane::Ordinary, admit, |connection, call| async move {
             let id = call.params.watch_id;

@@ -14,7 +14,7 @@ use crate::snapshot::ShellState;
 use crate::{fault, variables};
 
 /// What others see of it meanwhile.
-pub struct Starting {
+pub(crate) struct Starting {
     fingerprint: String,
     /// The process is not wanted any more.
     ended: CancellationToken,
@@ -23,7 +23,7 @@ pub struct Starting {
 }
 
 impl Starting {
-    pub fn fingerprint(&self) -> &str {
+    pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
@@ -32,13 +32,13 @@ impl Starting {
         self.ended.cancel();
     }
 
-    pub async fn over(&self) {
+    pub(crate) async fn over(&self) {
         self.over.cancelled().await;
     }
 }
 
 /// What became of the wish to start something.
-pub enum Claim {
+pub(crate) enum Claim {
     New(StartPermit),
     /// The same start is on its way.
     Underway(Arc<Starting>),
@@ -47,7 +47,7 @@ pub enum Claim {
 }
 
 /// The right to start a process under an id; the id is free again when this is dropped and nothing was started.
-pub struct StartPermit {
+pub(crate) struct StartPermit {
     session: Arc<Session>,
     id: String,
     starting: Arc<Starting>,
@@ -55,7 +55,7 @@ pub struct StartPermit {
 
 impl Session {
     /// Takes the id of a start. The same id with the same parameters is the same start.
-    pub fn claim(self: &Arc<Self>, params: &StartParams) -> Result<Claim, Fault> {
+    pub(crate) fn claim(self: &Arc<Self>, params: &StartParams) -> Result<Claim, Fault> {
         params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
         if params.network_proxy.is_some() || (params.enforce_managed_network && params.sandbox.is_some()) {
             return Err(fault::proxy_unsupported());
@@ -82,7 +82,7 @@ impl Session {
     }
 
     /// What the wire calls the confinement of a process that was started with these parameters. Looks at the places that they name.
-    pub fn sandbox_type(&self, params: &StartParams) -> Result<SandboxType, Fault> {
+    pub(crate) fn sandbox_type(&self, params: &StartParams) -> Result<SandboxType, Fault> {
         self.start_policy(params).map(|policy| sandbox_type(&policy))
     }
 }
@@ -96,7 +96,7 @@ fn sandbox_type(policy: &Policy) -> SandboxType {
 
 impl StartPermit {
     /// Does what has to be done before; cut short when the process is not wanted any more.
-    pub async fn prepare<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    pub(crate) async fn prepare<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
         self.starting.ended.run_until_cancelled(work).await.unwrap_or_else(|| Err(self.ended()))
     }
 
@@ -105,7 +105,7 @@ impl StartPermit {
     }
 
     /// Starts the process. Waits, on this thread, until it runs; the lock is not held, because that may take long.
-    pub fn launch(self, params: StartParams, snapshot: Option<&ShellState>) -> Result<SandboxType, Fault> {
+    pub(crate) fn launch(self, params: StartParams, snapshot: Option<&ShellState>) -> Result<SandboxType, Fault> {
         let session = &self.session;
         let cwd = params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
         let policy = session.start_policy(&params)?;

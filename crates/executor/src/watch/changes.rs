@@ -8,7 +8,7 @@ use outpost_wire::PathUri;
 /// More paths than this are not told one by one.
 const MAX_PATHS: usize = 256;
 
-pub struct ChangeLog {
+pub(super) struct ChangeLog {
     /// As the client spells it.
     shown: PathBuf,
     /// Where that leads, without links: this is what the system reports.
@@ -25,26 +25,26 @@ enum Pending {
 
 /// What is told at once.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Changes {
+pub(super) enum Changes {
     Paths(Vec<PathUri>),
     TooMany,
 }
 
 impl ChangeLog {
-    pub fn new(shown: PathBuf, real: PathBuf, recursive: bool) -> Self {
+    pub(super) fn new(shown: PathBuf, real: PathBuf, recursive: bool) -> Self {
         Self { shown, real, recursive, pending: Pending::Paths(BTreeSet::new()) }
     }
 
-    pub fn real(&self) -> &Path {
+    pub(super) fn real(&self) -> &Path {
         &self.real
     }
 
-    pub fn is_recursive(&self) -> bool {
+    pub(super) fn is_recursive(&self) -> bool {
         self.recursive
     }
 
     /// Takes down a change if it is one below the watched path. Says whether it is.
-    pub fn note(&mut self, changed: &Path) -> bool {
+    pub(super) fn note(&mut self, changed: &Path) -> bool {
         let Ok(below) = changed.strip_prefix(&self.real) else { return false };
         if !self.recursive && below.components().nth(1).is_some() {
             return false;
@@ -59,12 +59,12 @@ impl ChangeLog {
     }
 
     /// Anything may have changed.
-    pub fn lose(&mut self) {
+    pub(super) fn lose(&mut self) {
         self.pending = Pending::TooMany;
     }
 
     /// What there is to tell, if anything.
-    pub fn take(&mut self) -> Option<Changes> {
+    pub(super) fn take(&mut self) -> Option<Changes> {
         match std::mem::replace(&mut self.pending, Pending::Paths(BTreeSet::new())) {
             Pending::TooMany => Some(Changes::TooMany),
             Pending::Paths(paths) if paths.is_empty() => None,

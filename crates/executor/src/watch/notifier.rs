@@ -8,14 +8,14 @@ use rustix::io::Errno;
 
 use crate::fault;
 
-pub struct Notifier {
+pub(super) struct Notifier {
     watcher: RecommendedWatcher,
     /// What a client wants to hear about; a path may be wanted more than once.
     wanted: Vec<WatchDemand>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub struct WatchDemand {
+pub(super) struct WatchDemand {
     /// Real, without links: two spellings of one directory would be one watch for the system.
     pub path: PathBuf,
     pub recursive: bool,
@@ -29,10 +29,10 @@ impl WatchDemand {
 
 /// Watches below this path were interrupted; what happened meanwhile is not known.
 #[must_use]
-pub struct Gap(pub PathBuf);
+pub(super) struct Gap(pub PathBuf);
 
 impl Notifier {
-    pub fn new(handler: impl EventHandler) -> Result<Self, Fault> {
+    pub(super) fn new(handler: impl EventHandler) -> Result<Self, Fault> {
         // A link inside a tree may lead anywhere, even up.
         let config = Config::default().with_follow_symlinks(false);
         let watcher = RecommendedWatcher::new(handler, config).map_err(|error| refusal(error, Path::new("")))?;
@@ -40,7 +40,7 @@ impl Notifier {
     }
 
     /// Begins to tell about a path.
-    pub fn add(&mut self, wanted: WatchDemand) -> Result<(), (Fault, Option<Gap>)> {
+    pub(super) fn add(&mut self, wanted: WatchDemand) -> Result<(), (Fault, Option<Gap>)> {
         self.wanted.push(wanted.clone());
         self.watch(&wanted).map_err(|error| {
             let fault = refusal(error, &wanted.path);
@@ -50,7 +50,7 @@ impl Notifier {
     }
 
     /// No longer tells about a path, unless another client wants it.
-    pub fn remove(&mut self, unwanted: &WatchDemand) -> Option<Gap> {
+    pub(super) fn remove(&mut self, unwanted: &WatchDemand) -> Option<Gap> {
         let index = self.wanted.iter().position(|wanted| wanted == unwanted)?;
         self.wanted.swap_remove(index);
         if self.wanted.iter().any(|wanted| wanted.covers(unwanted)) {

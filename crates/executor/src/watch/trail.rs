@@ -37,7 +37,7 @@ const UNTOLD: [u64; 17] = [
 ];
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Trail {
+pub(super) struct Trail {
     /// Real directories, to be watched.
     pub directories: BTreeSet<PathBuf>,
     /// Real paths inside them: whatever happens to one of these matters.
@@ -46,21 +46,21 @@ pub struct Trail {
 
 /// What is at the end of a trail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TrailEnd {
+pub(super) enum TrailEnd {
     Present,
     Missing,
 }
 
 /// Whether a link at the end of the path is what is meant, or where it leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LastLink {
+pub(super) enum LastLink {
     Meant,
     Followed,
 }
 
 impl Trail {
     /// Adds the way to a path, as far as there is one.
-    pub fn add(&mut self, path: &Path, last: LastLink) -> io::Result<TrailEnd> {
+    pub(super) fn add(&mut self, path: &Path, last: LastLink) -> io::Result<TrailEnd> {
         let mut at = PathBuf::from("/");
         let mut ahead = names(path);
         let mut links = 0;

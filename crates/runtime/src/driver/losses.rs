@@ -19,7 +19,7 @@ pub(super) struct Hearings(BTreeMap<EnvironmentId, (u64, AbortOnDropHandle<()>)>
 
 impl Hearings {
     /// Hears the environments of a view from now on, and no others.
-    pub fn hear(&mut self, view: &StepView, feed: &Arc<ThreadFeed<ThreadEvent>>) {
+    pub(super) fn hear(&mut self, view: &StepView, feed: &Arc<ThreadFeed<ThreadEvent>>) {
         let places: BTreeMap<_, _> =
             view.workplaces().map(|place| (place.attachment.environment_id.clone(), place.handle.clone())).collect();
         self.0.retain(|id, (generation, _)| places.get(id).is_some_and(|handle| handle.generation() == *generation));

@@ -17,7 +17,7 @@ const TAG: &str = "<continue_request>";
 
 impl Lack {
     /// What an answer lacks that holds these items and no call.
-    pub fn of(items: &[Raw], stop: StopReason) -> Option<Self> {
+    pub(super) fn of(items: &[Raw], stop: StopReason) -> Option<Self> {
         let text: String = items.iter().filter_map(said).collect();
         match stop {
             StopReason::Truncated => Some(Self::Truncated),
@@ -27,7 +27,7 @@ impl Lack {
     }
 
     /// What the model is asked.
-    pub fn message(self) -> String {
+    pub(super) fn message(self) -> String {
         let why = match self {
             Self::Empty => "Your last answer was empty. Go on with the task: call a tool, or give your final answer in words.",
             Self::Promise => {
@@ -40,7 +40,7 @@ impl Lack {
     }
 
     /// How the turn ends if the model was asked already; nothing where the answer can stand.
-    pub fn failure(self) -> Option<(&'static str, &'static str)> {
+    pub(super) fn failure(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Empty => Some(("emptyAnswer", "the model answered twice with neither text nor a tool call; the turn was ended")),
             Self::Truncated => {

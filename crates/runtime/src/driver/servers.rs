@@ -32,7 +32,7 @@ struct Said {
 }
 
 impl Waiting {
-    pub fn answer(self, decision: Decision, detail: Option<&Raw>) {
+    pub(super) fn answer(self, decision: Decision, detail: Option<&Raw>) {
         let said = detail.and_then(|detail| detail.read::<Said>().ok()).unwrap_or_default();
         let answer = match decision {
             Decision::Approved | Decision::ApprovedForThread => ElicitationAnswer::Accepted(said.content),

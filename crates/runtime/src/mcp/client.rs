@@ -184,7 +184,7 @@ enum Unfinished {
 
 impl ServerOpening<'_> {
     /// Starts the server, says hello and asks what it offers. Whatever goes wrong, nothing is left of it.
-    pub async fn run(self, launch: McpLaunch) -> Result<McpConnection, McpError> {
+    pub(crate) async fn run(self, launch: McpLaunch) -> Result<McpConnection, McpError> {
         let deadline = Instant::now() + self.within;
         let calls = Arc::new(Calls::default());
         let (service, stdio) = match launch {
@@ -277,19 +277,19 @@ impl McpConnection {
     }
 
     /// The most bytes of tools that one server may bring into a request.
-    pub fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.limits.tools
     }
 
     /// Waits until the connection is over, and tells why.
-    pub async fn over(&self) -> String {
+    pub(crate) async fn over(&self) -> String {
         let mut ended = self.ended.clone();
         let _ = ended.wait_for(|ended| *ended).await;
         self.why_over().await
     }
 
     /// Also if the process is known to have ended and the library has not noticed yet: the next caller must not be given this one.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         *self.ended.borrow() || self.stdio.as_ref().is_some_and(|stdio| stdio.end().is_some())
     }
 
@@ -303,7 +303,7 @@ impl McpConnection {
         }
     }
 
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         if let Some(stop) = lock(&self.stop).take() {
             stop.cancel();
         }
@@ -316,7 +316,7 @@ impl McpConnection {
     }
 
     /// What the server offers; asked for again if the server said that it has changed.
-    pub async fn listing(&self) -> Arc<ServerListing> {
+    pub(crate) async fn listing(&self) -> Arc<ServerListing> {
         if self.calls.stale.swap(false, Ordering::Relaxed)
             && let Err(error) = tokio::time::timeout(Duration::from_secs(10), self.list()).await.unwrap_or(Ok(()))
         {
@@ -385,16 +385,16 @@ impl McpConnection {
         })
     }
 
-    pub async fn resources(&self) -> Result<Vec<Value>, McpError> {
+    pub(crate) async fn resources(&self) -> Result<Vec<Value>, McpError> {
         self.timed("resources/list", self.all(Catalogue::Resources)).await
     }
 
-    pub async fn resource_templates(&self) -> Result<Vec<Value>, McpError> {
+    pub(crate) async fn resource_templates(&self) -> Result<Vec<Value>, McpError> {
         self.timed("resources/templates/list", self.all(Catalogue::Templates)).await
     }
 
     /// The contents of a resource, as on the wire.
-    pub async fn read(&self, uri: &str) -> Result<Vec<Value>, McpError> {
+    pub(crate) async fn read(&self, uri: &str) -> Result<Vec<Value>, McpError> {
         let read = async {
             match self.peer.read_resource(ReadResourceRequestParams::new(uri)).await {
                 Ok(read) => Ok(read.contents.iter().map(json).collect()),
@@ -411,7 +411,7 @@ impl McpConnection {
     }
 
     /// Calls a tool. While its questions wait for the user, the time that it has does not run.
-    pub async fn call(&self, request: ToolRequest<'_>, listener: &dyn ElicitationListener) -> Result<ToolResult, McpError> {
+    pub(crate) async fn call(&self, request: ToolRequest<'_>, listener: &dyn ElicitationListener) -> Result<ToolResult, McpError> {
         let mut params = CallToolRequestParams::new(request.tool.to_owned());
         params.arguments = request.arguments;
         let mut options = PeerRequestOptions::no_options();

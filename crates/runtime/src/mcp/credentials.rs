@@ -13,7 +13,7 @@ const SHORTEST_TOKEN: usize = 20;
 const SHORTEST_VALUE: usize = 8;
 
 /// The secret in an address: what stands before its host, or in a member of its query that is called like one.
-pub fn in_url(url: &str) -> Option<&str> {
+pub(super) fn in_url(url: &str) -> Option<&str> {
     let (_, rest) = url.split_once("://")?;
     let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
     if let Some((user, _)) = authority.rsplit_once('@')
@@ -27,7 +27,7 @@ pub fn in_url(url: &str) -> Option<&str> {
 }
 
 /// The secret in an argument, if it holds one. An option and its value may be two arguments.
-pub fn in_argument<'a>(before: Option<&str>, argument: &'a str) -> Option<&'a str> {
+pub(super) fn in_argument<'a>(before: Option<&str>, argument: &'a str) -> Option<&'a str> {
     if let Some(secret) = in_url(argument) {
         return Some(secret);
     }

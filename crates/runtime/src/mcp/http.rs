@@ -32,7 +32,7 @@ const SHOWN: usize = 256;
 
 /// A server behind HTTP, before it is spoken to.
 #[derive(Debug, Clone)]
-pub struct EnvironmentHttp {
+pub(crate) struct EnvironmentHttp {
     url: String,
     headers: Vec<RequestHeader>,
     needs_variables: bool,
@@ -58,7 +58,7 @@ impl Longest {
 }
 
 impl EnvironmentHttp {
-    pub fn new(http: &Http, startup_timeout: Duration, tool_timeout: Duration) -> Self {
+    pub(crate) fn new(http: &Http, startup_timeout: Duration, tool_timeout: Duration) -> Self {
         let fixed = http.headers.iter().map(|(name, value)| header(name, value, None));
         let read = http.env_headers.iter().map(|(name, variable)| header(name, "", Some(variable)));
         let bearer = http.bearer_token_env_var.iter().map(|variable| header("authorization", "Bearer ", Some(variable)));
@@ -71,7 +71,7 @@ impl EnvironmentHttp {
     }
 
     /// Nothing takes the place of a variable that the executor cannot read.
-    pub async fn check(&self, environment: &Environment) -> Result<(), String> {
+    pub(crate) async fn check(&self, environment: &Environment) -> Result<(), String> {
         if !self.needs_variables {
             return Ok(());
         }
@@ -82,7 +82,7 @@ impl EnvironmentHttp {
         Err(format!("the executor of `{}` cannot read a token from its variables, and none is sent from here instead", environment.name()))
     }
 
-    pub fn transport(self, environment: Environment, limits: &McpLimits) -> StreamableHttpClientTransport<McpHttpClient> {
+    pub(crate) fn transport(self, environment: Environment, limits: &McpLimits) -> StreamableHttpClientTransport<McpHttpClient> {
         let config = StreamableHttpClientTransportConfig::with_uri(self.url.clone()).max_sse_event_size(limits.message);
         let client = McpHttpClient { environment, headers: self.headers.into(), longest: self.longest, largest: limits.message };
         StreamableHttpClientTransport::with_client(client, config)
@@ -95,7 +95,7 @@ fn header(name: &str, value: &str, variable: Option<&String>) -> RequestHeader {
 
 /// Makes requests in an environment.
 #[derive(Clone)]
-pub struct McpHttpClient {
+pub(crate) struct McpHttpClient {
     environment: Environment,
     headers: Arc<[RequestHeader]>,
     longest: Longest,
@@ -103,7 +103,7 @@ pub struct McpHttpClient {
 }
 
 #[derive(Debug, Error)]
-pub enum HttpError {
+pub(crate) enum HttpError {
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
     #[error("{0}")]

@@ -46,7 +46,7 @@ pub(crate) enum MachineQuery {
 }
 
 impl Machine<'_> {
-    pub async fn ask(&self, what: MachineQuery, limits: &McpLimits) -> Said {
+    pub(super) async fn ask(&self, what: MachineQuery, limits: &McpLimits) -> Said {
         let can = matches!(self.handle.state(), ConnectionState::Ready(connected) if connected.info.capabilities.environment_config_read);
         if !can {
             return Said::default();

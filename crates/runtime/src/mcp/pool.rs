@@ -116,16 +116,16 @@ pub(crate) struct ServerLease {
 
 impl ServerLease {
     /// When it was first asked for.
-    pub fn began(&self) -> Instant {
+    pub(crate) fn began(&self) -> Instant {
         self.server.began
     }
 
-    pub fn state(&self) -> ServerState {
+    pub(crate) fn state(&self) -> ServerState {
         self.server.state.borrow().clone()
     }
 
     /// Waits until it has started or failed, but not longer than this.
-    pub async fn settled(&self, until: Instant) -> ServerState {
+    pub(crate) async fn settled(&self, until: Instant) -> ServerState {
         let mut state = self.server.state.subscribe();
         let settled = tokio::time::timeout_at(until, state.wait_for(|state| !matches!(state, ServerState::Starting))).await;
         match settled {

@@ -30,7 +30,7 @@ struct Known {
 
 impl Projects {
     /// What the project in this place declares. If it cannot be read now, what it declared last stays, and the reason is told.
-    pub async fn of(
+    pub(crate) async fn of(
         &self,
         (thread, watching): (ThreadId, &Watching),
         place: &Workplace<'_>,
@@ -53,12 +53,12 @@ impl Projects {
         }
     }
 
-    pub fn forget(&self, thread: ThreadId) {
+    pub(crate) fn forget(&self, thread: ThreadId) {
         lock(&self.0).retain(|(known, _), _| *known != thread);
     }
 
     /// Takes over what a refresh has read.
-    pub fn set(&self, thread: ThreadId, place: &Workplace<'_>, declared: Declared, number: Option<u64>) {
+    pub(crate) fn set(&self, thread: ThreadId, place: &Workplace<'_>, declared: Declared, number: Option<u64>) {
         lock(&self.0).insert((thread, WatchedDirectory::of(place)), Known { declared: Arc::new(declared), number });
     }
 }

@@ -172,7 +172,7 @@ pub struct ClientToolCall {
 impl RuntimeShared {
     /// What happens by itself when something has changed, for these threads or for all. A thread that has not asked for its servers yet
     /// reads everything when it does.
-    pub async fn refresh_in_background(self: &Arc<Self>, only: Option<&BTreeSet<ThreadId>>) {
+    pub(crate) async fn refresh_in_background(self: &Arc<Self>, only: Option<&BTreeSet<ThreadId>>) {
         match self.refresh(RefreshMode::BestEffort, only).await {
             Ok(report) => tracing::debug!(threads = report.refreshed.len(), failed = report.failed.len(), "MCP servers are refreshed"),
             Err(error) => tracing::warn!(%error, "MCP servers are not refreshed"),

@@ -35,7 +35,7 @@ pub(crate) struct WatchedDirectory {
 }
 
 impl WatchedDirectory {
-    pub fn of(place: &Workplace<'_>) -> Self {
+    pub(crate) fn of(place: &Workplace<'_>) -> Self {
         let executor = place.handle.identity().and_then(|identity| identity.executor_id);
         Self {
             environment: place.attachment.environment_id.clone(),
@@ -80,12 +80,12 @@ struct Wish {
 
 impl Watching {
     /// What was read while this number stood is still true as long as it stands. Without one that is unknown.
-    pub fn number(&self, place: &WatchedDirectory) -> Option<u64> {
+    pub(crate) fn number(&self, place: &WatchedDirectory) -> Option<u64> {
         lock(&self.0).guards.get(place).and_then(|guard| guard.number)
     }
 
     /// Takes down what the servers of a thread depend on, as its step sees it.
-    pub fn follow(&self, shared: &Arc<RuntimeShared>, thread: &Thread, view: &StepView) {
+    pub(crate) fn follow(&self, shared: &Arc<RuntimeShared>, thread: &Thread, view: &StepView) {
         let places: Vec<(WatchedDirectory, Environment)> =
             view.workplaces().map(|place| (WatchedDirectory::of(&place), place.handle.clone())).collect();
         let own = thread.capability_roots.iter().map(|root| (root.environment_id().clone(), Some(root.path().clone())));
@@ -115,7 +115,7 @@ impl Watching {
     }
 
     /// A thread that is not loaded any more.
-    pub fn release(&self, thread: ThreadId) {
+    pub(crate) fn release(&self, thread: ThreadId) {
         let mut inside = lock(&self.0);
         inside.roots.remove(&thread);
         inside.leave(thread, |_| false);

@@ -41,12 +41,12 @@ struct Values {
 }
 
 impl Withheld {
-    pub fn new(ids: Arc<dyn Fn() -> String + Send + Sync>, secrets: Secrets) -> Self {
+    pub(crate) fn new(ids: Arc<dyn Fn() -> String + Send + Sync>, secrets: Secrets) -> Self {
         Self { ids, secrets, values: Mutex::default() }
     }
 
     /// Takes values out of settings that are about to be written down.
-    pub fn withhold(&self, settings: &mut Settings) {
+    pub(crate) fn withhold(&self, settings: &mut Settings) {
         let Some(Value::Object(servers)) = settings.other.get_mut(SESSION_LAYER) else { return };
         for server in servers.values_mut().filter_map(Value::as_object_mut) {
             for table in TABLES {
@@ -118,7 +118,7 @@ impl Withheld {
     }
 
     /// The layer of a thread with its values, and what is missing of them, by server.
-    pub fn restored(&self, settings: &Settings) -> Result<(ServerLayer, BTreeMap<String, Vec<String>>), String> {
+    pub(crate) fn restored(&self, settings: &Settings) -> Result<(ServerLayer, BTreeMap<String, Vec<String>>), String> {
         let mut layer = ServerLayer::of_thread(settings)?;
         let mut missing = BTreeMap::new();
         for (name, server) in &mut layer.0 {

@@ -18,16 +18,16 @@ use super::schema::{is_strict, sound};
 use super::{ModelError, ModelResponse, OnProgress, Prompt, ToolInput, ToolSpec};
 
 /// The version of the API that every request names.
-pub const VERSION: &str = "2023-06-01";
+pub(super) const VERSION: &str = "2023-06-01";
 
 /// What an answer may take where neither the table of models nor the configuration says it.
 const MAX_OUTPUT: u64 = 32_000;
 
 /// The mark of reasoning items that hold a thinking block of this API.
-pub const FORMAT: &str = "anthropic";
+pub(super) const FORMAT: &str = "anthropic";
 
 /// Asks once.
-pub async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
+pub(super) async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
     let body = serde_json::to_vec(&request(prompt, &call.provider.quirks)).map_err(|error| call.nonsense(error))?;
     let mut events = call.post("messages", body, progress).await?;
     let mut answer = stream::PartialAnswer::new(call.ids, progress);
@@ -51,7 +51,7 @@ pub async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>
 }
 
 /// The tokens that a request would take, as the provider counts them.
-pub async fn count(call: &ModelCall<'_>, prompt: &Prompt) -> Result<u64, ModelError> {
+pub(super) async fn count(call: &ModelCall<'_>, prompt: &Prompt) -> Result<u64, ModelError> {
     let mut body = request(prompt, &call.provider.quirks);
     if let Some(body) = body.as_object_mut() {
         body.retain(|name, _| matches!(name.as_str(), "model" | "system" | "messages" | "tools" | "tool_choice" | "thinking"));
@@ -77,7 +77,7 @@ fn status(kind: &str) -> u16 {
 }
 
 /// The body of a request.
-pub fn request(prompt: &Prompt, quirks: &Quirks) -> Value {
+pub(super) fn request(prompt: &Prompt, quirks: &Quirks) -> Value {
     let conversation = messages::of(prompt);
     let max_tokens = max_tokens(&prompt.facts);
     let mut body = json!({"model": prompt.model, "max_tokens": max_tokens, "stream": true});

@@ -15,7 +15,7 @@ use super::schema::{is_strict, sound};
 use super::{ModelError, ModelResponse, OnProgress, Prompt, ToolInput, ToolSpec};
 
 /// Asks once.
-pub async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
+pub(super) async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
     let body = serde_json::to_vec(&request(prompt, &call.provider.quirks)).map_err(|error| call.nonsense(error))?;
     let mut events = call.post("chat/completions", body, progress).await?;
     let mut stream = stream::PartialMessage::new(call.ids, progress);
@@ -37,7 +37,7 @@ pub async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>
 }
 
 /// The body of a request.
-pub fn request(prompt: &Prompt, quirks: &Quirks) -> Value {
+pub(super) fn request(prompt: &Prompt, quirks: &Quirks) -> Value {
     let mut body = json!({"model": prompt.model, "messages": messages::of(prompt, quirks), "stream": true});
     if !quirks.has(Quirk::NoStreamOptions) {
         body["stream_options"] = json!({"include_usage": true});

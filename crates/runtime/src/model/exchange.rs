@@ -21,7 +21,7 @@ use super::{ModelError, ModelListing, ModelProgress, OnProgress, Provider, Provi
 const MAX_ERROR: usize = 64 << 10;
 
 /// What a request needs besides its content.
-pub struct ModelCall<'a> {
+pub(super) struct ModelCall<'a> {
     pub provider: &'a Provider,
     pub key: Option<&'a ProviderKey>,
     pub http: &'a reqwest::Client,
@@ -31,7 +31,7 @@ pub struct ModelCall<'a> {
 
 impl ModelCall<'_> {
     /// Posts a body; done when a stream of events has begun.
-    pub async fn post(&self, path: &str, body: impl Into<reqwest::Body>, progress: OnProgress<'_>) -> Result<Events, ModelError> {
+    pub(super) async fn post(&self, path: &str, body: impl Into<reqwest::Body>, progress: OnProgress<'_>) -> Result<Events, ModelError> {
         let response = self.send(path, body).await?;
         if let Some(limits) = rate_limits(response.headers()) {
             progress(ModelProgress::RateLimits { limits });
@@ -46,7 +46,7 @@ impl ModelCall<'_> {
     }
 
     /// Posts a body that is answered with a JSON document.
-    pub async fn post_json(&self, path: &str, body: String) -> Result<Value, ModelError> {
+    pub(super) async fn post_json(&self, path: &str, body: String) -> Result<Value, ModelError> {
         let response = self.send(path, body).await?;
         if !response.status().is_success() {
             return Err(self.refusal(response).await);
@@ -128,7 +128,7 @@ impl ModelCall<'_> {
     }
 
     /// The provider's list of models. Both kinds of API have it at the same place and in the same shape.
-    pub async fn list(&self) -> Result<ModelListing, ModelError> {
+    pub(super) async fn list(&self) -> Result<ModelListing, ModelError> {
         let request = self.http.get(self.provider.endpoint("models")?).headers(self.headers()?);
         let response = request.send().await.map_err(|error| self.unreachable(&error.without_url()))?;
         let status = response.status().as_u16();
@@ -139,13 +139,13 @@ impl ModelCall<'_> {
     }
 
     /// The JSON document at an address of the same server, if it has one.
-    pub async fn get_json(&self, url: &str) -> Option<Value> {
+    pub(super) async fn get_json(&self, url: &str) -> Option<Value> {
         let response = self.http.get(url).headers(self.headers().ok()?).send().await.ok()?;
         if response.status().is_success() { serde_json::from_slice(&response.bytes().await.ok()?).ok() } else { None }
     }
 
     /// What the same server answers to a body at an address that is no part of its wire.
-    pub async fn post_to(&self, url: &str, body: String) -> Option<Value> {
+    pub(super) async fn post_to(&self, url: &str, body: String) -> Option<Value> {
         let response = self.http.post(url).headers(self.headers().ok()?).body(body).send().await.ok()?;
         if response.status().is_success() { serde_json::from_slice(&response.bytes().await.ok()?).ok() } else { None }
     }
@@ -212,7 +212,7 @@ impl ModelCall<'_> {
     }
 
     /// An error that the provider told, be it instead of an answer or in the middle of one.
-    pub fn failure(&self, status: u16, told: ProviderMessage, asked: Option<u64>) -> ModelError {
+    pub(super) fn failure(&self, status: u16, told: ProviderMessage, asked: Option<u64>) -> ModelError {
         let ProviderMessage { code, message } = told;
         let provider = self.provider.name.clone();
         match (code.as_str(), status) {
@@ -226,11 +226,11 @@ impl ModelCall<'_> {
         }
     }
 
-    pub fn nonsense(&self, reason: impl ToString) -> ModelError {
+    pub(super) fn nonsense(&self, reason: impl ToString) -> ModelError {
         ModelError::Nonsense { provider: self.provider.name.clone(), reason: reason.to_string() }
     }
 
-    pub fn cut(&self, reason: impl ToString) -> ModelError {
+    pub(super) fn cut(&self, reason: impl ToString) -> ModelError {
         ModelError::Cut { provider: self.provider.name.clone(), reason: reason.to_string() }
     }
 }
@@ -252,7 +252,7 @@ fn is_too_long(code: &str, message: &str) -> bool {
 
 /// An error in the provider's own words.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct ProviderMessage {
+pub(super) struct ProviderMessage {
     pub code: String,
     pub message: String,
 }
@@ -278,7 +278,7 @@ impl ProviderMessage {
     }
 
     /// From the value of an `error` member: an object, or the message itself.
-    pub fn from_value(error: &Value) -> Self {
+    pub(super) fn from_value(error: &Value) -> Self {
         let text = |name: &str| error.get(name).and_then(Value::as_str).map(str::to_owned);
         let code = text("code").or_else(|| text("type")).unwrap_or_default();
         let message = text("message").or_else(|| error.as_str().map(str::to_owned)).unwrap_or_else(|| error.to_string());
@@ -287,7 +287,7 @@ impl ProviderMessage {
 }
 
 /// The events of an answer, one by one.
-pub struct Events {
+pub(super) struct Events {
     response: Response,
     decoder: EventDecoder,
     idle: std::time::Duration,
@@ -298,7 +298,7 @@ pub struct Events {
 impl Events {
     /// The data of the next event; nothing at the end of the stream. What counts as a sign of life is a whole event, so a
     /// line that never ends is silence.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, ModelError> {
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, ModelError> {
         let (idle, provider) = (self.idle, self.provider.clone());
         let after_ms = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         timeout(idle, self.read()).await.unwrap_or(Err(ModelError::Silent { provider, after_ms }))

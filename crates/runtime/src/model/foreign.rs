@@ -3,7 +3,7 @@
 
 /// What the first bytes of a body are.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Beginning {
+pub(super) enum Beginning {
     /// Too little was read.
     Unknown,
     Events,
@@ -18,7 +18,7 @@ pub enum Beginning {
 const FIELDS: [&[u8]; 5] = [b"data", b"event", b"id", b"retry", b":"];
 
 impl Beginning {
-    pub fn of(bytes: &[u8]) -> Self {
+    pub(super) fn of(bytes: &[u8]) -> Self {
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
         match bytes {
             [] => Self::Unknown,
@@ -36,7 +36,7 @@ impl Beginning {
 }
 
 /// A web page in a few words: its title, if it has one.
-pub fn page(body: &[u8]) -> String {
+pub(super) fn page(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let lower = text.to_ascii_lowercase();
     let title = lower.find("<title").and_then(|at| {

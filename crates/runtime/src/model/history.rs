@@ -41,7 +41,7 @@ pub struct WrittenSoFar {
 }
 
 /// Which window of a thread, and how often items were taken out of it. In one edition items are only added.
-pub type Edition = (u32, u32);
+pub(super) type Edition = (u32, u32);
 
 impl WrittenSoFar {
     /// Writes what was added since the last time. Within one edition nothing is ever taken away or changed.
@@ -96,7 +96,7 @@ impl ModelHistory {
 }
 
 /// The body of a request, piece by piece. Its length is known, so that it need not be counted.
-pub struct Pieces(VecDeque<Bytes>);
+pub(super) struct Pieces(VecDeque<Bytes>);
 
 impl Pieces {
     /// All of it, as what it says.

@@ -29,7 +29,7 @@ enum Line {
     Other,
 }
 
-pub fn answer(prompt: &Prompt, ids: &(dyn Fn() -> String + Send + Sync), progress: OnProgress<'_>) -> ModelResponse {
+pub(super) fn answer(prompt: &Prompt, ids: &(dyn Fn() -> String + Send + Sync), progress: OnProgress<'_>) -> ModelResponse {
     let (script, called) = read(prompt.history.items());
     let items = respond(&script, &called, ids);
     for item in &items {

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Asks once.
-pub async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
+pub(super) async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
     let body = body(prompt).map_err(|error| call.nonsense(error))?;
     let mut events = call.post("responses", reqwest::Body::wrap(body), progress).await?;
     let mut answer = ModelResponse::default();
@@ -118,7 +118,7 @@ struct After<'a> {
 }
 
 /// The body of a request: one object, whose middle is the history as it lies.
-pub fn body(prompt: &Prompt) -> serde_json::Result<Pieces> {
+pub(super) fn body(prompt: &Prompt) -> serde_json::Result<Pieces> {
     let mut before = serde_json::to_vec(&Before { model: &prompt.model, instructions: &prompt.instructions })?;
     before.pop();
     before.extend_from_slice(b",\"input\":[");

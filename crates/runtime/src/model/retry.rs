@@ -11,7 +11,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 const LONGEST_ASKED: Duration = Duration::from_secs(120);
 
 /// The attempts of one step.
-pub struct Tries {
+pub(super) struct Tries {
     requests: Count,
     streams: Count,
     seed: u64,
@@ -24,7 +24,7 @@ struct Count {
 
 /// Another attempt.
 #[derive(Debug, PartialEq)]
-pub struct Again {
+pub(super) struct Again {
     pub attempt: u32,
     pub of: u32,
     pub wait: Duration,
@@ -32,7 +32,7 @@ pub struct Again {
 
 impl Tries {
     /// The salt makes the waits of this step unlike those of others.
-    pub fn new(provider: &Provider, salt: &str) -> Self {
+    pub(super) fn new(provider: &Provider, salt: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         salt.hash(&mut hasher);
         Self {
@@ -43,7 +43,7 @@ impl Tries {
     }
 
     /// What to do about a failure; nothing if it would only fail again.
-    pub fn after(&mut self, error: &ModelError) -> Option<Again> {
+    pub(super) fn after(&mut self, error: &ModelError) -> Option<Again> {
         let (count, asked) = match error {
             ModelError::Unreachable { .. } => (&mut self.requests, None),
             ModelError::Busy { retry_after_ms, .. } => (&mut self.requests, retry_after_ms.map(Duration::from_millis)),
@@ -70,7 +70,7 @@ impl Tries {
 }
 
 /// How long a provider asks to wait, in the words of its error message: "try again in 1.5s", "in 20 ms".
-pub fn asked_in_words(message: &str) -> Option<u64> {
+pub(super) fn asked_in_words(message: &str) -> Option<u64> {
     let after = message.split_once("try again in ")?.1.trim_start();
     let digits = after.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(after.len());
     let amount: f64 = after[..digits].parse().ok()?;

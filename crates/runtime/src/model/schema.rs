@@ -9,7 +9,7 @@ const TYPES: [&str; 7] = ["object", "array", "string", "number", "integer", "boo
 const DEEPEST: usize = 32;
 
 /// The schema of a tool's parameters: always an object with properties, every array with items, no types that do not exist.
-pub fn sound(schema: &Value) -> Value {
+pub(super) fn sound(schema: &Value) -> Value {
     let Value::Object(members) = schema else { return json!({"type": "object", "properties": {}}) };
     let mut members = members.clone();
     mend(&mut members, 0);
@@ -22,7 +22,7 @@ pub fn sound(schema: &Value) -> Value {
 
 /// Whether a schema for an answer keeps to the rules under which providers can hold a model to it: every object names all of its
 /// members as required and allows no others. A strict request with any other schema is refused.
-pub fn is_strict(schema: &Value) -> bool {
+pub(super) fn is_strict(schema: &Value) -> bool {
     let is_object = schema["type"] == "object" || schema["properties"].is_object();
     let members = || schema["properties"].as_object().into_iter().flatten();
     let is_required = |name: &String| schema["required"].as_array().is_some_and(|names| names.iter().any(|required| required == name));

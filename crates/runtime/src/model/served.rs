@@ -10,7 +10,7 @@ use super::exchange::ModelCall;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the server says, in tokens: llama.cpp, vLLM and Ollama can be asked, each in its own way.
-pub async fn context(call: &ModelCall<'_>, model: &str) -> Option<u64> {
+pub(super) async fn context(call: &ModelCall<'_>, model: &str) -> Option<u64> {
     let root = call.provider.root();
     let get = async |path: &str| tokio::time::timeout(PATIENCE, call.get_json(&format!("{root}{path}"))).await.ok().flatten();
     if let Some(window) = get("/props").await.and_then(|props| props["default_generation_settings"]["n_ctx"].as_u64()) {

@@ -7,7 +7,7 @@ const MAX_EVENT: usize = 32 << 20;
 
 /// Takes bytes as they come and gives events as they are whole. Only their data is of interest here.
 #[derive(Default)]
-pub struct EventDecoder {
+pub(super) struct EventDecoder {
     pending: BytesMut,
     /// How much of `pending` was searched for the end of a line already.
     searched: usize,
@@ -17,15 +17,15 @@ pub struct EventDecoder {
 
 /// An event that does not end.
 #[derive(Debug, PartialEq, Eq)]
-pub struct TooLong;
+pub(super) struct TooLong;
 
 impl EventDecoder {
-    pub fn push(&mut self, bytes: &[u8]) {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
     }
 
     /// The data of the next whole event.
-    pub fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
         while let Some(end) = memchr::memchr(b'\n', &self.pending[self.searched..]).map(|at| at + self.searched) {
             let line = self.pending.split_to(end).freeze();
             self.pending.advance(1);
@@ -51,7 +51,7 @@ impl EventDecoder {
     }
 
     /// The event at the very end of a stream whose last empty line is missing. A line that broke off is no event.
-    pub fn last(&mut self) -> Option<Bytes> {
+    pub(super) fn last(&mut self) -> Option<Bytes> {
         if !self.pending.is_empty() {
             return None;
         }

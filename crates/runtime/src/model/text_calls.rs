@@ -21,7 +21,7 @@ struct Call {
 }
 
 /// Takes the calls out of the messages of an answer that has none besides. The user is told that this was done.
-pub fn apply(response: &mut ModelResponse, tools: &[ToolSpec], ids: &(dyn Fn() -> String + Send + Sync), progress: OnProgress<'_>) {
+pub(super) fn apply(response: &mut ModelResponse, tools: &[ToolSpec], ids: &(dyn Fn() -> String + Send + Sync), progress: OnProgress<'_>) {
     let kind = |item: &Value| item["type"].as_str().unwrap_or_default().to_owned();
     let read: Vec<Value> = response.items.iter().filter_map(|item| item.read().ok()).collect();
     if read.len() != response.items.len() || read.iter().any(|item| kind(item).ends_with("_call")) {

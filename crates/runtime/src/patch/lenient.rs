@@ -9,7 +9,7 @@ use super::parse::{ADD, BEGIN, DELETE, END, END_OF_FILE, ENVIRONMENT, MOVE, UPDA
 const SHOWN: usize = 60;
 
 /// The patch within a text: without a fence or a command around it, with its first and last line, and a unified diff as a patch.
-pub fn prepared(text: &str) -> Cow<'_, str> {
+pub(super) fn prepared(text: &str) -> Cow<'_, str> {
     let inner = without_fence(text);
     let inner = inner.trim_start().strip_prefix("apply_patch").filter(|rest| rest.trim_start().starts_with("<<")).unwrap_or(inner);
     if let Some(patch) = from_unified(inner) {
@@ -39,7 +39,7 @@ fn without_fence(text: &str) -> &str {
 }
 
 /// The heading of a chunk, without the numbers that a unified diff has there.
-pub fn heading(text: &str) -> &str {
+pub(super) fn heading(text: &str) -> &str {
     let numbers = |part: &str, mark: char| {
         part.strip_prefix(mark).is_some_and(|rest| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_digit() || c == ','))
     };

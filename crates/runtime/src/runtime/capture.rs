@@ -25,7 +25,7 @@ use crate::tools::{DynamicTool, StepTools};
 
 impl RuntimeShared {
     /// How a thread's environments stand now.
-    pub fn view(&self, thread: &Thread) -> StepView {
+    pub(crate) fn view(&self, thread: &Thread) -> StepView {
         let nothing = Selection::default();
         self.registry.capture(thread.effective_selection().unwrap_or(&nothing), &thread.capability_roots)
     }
@@ -76,13 +76,13 @@ impl RuntimeShared {
     }
 
     /// What configuration declares for a thread, and its environments with those that servers are in.
-    pub async fn view_with_servers(&self, thread: &Thread) -> (StepView, Declared) {
+    pub(crate) async fn view_with_servers(&self, thread: &Thread) -> (StepView, Declared) {
         let declared = declared(&self.mcp, thread.id, &thread.settings, working_directory(thread).as_deref());
         (self.settled_view(thread, &environments(&declared)).await, declared)
     }
 
     /// The MCP servers of a thread as everything stands now.
-    pub async fn bind_anew(&self, thread: &Thread, patience: Patience) -> Binding {
+    pub(crate) async fn bind_anew(&self, thread: &Thread, patience: Patience) -> Binding {
         let (view, declared) = self.view_with_servers(thread).await;
         let capabilities = self.capabilities(&view, thread, &self.mode(thread)).await;
         self.bind(thread, &view, declared, capabilities.servers(self.mcp.pool.limits()), patience).await
@@ -99,7 +99,7 @@ impl RuntimeShared {
     }
 
     /// The MCP servers that a thread without environments would have.
-    pub async fn bind_unattended(&self, declared: Declared, requirements: Requirements) -> Binding {
+    pub(crate) async fn bind_unattended(&self, declared: Declared, requirements: Requirements) -> Binding {
         let view = self.registry.capture_with(&Selection::default(), &[], &environments(&declared));
         for member in view.members() {
             let _ = self.registry.info(&member.id).await;
@@ -114,7 +114,7 @@ impl RuntimeShared {
 
     /// Everything that a step of this thread can use.
     /// `sessions` says whether a command of its went on behind a session id.
-    pub async fn capture(self: &Arc<Self>, thread: &Thread, processes: Arc<BackgroundProcesses>, sessions: bool) -> StepTools {
+    pub(crate) async fn capture(self: &Arc<Self>, thread: &Thread, processes: Arc<BackgroundProcesses>, sessions: bool) -> StepTools {
         let (view, declared) = self.view_with_servers(thread).await;
         let infos = view.workplaces().filter_map(|place| match place.handle.state() {
             ConnectionState::Ready(connected) => Some((place.attachment.environment_id.clone(), connected.info.clone())),
@@ -186,7 +186,7 @@ impl RuntimeShared {
     }
 
     /// Where the thread's own cannot be read, no step begins; whatever else looks at it finds the strictest.
-    pub fn mode(&self, thread: &Thread) -> SandboxMode {
+    pub(crate) fn mode(&self, thread: &Thread) -> SandboxMode {
         match settings::sandbox(&thread.settings) {
             Ok(own) => own.unwrap_or_else(|| self.config.sandbox.clone()),
             Err(_) => SandboxMode::ReadOnly { network_access: false },

@@ -200,7 +200,7 @@ enum Outcome {
 
 impl RuntimeShared {
     /// The check of roots that a client names: those that are known already may be in environments that are gone.
-    pub fn check_roots(&self, roots: &[CapabilityRoot], known: &[CapabilityRoot]) -> Result<(), ThreadError> {
+    pub(crate) fn check_roots(&self, roots: &[CapabilityRoot], known: &[CapabilityRoot]) -> Result<(), ThreadError> {
         CapabilityRoot::check_all(roots)?;
         let unknown = |root: &&CapabilityRoot| !known.contains(root) && self.registry.status(root.environment_id()).is_none();
         match roots.iter().find(unknown) {
@@ -265,7 +265,7 @@ impl RuntimeShared {
     }
 
     /// Settings that a client gives a thread are checked before they are written down, and secrets are taken out of its servers.
-    pub fn take_servers(&self, settings: &mut Settings) -> Result<(), ThreadError> {
+    pub(crate) fn take_servers(&self, settings: &mut Settings) -> Result<(), ThreadError> {
         crate::settings::check(settings).map_err(|error| ThreadError::Invalid(error.to_string()))?;
         // Settings that leave it out change nothing about it.
         if let Some(why) = settings.approval_policy.as_ref().and_then(|_| self.config.policy_refusal(settings)) {
@@ -343,7 +343,7 @@ impl RuntimeShared {
     }
 
     /// Another agent for a thread. It works where its maker works now, with the same rules.
-    pub async fn spawn_agent(self: Arc<Self>, maker: &Thread, fork_context: bool) -> Result<LiveThread, String> {
+    pub(crate) async fn spawn_agent(self: Arc<Self>, maker: &Thread, fork_context: bool) -> Result<LiveThread, String> {
         let depth = maker.metadata.parent.as_ref().map_or(0, |parent| parent.depth) + 1;
         if depth > self.config.agents.depth {
             return Err(format!("agents may be nested {} deep, not deeper", self.config.agents.depth));
@@ -383,12 +383,12 @@ impl RuntimeShared {
         started.map_err(|error| error.to_string())
     }
 
-    pub fn too_many_agents(&self) -> String {
+    pub(crate) fn too_many_agents(&self) -> String {
         format!("{} agents are at work already, and there may be no more; wait for one of them, or close one", self.config.agents.most)
     }
 
     /// A thread and all agents below it: as stored and as loaded, each once, parents before children.
-    pub async fn subtree(&self, root: ThreadId) -> Result<Vec<ThreadId>, ThreadError> {
+    pub(crate) async fn subtree(&self, root: ThreadId) -> Result<Vec<ThreadId>, ThreadError> {
         let mut found = vec![root];
         let mut next = 0;
         while let Some(id) = found.get(next).copied() {
@@ -404,7 +404,7 @@ impl RuntimeShared {
     }
 
     /// Unloads a thread and all agents below it, makers first, so that no more are made meanwhile.
-    pub async fn unload_tree(&self, root: ThreadId, reason: InterruptReason) -> Result<Vec<ThreadId>, ThreadError> {
+    pub(crate) async fn unload_tree(&self, root: ThreadId, reason: InterruptReason) -> Result<Vec<ThreadId>, ThreadError> {
         let mut ended = Vec::new();
         self.unload(root, reason).await;
         for id in self.subtree(root).await? {
@@ -416,7 +416,7 @@ impl RuntimeShared {
         Ok(ended)
     }
 
-    pub async fn unload(&self, id: ThreadId, reason: InterruptReason) {
+    pub(crate) async fn unload(&self, id: ThreadId, reason: InterruptReason) {
         self.resting.forget(id);
         let Some(live) = self.in_slot(id) else { return };
         // If it is not taken any more, the thread is ending already.

@@ -29,7 +29,7 @@ pub(super) enum Life {
 
 impl RuntimeShared {
     /// A thread, loaded if it was not. Two who ask at the same time get the same one.
-    pub async fn load(self: Arc<Self>, id: ThreadId) -> Result<LiveThread, ThreadError> {
+    pub(crate) async fn load(self: Arc<Self>, id: ThreadId) -> Result<LiveThread, ThreadError> {
         run_uncancelled(self.load_as(id, ClaimMode::IfFree)).await
     }
 
@@ -157,7 +157,7 @@ impl RuntimeShared {
 
     /// A thread that has work to do, loaded if it was not.
     // Boxed, because loading a thread wakes its agents, which loads threads.
-    pub fn busy(self: Arc<Self>, id: ThreadId) -> Pin<Box<dyn Future<Output = Option<LiveThread>> + Send>> {
+    pub(crate) fn busy(self: Arc<Self>, id: ThreadId) -> Pin<Box<dyn Future<Output = Option<LiveThread>> + Send>> {
         Box::pin(async move {
             if let Some(live) = self.live(id) {
                 return matches!(live.status(), ThreadActivity::Active { .. }).then_some(live);
@@ -254,7 +254,7 @@ impl RuntimeShared {
     }
 
     /// What a thread's model said last.
-    pub async fn last_message(&self, id: ThreadId) -> Option<String> {
+    pub(crate) async fn last_message(&self, id: ThreadId) -> Option<String> {
         let store = self.store_of(id).await;
         let page = store.page(id, outpost_store::PageRequest { turns: 1, ..Default::default() }).await.ok()?;
         page.entries.iter().rev().find_map(|entry| match &entry.fact {

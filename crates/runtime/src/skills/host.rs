@@ -48,7 +48,7 @@ pub(crate) struct HostSkills {
 }
 
 impl HostSkills {
-    pub fn new(choices: Vec<SkillChoice>) -> Self {
+    pub(crate) fn new(choices: Vec<SkillChoice>) -> Self {
         Self { choices: Mutex::new(choices), ..Self::default() }
     }
 

@@ -61,12 +61,12 @@ pub(crate) struct EarlierSearch {
 }
 
 impl EarlierSearch {
-    pub fn new(session: u64) -> Self {
+    pub(crate) fn new(session: u64) -> Self {
         let (seq, index) = asked_at(session);
         Self { session, seq, index, call: None, found: None, has_ended: false }
     }
 
-    pub fn see(&mut self, entry: &Entry) {
+    pub(crate) fn see(&mut self, entry: &Entry) {
         match &entry.fact {
             Fact::ModelAnswered(answered) if entry.seq == self.seq => {
                 self.call = answered.calls.iter().find(|call| call.item == self.index).map(|asked| asked.call.clone());
@@ -92,7 +92,7 @@ impl EarlierSearch {
     }
 
     /// The command, unless its end was told.
-    pub fn found(self) -> Option<EarlierCommand> {
+    pub(crate) fn found(self) -> Option<EarlierCommand> {
         self.found.filter(|_| !self.has_ended)
     }
 }

@@ -455,7 +455,7 @@ fn overlay(thread: &str, environment: &str) -> BTreeMap<String, String> {
 
 impl ExecRun {
     /// A command of an earlier life. Its parameters are read again from what asked for it.
-    pub fn adopted(started: &CallStarted, item: Option<&Raw>, processes: Arc<BackgroundProcesses>) -> Option<Self> {
+    pub(crate) fn adopted(started: &CallStarted, item: Option<&Raw>, processes: Arc<BackgroundProcesses>) -> Option<Self> {
         #[derive(Deserialize)]
         struct Item {
             #[serde(default)]
@@ -474,7 +474,7 @@ impl ExecRun {
         })
     }
 
-    pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
+    pub(crate) async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
         let session = if self.session == 0 { context.session_of(call) } else { self.session };
         let Self { origin, processes, detail, yield_time, output_tokens, result, .. } = self;
         let (process, around) = match origin {
@@ -581,7 +581,7 @@ fn not_running(session: u64, processes: &BackgroundProcesses) -> String {
 }
 
 impl StdinRun {
-    pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
+    pub(crate) async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
         let result = ResultType::Function;
         let running = match self.running(context).await {
             Ok(running) => running,

@@ -48,7 +48,7 @@ impl StepTools {
 }
 
 impl ImageRun {
-    pub async fn execute(self, call: &CallId) -> CallEnd {
+    pub(crate) async fn execute(self, call: &CallId) -> CallEnd {
         let params = ReadFileParams { path: self.path.clone(), follow_symlinks: None, sandbox: self.sandbox };
         let read: Result<_, EnvironmentError> = self.environment.call::<ReadFile>(&params, Repeat::Harmless).await;
         let bytes = match read {

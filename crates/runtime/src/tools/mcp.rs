@@ -305,7 +305,7 @@ impl ElicitationListener for ThreadListener {
 }
 
 impl McpRun {
-    pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
+    pub(crate) async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
         let began = Instant::now();
         let result = self.result;
         match self.target {

@@ -137,7 +137,7 @@ impl StepTools {
 }
 
 impl PatchRun {
-    pub async fn execute(mut self, call: &CallId, cancel: &CancellationToken) -> CallEnd {
+    pub(crate) async fn execute(mut self, call: &CallId, cancel: &CancellationToken) -> CallEnd {
         let edits = tokio::select! {
             edits = self.work_out_all() => edits,
             () = cancel.cancelled() => return CallEnd::aborted(),

@@ -204,7 +204,7 @@ fn nothing(asked: &RequestedCall<'_>, text: &str) -> CallPlan {
 }
 
 impl PermitRun {
-    pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
+    pub(crate) async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
         let (mut given, mut refused) = (ExtraPermissions::default(), Vec::new());
         for part in self.permits.parts() {
             match self.attempt(&part).await {

@@ -56,7 +56,7 @@ impl StepTools {
 }
 
 impl SkillRun {
-    pub async fn execute(self, call: &CallId) -> CallEnd {
+    pub(crate) async fn execute(self, call: &CallId) -> CallEnd {
         match self.skill.read(self.file.as_deref()).await {
             Ok(text) => CallEnd::completed(self.result, call, text, None),
             Err(error) => CallEnd::failed(self.result, call, &error.to_string()),

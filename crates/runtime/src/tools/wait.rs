@@ -36,7 +36,7 @@ impl StepTools {
 
 impl WaitRun {
     /// What is waited for is the next step's business, so it is looked at anew each time; nothing is run there.
-    pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
+    pub(crate) async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
         let deadline = Instant::now() + LONGEST;
         let mut changes = context.shared.registry.changes();
         loop {

@@ -23,7 +23,7 @@ pub trait CgroupTree: Debug + Send + Sync {
 
 /// What the kernel shows.
 #[derive(Debug)]
-pub struct Kernel;
+pub(crate) struct Kernel;
 
 impl CgroupTree for Kernel {
     fn read(&self, file: &Path) -> io::Result<String> {

@@ -180,7 +180,7 @@ fn fingerprint(path: &Path) -> u64 {
 }
 
 /// What a tree takes on the disk. What cannot be read counts as nothing.
-pub fn size(path: &Path) -> u64 {
+pub(crate) fn size(path: &Path) -> u64 {
     let mut bytes = 0;
     let mut left = vec![path.to_owned()];
     while let Some(path) = left.pop() {

@@ -28,9 +28,9 @@ use rustix::thread::{
 };
 
 use self::filter::Tracing;
-pub use self::guard::GuardSockets;
+pub(super) use self::guard::GuardSockets;
 use self::guard::{Guard, Keeper};
-pub use self::masks::mount_at;
+pub(super) use self::masks::mount_at;
 pub use self::watch::Quiet;
 use self::watch::Watch;
 use crate::level::Level;
@@ -99,7 +99,7 @@ impl<T, E: Display> During<T> for Result<T, E> {
 }
 
 /// What the processes of a cell need to know of it.
-pub struct Settled {
+pub(super) struct Settled {
     /// What those that come later may use as well.
     pub shares: Shares,
     pub quiet: Quiet,
@@ -107,7 +107,7 @@ pub struct Settled {
 
 /// Confines this process. Returns in a new process, the first of its own process table. `shared` is what earlier cells of the
 /// session made.
-pub fn confine(confinement: &Confinement, shared: Shares, ends: GuardSockets) -> Result<Settled, ConfineRefused> {
+pub(super) fn confine(confinement: &Confinement, shared: Shares, ends: GuardSockets) -> Result<Settled, ConfineRefused> {
     if confinement.level == Level::Landlock {
         // Without mounts there is nothing to keep in place, and nothing that could be put back.
         alone(&with_matches(confinement, None)?)?;

@@ -25,7 +25,7 @@ const LAST_WAIT: Duration = Duration::from_secs(2);
 const PASS: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub(super) enum Role {
     Zygote,
     Cell,
 }
@@ -42,7 +42,7 @@ struct Hub {
 }
 
 /// Serves until the other end of the socket is gone, and then until no child is left.
-pub fn run(control: Channel, role: Role, worker: Worker, quiet: Quiet) -> io::Result<()> {
+pub(super) fn run(control: Channel, role: Role, worker: Worker, quiet: Quiet) -> io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
     let mut hub = Hub { role, control, signals: SignalReader::listen()?, known: HashMap::new(), worker, quiet };
     while hub.wait(None)? == Next::More {}

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process
 use crate::sys;
 
 /// Every direct child, also those that fell to us because their parent is gone.
-pub fn children() -> io::Result<Vec<Pid>> {
+pub(super) fn children() -> io::Result<Vec<Pid>> {
     let own = getpid().as_raw_nonzero();
     let list = match fs::read_to_string(format!("/proc/self/task/{own}/children")) {
         Ok(list) => list,
@@ -35,7 +35,7 @@ fn children_by_search(own: i32) -> io::Result<Vec<Pid>> {
 }
 
 /// Kills direct children. Their numbers cannot belong to other processes: only this process reaps them.
-pub fn kill_all(except: impl Fn(Pid) -> bool) {
+pub(super) fn kill_all(except: impl Fn(Pid) -> bool) {
     for child in children().unwrap_or_default() {
         if !except(child) {
             // One that took another user's rights cannot be killed by us.
@@ -46,13 +46,13 @@ pub fn kill_all(except: impl Fn(Pid) -> bool) {
 
 /// What is left after reaping.
 #[derive(PartialEq, Eq, Clone, Copy)]
-pub enum Left {
+pub(super) enum Left {
     Some,
     None,
 }
 
 /// Takes the status of every child that has ended.
-pub fn reap(mut ended: impl FnMut(Pid, WaitStatus)) -> Left {
+pub(super) fn reap(mut ended: impl FnMut(Pid, WaitStatus)) -> Left {
     loop {
         match wait(WaitOptions::NOHANG) {
             // It asked to be traced by its parent, which is us. We are no debugger: it goes on, and its end is told later.

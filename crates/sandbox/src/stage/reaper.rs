@@ -40,7 +40,7 @@ struct Job {
     exited: bool,
 }
 
-pub fn run(socket: &Channel, quiet: &Quiet) -> io::Result<()> {
+pub(super) fn run(socket: &Channel, quiet: &Quiet) -> io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
     let mut reaper = Reaper { socket, signals: SignalReader::listen()?, job: None, killing: false, quiet };
     while reaper.wait()? {}

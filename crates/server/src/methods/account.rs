@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::connection::ClientConnection;
 use crate::table::Table;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on::<AccountRead, _, _>(read)
         .on::<AccountLoginStart, _, _>(login)

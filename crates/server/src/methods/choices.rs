@@ -20,26 +20,26 @@ use crate::projection::same;
 use crate::server::ServerShared;
 
 /// Named sets of permissions, and the sandbox that each stands for.
-pub const PROFILES: [(&str, &str); 3] =
+pub(super) const PROFILES: [(&str, &str); 3] =
     [(":read-only", "read-only"), (":workspace", "workspace-write"), (":danger-full-access", "danger-full-access")];
 
 /// What is chosen for turns.
 #[derive(Debug, Default)]
-pub struct Choices {
+pub(super) struct Choices {
     pub settings: Settings,
     pub instructions: Option<Raw>,
 }
 
 /// Whom choices are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
+pub(super) enum Whose {
     NewThread,
     /// One that has made its own choices before.
     KnownThread,
 }
 
 /// Checks what comes with starting, resuming and forking. `settings.cwd` stays empty: where it is depends on where it was.
-pub fn choose(connection: &ClientConnection, given: &Overrides, whose: Whose) -> Result<Choices, Fault> {
+pub(super) fn choose(connection: &ClientConnection, given: &Overrides, whose: Whose) -> Result<Choices, Fault> {
     let server = &*connection.server;
     let mut settings = Settings::default();
     let (mut network, mut unheard) = (None, Vec::new());
@@ -91,7 +91,7 @@ pub fn choose(connection: &ClientConnection, given: &Overrides, whose: Whose) ->
 }
 
 /// What comes with a turn and with a change of settings, as the client wrote it.
-pub struct TurnChoices<'a> {
+pub(super) struct TurnChoices<'a> {
     pub model: Option<String>,
     pub effort: Option<String>,
     pub approval_policy: Option<AskForApproval>,
@@ -101,7 +101,7 @@ pub struct TurnChoices<'a> {
 }
 
 /// Checks what is wanted for this turn and those after it.
-pub fn wanted(server: &ServerShared, wanted: TurnChoices<'_>) -> Result<Settings, Fault> {
+pub(super) fn wanted(server: &ServerShared, wanted: TurnChoices<'_>) -> Result<Settings, Fault> {
     let sandbox = match (wanted.permissions, wanted.sandbox_policy) {
         (Some(_), Some(_)) => return Err(Fault::invalid_request("`permissions` cannot be combined with `sandboxPolicy`")),
         (Some(profile), None) => Some(profile_sandbox(server, profile)?),
@@ -192,7 +192,7 @@ fn named_sandbox(server: &ServerShared, name: &str) -> Result<Raw, Fault> {
     Ok(Raw::of(&mode).unwrap_or_else(|_| Raw::from(Value::from(name))))
 }
 
-pub fn profile_sandbox(server: &ServerShared, profile: &str) -> Result<Raw, Fault> {
+pub(super) fn profile_sandbox(server: &ServerShared, profile: &str) -> Result<Raw, Fault> {
     match PROFILES.iter().find(|(id, _)| *id == profile) {
         Some((_, name)) => named_sandbox(server, name),
         None => {
@@ -207,7 +207,7 @@ fn policy_sandbox(policy: &SandboxPolicy) -> Raw {
 }
 
 /// Checks environments that a client names.
-pub fn select(server: &ServerShared, wanted: &[EnvironmentParams]) -> Result<Selection, Fault> {
+pub(super) fn select(server: &ServerShared, wanted: &[EnvironmentParams]) -> Result<Selection, Fault> {
     let wishes: Vec<EnvironmentRequest> = wanted
         .iter()
         .map(|entry| EnvironmentRequest {
@@ -220,7 +220,7 @@ pub fn select(server: &ServerShared, wanted: &[EnvironmentParams]) -> Result<Sel
 }
 
 /// Checks capability roots that a client names. One in an environment that is not known now may be known later.
-pub fn roots(wanted: &[CapabilityRootParams]) -> Result<Vec<CapabilityRoot>, Fault> {
+pub(super) fn roots(wanted: &[CapabilityRootParams]) -> Result<Vec<CapabilityRoot>, Fault> {
     let root = |given: &CapabilityRootParams| {
         let CapabilityRootLocation::Environment { environment_id, path } = &given.location;
         let wrong = |why: String| Fault::invalid_request(format!("invalid capability root `{}`: {why}", given.id));
@@ -234,7 +234,7 @@ pub fn roots(wanted: &[CapabilityRootParams]) -> Result<Vec<CapabilityRoot>, Fau
 }
 
 /// Workspace roots that a client names for the primary environment.
-pub fn workspace_roots(given: &[String]) -> Result<Vec<PathUri>, Fault> {
+pub(super) fn workspace_roots(given: &[String]) -> Result<Vec<PathUri>, Fault> {
     let root = |path: &String| {
         PathUri::from_syntax(path).map_err(|_| {
             Fault::invalid_request(format!("invalid workspace root: path `{path}` does not use absolute POSIX or Windows path syntax"))

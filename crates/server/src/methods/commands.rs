@@ -29,7 +29,7 @@ use crate::table::Table;
 const DEFAULT_TIMEOUT: i64 = 10_000;
 const DEFAULT_CAP: u64 = 1 << 20;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on::<CommandExec, _, _>(exec)
         .on::<CommandExecWrite, _, _>(exec_write)

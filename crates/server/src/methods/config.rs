@@ -18,7 +18,7 @@ use crate::configuration::{ConfigEditError, Edit, FileLayer, UserConfiguration, 
 use crate::connection::ClientConnection;
 use crate::table::Table;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on::<ConfigRead, _, _>(read)
         .on::<ConfigValueWrite, _, _>(write_value)
@@ -27,7 +27,7 @@ pub fn register(table: Table) -> Table {
         .on::<PermissionProfileList, _, _>(profiles)
 }
 
-pub fn refused(error: ConfigEditError) -> Fault {
+pub(super) fn refused(error: ConfigEditError) -> Fault {
     if error.is_of_the_machine() { Fault::internal(error.to_string()) } else { Fault::invalid_request(error.to_string()) }
 }
 

@@ -15,7 +15,7 @@ const RESERVED: &str = "mcp__";
 const BETWEEN: &str = "__";
 
 /// The tools as a thread keeps them, or what is wrong with one of them.
-pub fn checked(tools: Vec<DynamicTool>) -> Result<Vec<Raw>, Fault> {
+pub(super) fn checked(tools: Vec<DynamicTool>) -> Result<Vec<Raw>, Fault> {
     let mut names = HashSet::new();
     let mut out = Vec::new();
     for tool in tools {

@@ -21,7 +21,7 @@ use crate::fault;
 use crate::server::ServerShared;
 use crate::table::Table;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on::<EnvironmentAdd, _, _>(add)
         .on::<EnvironmentInfo, _, _>(info)

@@ -20,7 +20,7 @@ use super::place::{environment, refused};
 use crate::connection::ClientConnection;
 use crate::table::Table;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on::<FsReadFile, _, _>(read)
         .on::<FsWriteFile, _, _>(write)

@@ -27,7 +27,7 @@ const FILES: usize = 50;
 /// So many searches may one client have at a time: each remembers the files that it looks through.
 const SEARCHES: usize = 16;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on::<FuzzyFileSearch, _, _>(once)
         .on_call::<FuzzySessionStart, _, _>(begin)

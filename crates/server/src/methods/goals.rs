@@ -23,7 +23,7 @@ use crate::table::Table;
 
 const LABEL: &str = "goal";
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on::<ThreadGoalGet, _, _>(get)
         .on::<ThreadGoalSet, _, _>(set)

@@ -21,7 +21,7 @@ use crate::questions;
 use crate::server::ServerShared;
 use crate::table::Table;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on::<ThreadArchive, _, _>(archive)
         .on::<ThreadUnarchive, _, _>(unarchive)
@@ -31,7 +31,7 @@ pub fn register(table: Table) -> Table {
 }
 
 /// Writes a change of a thread's description, loaded or not.
-pub async fn describe(server: &ServerShared, id: ThreadId, change: MetadataChanged) -> Result<(), Fault> {
+pub(super) async fn describe(server: &ServerShared, id: ThreadId, change: MetadataChanged) -> Result<(), Fault> {
     if let Some(live) = server.runtime.get(id) {
         return live.change(vec![change.into()]).await.map_err(fault::command);
     }

@@ -19,7 +19,7 @@ use crate::connection::ClientConnection;
 use crate::fault;
 use crate::table::Table;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on::<McpServerStatusList, _, _>(list)
         .on::<McpServerToolCall, _, _>(call)

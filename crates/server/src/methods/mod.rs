@@ -17,7 +17,7 @@ mod overview;
 mod pages;
 mod place;
 mod queue;
-pub mod reading;
+pub(crate) mod reading;
 mod revert;
 mod review;
 mod sample;
@@ -42,7 +42,7 @@ use crate::fault;
 use crate::table::Table;
 
 /// All methods.
-pub fn table() -> Table {
+pub(crate) fn table() -> Table {
     let table = session::register(Table::default());
     let table = threads::register(table);
     let table = reading::register(table);

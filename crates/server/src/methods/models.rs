@@ -10,7 +10,7 @@ use outpost_wire::app::models::{Model, ModelList, ModelListParams, ModelListResp
 use crate::connection::ClientConnection;
 use crate::table::Table;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table.on::<ModelList, _, _>(list)
 }
 

@@ -16,7 +16,7 @@ use crate::table::Table;
 /// Clients ask again for more.
 const MOST: usize = 100;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table.on::<ThreadOverview, _, _>(overview)
 }
 

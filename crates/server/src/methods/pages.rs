@@ -18,7 +18,7 @@ use crate::projection::{ClientMessage, Projector, Turns};
 use crate::server::ServerShared;
 
 /// Which turns a client wants.
-pub struct TurnPageRequest {
+pub(super) struct TurnPageRequest {
     pub place: Option<PageCursor>,
     pub limit: usize,
     pub direction: SortDirection,
@@ -26,7 +26,7 @@ pub struct TurnPageRequest {
 
 /// A place between two turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PageCursor {
+pub(super) enum PageCursor {
     /// Before the turn that begins with this entry.
     Entry(Seq),
     /// Behind so many turns.
@@ -52,14 +52,14 @@ impl FromStr for PageCursor {
 
 /// Turns in the order that was asked for, and where to go on in either direction.
 #[derive(Debug, Default, PartialEq)]
-pub struct TurnsPage {
+pub(super) struct TurnsPage {
     pub turns: Vec<Turn>,
     pub next: Option<String>,
     pub back: Option<String>,
 }
 
 /// A page of the turns that a thread has up to its state.
-pub async fn page(server: &ServerShared, store: &Store, state: &State, wanted: &TurnPageRequest) -> Result<TurnsPage, Fault> {
+pub(super) async fn page(server: &ServerShared, store: &Store, state: &State, wanted: &TurnPageRequest) -> Result<TurnsPage, Fault> {
     // Which turns do not count is told only behind them.
     if state.reverted == 0
         && let Some(rows) = near(server, store, state, wanted).await?

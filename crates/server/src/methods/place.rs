@@ -7,7 +7,7 @@ use outpost_wire::{Fault, fault as codes};
 use crate::fault;
 use crate::server::ServerShared;
 
-pub fn environment(server: &ServerShared, id: Option<&str>) -> Result<Environment, Fault> {
+pub(super) fn environment(server: &ServerShared, id: Option<&str>) -> Result<Environment, Fault> {
     let id = match id {
         Some(text) => EnvironmentId::parse(text).map_err(|_| fault::unknown_environment(text))?,
         None => EnvironmentId::local(),
@@ -16,7 +16,7 @@ pub fn environment(server: &ServerShared, id: Option<&str>) -> Result<Environmen
 }
 
 /// What an executor refuses: a mistake of the client has one code, what the machine says has another.
-pub fn refused(error: EnvironmentError) -> Fault {
+pub(super) fn refused(error: EnvironmentError) -> Fault {
     let EnvironmentError::Fault(fault) = error else { return Fault::internal(error.to_string()) };
     let is_mistake = matches!(fault.code, codes::INVALID_REQUEST | codes::INVALID_PARAMS) && fault.os_error().is_none();
     if is_mistake { Fault::invalid_request(fault.message) } else { Fault::internal(fault.message) }

@@ -24,7 +24,7 @@ use crate::connection::ClientConnection;
 use crate::table::Table;
 use crate::{fault, input};
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on::<ThreadQueueAdd, _, _>(add)
         .on::<ThreadQueueList, _, _>(list)

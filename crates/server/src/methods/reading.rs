@@ -29,7 +29,7 @@ use crate::table::Table;
 const PAGE: u32 = 25;
 const LARGEST_PAGE: u32 = 1000;
 
-pub fn register(table: Table) -> Table {
+pub(crate) fn register(table: Table) -> Table {
     table
         .on::<ThreadRead, _, _>(read)
         .on::<ThreadList, _, _>(list)
@@ -41,7 +41,7 @@ pub fn register(table: Table) -> Table {
 }
 
 /// The journal of a thread, where there is a file.
-pub fn path(store: &Store, id: ThreadId) -> Option<String> {
+pub(crate) fn path(store: &Store, id: ThreadId) -> Option<String> {
     match store {
         Store::Local(store) => store.journal(id).map(|path| path.display().to_string()),
         Store::Memory(_) | Store::Postgres(_) => None,
@@ -50,13 +50,13 @@ pub fn path(store: &Store, id: ThreadId) -> Option<String> {
 
 /// All turns of a thread, and what of it cannot be read.
 #[derive(Default)]
-pub struct ReadTurns {
+pub(crate) struct ReadTurns {
     pub turns: Turns,
     pub damage: Vec<DamagedRange>,
 }
 
 /// Everything that was told of a thread up to an entry.
-pub async fn past(server: &ServerShared, store: &Store, id: ThreadId, until: Seq) -> Result<ReadTurns, Fault> {
+pub(crate) async fn past(server: &ServerShared, store: &Store, id: ThreadId, until: Seq) -> Result<ReadTurns, Fault> {
     let mut projector = Projector::new(id, server.defaults.clone()).without_diffs();
     let mut past = ReadTurns::default();
     let mut history = match store.history(id, 0).await {
@@ -74,7 +74,7 @@ pub async fn past(server: &ServerShared, store: &Store, id: ThreadId, until: Seq
 }
 
 /// What is told of a thread since a moment that its state is known of.
-pub async fn told_since(
+pub(crate) async fn told_since(
     server: &ServerShared,
     opening: &ThreadOpening,
     then: &outpost_thread::Thread,
@@ -92,7 +92,7 @@ pub async fn told_since(
 }
 
 /// What was told after an entry, as it was told then; only what is still being asked is not told again here.
-pub async fn told_after(server: &ServerShared, opening: &ThreadOpening, after: Seq) -> Result<Vec<ClientMessage>, Fault> {
+pub(crate) async fn told_after(server: &ServerShared, opening: &ThreadOpening, after: Seq) -> Result<Vec<ClientMessage>, Fault> {
     let id = opening.state.id;
     let mut projector = Projector::new(id, server.defaults.clone());
     let mut out = Vec::new();
@@ -112,7 +112,7 @@ pub async fn told_after(server: &ServerShared, opening: &ThreadOpening, after: S
 }
 
 /// The page that comes with a resumed thread.
-pub fn first_page(turns: Vec<Turn>, wanted: &InitialTurnsPage) -> Vec<Turn> {
+pub(crate) fn first_page(turns: Vec<Turn>, wanted: &InitialTurnsPage) -> Vec<Turn> {
     let request = Slice { cursor: None, limit: wanted.limit, direction: wanted.sort_direction.unwrap_or(SortDirection::Desc) };
     let page = request.of(turns).map(|page| page.data).unwrap_or_default();
     page.into_iter().map(|turn| viewed(turn, wanted.items_view)).collect()
@@ -127,7 +127,7 @@ fn viewed(turn: Turn, view: Option<ItemsView>) -> Turn {
 }
 
 /// A thread as it stands: from its driver if it is loaded, else from the store.
-pub async fn state_of(server: &ServerShared, id: ThreadId) -> Result<(State, Option<ThreadActivity>, Store), Fault> {
+pub(crate) async fn state_of(server: &ServerShared, id: ThreadId) -> Result<(State, Option<ThreadActivity>, Store), Fault> {
     if let Some(live) = server.runtime.get(id)
         && let Ok(state) = live.snapshot().await
     {
@@ -235,7 +235,7 @@ async fn made_by(store: &Store, rows: Vec<ThreadSummary>, wanted: &[String]) -> 
 }
 
 /// Kinds of sources as lists keep them: as one word.
-pub fn sources(kinds: &[String]) -> Vec<String> {
+pub(crate) fn sources(kinds: &[String]) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for kind in kinds {
         let word = if kind.starts_with("subAgent") { "subAgent" } else { kind.as_str() };

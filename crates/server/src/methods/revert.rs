@@ -17,7 +17,7 @@ use crate::fault;
 use crate::projection::{self, ThreadFacts};
 use crate::table::Table;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table.on_call::<ThreadRevert, _, _>(revert)
 }
 

@@ -15,7 +15,7 @@ use crate::connection::ClientConnection;
 use crate::fault;
 use crate::table::Table;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table.on_call::<ReviewStart, _, _>(start)
 }
 

@@ -20,7 +20,7 @@ use crate::table::{Sent, Table};
 /// A question may have so many bytes.
 const LARGEST: usize = 4000;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table.on_request::<ThreadSample, _, _>(ask).on::<ThreadSampleCancel, _, _>(give_up)
 }
 

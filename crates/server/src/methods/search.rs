@@ -21,7 +21,7 @@ use crate::server::ServerShared;
 use crate::table::Table;
 use crate::{excerpt, fault};
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table.on::<ThreadSearch, _, _>(threads).on::<ThreadSearchOccurrences, _, _>(occurrences).on::<ThreadItemsRead, _, _>(items)
 }
 

@@ -12,7 +12,7 @@ use crate::table::Table;
 /// The version of the protocol that is spoken here. Clients decide by it what they may send.
 const PROTOCOL: &str = "0.166.0";
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table.on::<Initialize, _, _>(initialize)
 }
 

@@ -18,7 +18,7 @@ use crate::configuration::Edit;
 use crate::connection::ClientConnection;
 use crate::table::Table;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table.on::<SkillsList, _, _>(list).on::<SkillsExtraRootsSet, _, _>(set_extra_roots).on::<SkillsConfigWrite, _, _>(choose)
 }
 

@@ -17,7 +17,7 @@ use crate::connection::ClientConnection;
 use crate::fault;
 use crate::table::Table;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on::<BackgroundTerminalsList, _, _>(list)
         .on::<BackgroundTerminalsTerminate, _, _>(terminate)

@@ -28,7 +28,7 @@ use crate::projection::{self, ClientMessage, ThreadFacts};
 use crate::subscription::{SubscriptionReason, ThreadOpening};
 use crate::table::Table;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on_call::<ThreadStart, _, _>(start)
         .on_call::<ThreadResume, _, _>(resume)
@@ -133,7 +133,7 @@ async fn resume_history(
 
 /// Where a thread is to work from now on.
 #[derive(Default)]
-pub struct WorkplaceChange {
+pub(super) struct WorkplaceChange {
     pub cwd: Option<String>,
     pub environments: Option<Selection>,
     pub workspace_roots: Option<Vec<PathUri>>,
@@ -141,7 +141,7 @@ pub struct WorkplaceChange {
 }
 
 /// Writes down what is different from now on, if anything is.
-pub async fn change(live: &LiveThread, mut settings: Settings, place: WorkplaceChange, here: &PathUri) -> Result<(), Fault> {
+pub(super) async fn change(live: &LiveThread, mut settings: Settings, place: WorkplaceChange, here: &PathUri) -> Result<(), Fault> {
     let WorkplaceChange { cwd, environments, workspace_roots, capability_roots } = place;
     let mut facts: Vec<Fact> = Vec::new();
     let moves = cwd.is_some() || environments.is_some() || workspace_roots.is_some();

@@ -23,7 +23,7 @@ use crate::input;
 use crate::subscription::{Hold, SubscriptionReason, ThreadOpening};
 use crate::table::{Sent, Table};
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on_request::<TurnStart, _, _>(start)
         .on_call::<TurnSteer, _, _>(steer)
@@ -32,7 +32,7 @@ pub fn register(table: Table) -> Table {
 }
 
 /// Makes sure that this client hears of a thread, and keeps back what happens in it until the answer is on its way.
-pub async fn attend(connection: &Arc<ClientConnection>, live: &LiveThread) -> Result<Hold, Fault> {
+pub(super) async fn attend(connection: &Arc<ClientConnection>, live: &LiveThread) -> Result<Hold, Fault> {
     if connection.subscription(live.id()).is_none() {
         let begun = ThreadOpening::of(connection, live.clone()).await?.begin(connection, SubscriptionReason::Asked).await;
         begun.tell(vec![]).await;
@@ -49,7 +49,7 @@ pub async fn attend(connection: &Arc<ClientConnection>, live: &LiveThread) -> Re
 }
 
 /// An answer, after which what was kept back is told.
-pub fn then_tell<O>(output: O, hold: Hold) -> HandlerOutcome<O> {
+pub(super) fn then_tell<O>(output: O, hold: Hold) -> HandlerOutcome<O> {
     HandlerOutcome { output, rest: Some(Box::pin(async move { drop(hold) })) }
 }
 
@@ -112,7 +112,7 @@ async fn start(connection: Arc<ClientConnection>, sent: Sent, params: TurnStartP
 }
 
 /// A turn that has only just begun.
-pub fn begun(id: &TurnId) -> Turn {
+pub(super) fn begun(id: &TurnId) -> Turn {
     Turn {
         id: id.to_string(),
         items: vec![],

@@ -21,7 +21,7 @@ use crate::table::Table;
 /// The label.
 const LABEL: &str = "outpost.read";
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table.on::<ThreadReadStateUpdate, _, _>(update)
 }
 
@@ -43,7 +43,7 @@ impl Mark {
 }
 
 /// Nothing for a thread in which nothing has happened yet.
-pub async fn read_state(store: &Store, state: &State) -> Result<Option<ThreadReadState>, Fault> {
+pub(super) async fn read_state(store: &Store, state: &State) -> Result<Option<ThreadReadState>, Fault> {
     if state.turns == 0 {
         return Ok(None);
     }

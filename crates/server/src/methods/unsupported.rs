@@ -16,7 +16,7 @@ use outpost_wire::app::{NoParams, Nothing};
 use crate::connection::ClientConnection;
 use crate::table::Table;
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on::<ModelProviderCapabilitiesRead, _, _>(capabilities)
         .on::<CollaborationModeList, _, _>(modes)
@@ -49,7 +49,7 @@ async fn hooks(connection: Arc<ClientConnection>, params: HooksListParams) -> Re
 }
 
 /// The directories that a client asks about; the server's own if it names none.
-pub fn places(connection: &ClientConnection, given: Vec<String>) -> Vec<String> {
+pub(super) fn places(connection: &ClientConnection, given: Vec<String>) -> Vec<String> {
     if given.is_empty() { vec![connection.server.facts.cwd.to_syntax()] } else { given }
 }
 

@@ -24,7 +24,7 @@ use crate::table::Table;
 /// A command of the user's runs no longer than this if it is to have an end at all.
 const LONGEST_SHELL: Duration = Duration::from_secs(24 * 3600);
 
-pub fn register(table: Table) -> Table {
+pub(super) fn register(table: Table) -> Table {
     table
         .on_call::<ThreadCompactStart, _, _>(compact)
         .on_call::<ThreadShellCommand, _, _>(shell)

@@ -13,7 +13,7 @@ use outpost_wire::app::item::{CommandAction, CommandSource, FileUpdate, FileUpda
 use super::same;
 
 /// The item of a call that begins. Calls that only think, look or wait have none.
-pub fn item(call: &CallId, thread: &str, detail: CallDetail) -> Option<Item> {
+pub(super) fn item(call: &CallId, thread: &str, detail: CallDetail) -> Option<Item> {
     let id = call.to_string();
     let status = WorkStatus::InProgress;
     Some(match detail {
@@ -47,7 +47,7 @@ pub fn item(call: &CallId, thread: &str, detail: CallDetail) -> Option<Item> {
 }
 
 /// The item of a call that a user is asked about.
-pub fn asked_item(call: &CallId, asked: &ApprovalAsked) -> Option<Item> {
+pub(super) fn asked_item(call: &CallId, asked: &ApprovalAsked) -> Option<Item> {
     let id = call.to_string();
     let question = asked.question();
     Some(match &asked.kind {
@@ -140,7 +140,7 @@ fn update(change: PlannedChange) -> FileUpdate {
 }
 
 /// The item of a call that is over, after so many milliseconds.
-pub fn completed(item: &mut Item, finished: &CallFinished, took: u64) {
+pub(super) fn completed(item: &mut Item, finished: &CallFinished, took: u64) {
     let ended = finished.report();
     let succeeded = match (finished.outcome, ended.exit_code) {
         (CallOutcome::Completed, None | Some(0)) => WorkStatus::Completed,
@@ -208,7 +208,7 @@ fn removed(written: &WrittenFile) -> Option<String> {
     Some(Diff::parse(written.diff.as_deref()?)?.removed())
 }
 
-pub fn plan(steps: Vec<PlannedStep>) -> Vec<PlanStep> {
+pub(super) fn plan(steps: Vec<PlannedStep>) -> Vec<PlanStep> {
     let status = |status| match status {
         PlannedStepStatus::Completed => PlanStatus::Completed,
         PlannedStepStatus::InProgress => PlanStatus::InProgress,

@@ -11,7 +11,7 @@ const LONGEST: usize = 1 << 20;
 
 /// All files that the patches of one turn have changed so far.
 #[derive(Debug, Default)]
-pub struct TurnDiff(BTreeMap<(String, String), File>);
+pub(super) struct TurnDiff(BTreeMap<(String, String), File>);
 
 #[derive(Debug)]
 struct File {
@@ -24,7 +24,7 @@ struct File {
 
 impl TurnDiff {
     /// Takes up what one patch has done in an environment. Paths below `root` are shown relative to it.
-    pub fn take(&mut self, environment: &str, root: &str, written: &[WrittenFile]) {
+    pub(super) fn take(&mut self, environment: &str, root: &str, written: &[WrittenFile]) {
         for file in written {
             let shown = file.path.strip_prefix(root).and_then(|rest| rest.strip_prefix('/')).unwrap_or(&file.path).to_owned();
             let (was_there, is_there) = (file.kind != ChangeKind::Add, file.kind != ChangeKind::Delete);

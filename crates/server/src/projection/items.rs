@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// A message as its sender wrote it. Clients expect every part to be whole.
-pub fn user_message(input: &InputReceived) -> Item {
+pub(super) fn user_message(input: &InputReceived) -> Item {
     let mut content: Vec<Value> = input.content.iter().filter_map(|part| part.read().ok()).collect();
     if content.is_empty() {
         content = input.items.iter().flat_map(texts).map(|text| json!({"type": "text", "text": text})).collect();
@@ -46,12 +46,12 @@ fn joined_parts(parts: Vec<Part>) -> Vec<String> {
 }
 
 /// An item of the model's that is shown as it is: a message or a thought. It is named by the model's own name for it, if there is one.
-pub fn said(item: &Raw, name: impl FnOnce(Option<&str>) -> String) -> Option<Item> {
+pub(super) fn said(item: &Raw, name: impl FnOnce(Option<&str>) -> String) -> Option<Item> {
     shown(item.read().ok()?, name)
 }
 
 /// The same while it is being made: nothing is in it yet. One without a name cannot be followed.
-pub fn begun(item: &Value, name: impl FnOnce(&str) -> String) -> Option<Item> {
+pub(super) fn begun(item: &Value, name: impl FnOnce(&str) -> String) -> Option<Item> {
     let said: Said = serde_json::from_value(item.clone()).ok()?;
     let id = name(said.id.as_deref().filter(|id| !id.is_empty())?);
     Some(match shown(said, |_| id)? {
@@ -77,12 +77,12 @@ fn shown(said: Said, name: impl FnOnce(Option<&str>) -> String) -> Option<Item> 
     }
 }
 
-pub fn message(id: String, text: String, phase: Option<Phase>) -> Item {
+pub(super) fn message(id: String, text: String, phase: Option<Phase>) -> Item {
     Item::AgentMessage { id, text, phase, memory_citation: None, delivery: None, questions: None, damage: None }
 }
 
 /// What stands in the place of entries that cannot be read. It is a message, because every client shows those.
-pub fn missing(range: &DamagedRange) -> Item {
+pub(super) fn missing(range: &DamagedRange) -> Item {
     let text = format!("[A part of this thread is missing here: {range}.]");
     let damage = Some(MissingEntries { from: range.from, to: range.to, what: range.what.clone() });
     let id = format!("missing_{}", range.from);
@@ -90,7 +90,7 @@ pub fn missing(range: &DamagedRange) -> Item {
 }
 
 /// The text of what a user said.
-pub fn words(input: &InputReceived) -> Option<String> {
+pub(super) fn words(input: &InputReceived) -> Option<String> {
     #[derive(Deserialize)]
     struct Part {
         text: String,
@@ -99,6 +99,6 @@ pub fn words(input: &InputReceived) -> Option<String> {
 }
 
 /// The text of what the agent said.
-pub fn text(item: &Item) -> Option<&str> {
+pub(super) fn text(item: &Item) -> Option<&str> {
     if let Item::AgentMessage { text, .. } = item { Some(text) } else { None }
 }

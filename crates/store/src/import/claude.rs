@@ -119,7 +119,7 @@ impl Line {
 }
 
 /// Whether a file looks like a session.
-pub fn is_session(path: &Path) -> bool {
+pub(super) fn is_session(path: &Path) -> bool {
     let is_named =
         path.file_stem().and_then(|name| name.to_str()).is_some_and(|name| name.parse::<Uuid>().is_ok() || name.starts_with("agent-"));
     if !is_named || path.extension().is_none_or(|extension| extension != "jsonl") {
@@ -132,13 +132,13 @@ pub fn is_session(path: &Path) -> bool {
 }
 
 /// Facts of one thread, in their order, and how many bytes of the file they are about.
-pub struct Piece {
+pub(super) struct Piece {
     pub thread: ThreadId,
     pub facts: Vec<Dated>,
 }
 
 /// What there is to say of a thread when its file was read.
-pub struct Whole {
+pub(super) struct Whole {
     pub thread: ThreadId,
     pub turns: u64,
     /// Kinds of lines that were carried without being understood, and how many of each.
@@ -151,7 +151,7 @@ const PIECE_FACTS: usize = 512;
 
 /// Reads the threads of one file, the session and sub-agents that are written into it, and hands their facts on piece by piece for
 /// as long as `take` wants more. The session comes first in the answer.
-pub fn read(path: &Path, mut take: impl FnMut(Piece) -> bool, mut bad: impl FnMut(BadLine)) -> Result<Vec<Whole>, ClaudeError> {
+pub(super) fn read(path: &Path, mut take: impl FnMut(Piece) -> bool, mut bad: impl FnMut(BadLine)) -> Result<Vec<Whole>, ClaudeError> {
     let failed = |error| ClaudeError::Io { path: path.to_owned(), error };
     let stem = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
     let is_agent = stem.starts_with("agent-");

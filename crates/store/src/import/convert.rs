@@ -18,7 +18,7 @@ use super::{details, meta};
 
 /// A thread as facts, and what could not be said in them.
 #[derive(Debug)]
-pub struct Converted {
+pub(super) struct Converted {
     pub facts: Vec<Dated>,
     pub turns: u64,
     /// Kinds of lines that were carried without being understood, and how many of each.
@@ -27,13 +27,13 @@ pub struct Converted {
 
 /// What is known of the thread beside its rollout.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Beside<'a> {
+pub(super) struct Beside<'a> {
     pub name: Option<&'a str>,
     pub archived: bool,
 }
 
 /// Folds lines into facts.
-pub struct Converter {
+pub(super) struct Converter {
     thread: ThreadId,
     scribe: Scribe,
     carried: BTreeMap<String, u64>,
@@ -48,7 +48,7 @@ pub struct Converter {
 }
 
 impl Converter {
-    pub fn new(thread: ThreadId) -> Self {
+    pub(super) fn new(thread: ThreadId) -> Self {
         Self {
             thread,
             scribe: Scribe::default(),
@@ -62,7 +62,7 @@ impl Converter {
         }
     }
 
-    pub fn line(&mut self, line: &RolloutLine) {
+    pub(super) fn line(&mut self, line: &RolloutLine) {
         self.scribe.at = line.at().unwrap_or_default().max(self.scribe.at);
         if !self.is_created && line.kind != "session_meta" {
             // A rollout without a head is still a conversation.
@@ -88,7 +88,7 @@ impl Converter {
     }
 
     /// A turn that is still open is closed as interrupted: whatever ran it does not run here.
-    pub fn finish(mut self, beside: Beside<'_>) -> Converted {
+    pub(super) fn finish(mut self, beside: Beside<'_>) -> Converted {
         let status = if self.scribe.turn_id().is_some_and(|id| !id.as_str().starts_with("rollout-")) {
             TurnStatus::Interrupted
         } else {

@@ -23,7 +23,7 @@ fn command(value: &Value) -> Option<String> {
 }
 
 /// Of a call as the model asked for it.
-pub fn asked(item: &Value, cwd: Option<&str>) -> Option<CallDetail> {
+pub(super) fn asked(item: &Value, cwd: Option<&str>) -> Option<CallDetail> {
     let arguments: Value = match item.get("arguments").or_else(|| item.get("action"))? {
         Value::String(text) => serde_json::from_str(text).ok()?,
         other => other.clone(),
@@ -34,7 +34,7 @@ pub fn asked(item: &Value, cwd: Option<&str>) -> Option<CallDetail> {
 }
 
 /// Of a call as a client was shown it.
-pub fn begun(detail: &Value) -> Option<CallDetail> {
+pub(super) fn begun(detail: &Value) -> Option<CallDetail> {
     if let Some(invocation) = detail.get("invocation").or_else(|| detail.get("server").map(|_| detail)) {
         let arguments = invocation.get("arguments").cloned().unwrap_or_default();
         let (server, tool) = (text(invocation, "server")?.to_owned(), text(invocation, "tool")?.to_owned());
@@ -71,7 +71,7 @@ fn updates(changes: &Value) -> Vec<PlannedChange> {
 }
 
 /// The end of a call as clients are shown it; what was written down elsewhere stays with it.
-pub fn ended(detail: Value) -> CallReport {
+pub(super) fn ended(detail: Value) -> CallReport {
     let number = |names: [&str; 2]| names.into_iter().find_map(|name| detail.get(name)?.as_i64());
     let output = ["aggregated_output", "aggregatedOutput", "formatted_output", "stdout"].into_iter().find_map(|name| text(&detail, name));
     let took = detail

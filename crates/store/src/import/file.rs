@@ -26,7 +26,7 @@ pub struct BadLine {
 }
 
 /// Reads line after line; what is no line that was expected comes as the second kind.
-pub struct RolloutLines {
+pub(super) struct RolloutLines {
     path: PathBuf,
     reader: Box<dyn BufRead + Send>,
     number: u64,
@@ -35,7 +35,7 @@ pub struct RolloutLines {
     left: u64,
 }
 
-pub fn open(path: &Path) -> io::Result<RolloutLines> {
+pub(super) fn open(path: &Path) -> io::Result<RolloutLines> {
     let file = open_regular(path)?;
     let length = file.metadata()?.len();
     let is_packed = path.extension().is_some_and(|extension| extension == "zst");
@@ -55,7 +55,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
 
 impl RolloutLines {
     /// The next line that is not empty.
-    pub fn next_as<T: DeserializeOwned>(&mut self) -> Option<Result<T, BadLine>> {
+    pub(super) fn next_as<T: DeserializeOwned>(&mut self) -> Option<Result<T, BadLine>> {
         let mut bytes = Vec::new();
         while !self.ended {
             bytes.clear();
@@ -105,7 +105,7 @@ impl RolloutLines {
     }
 
     /// Bytes that may still be read: what was read is the difference to before.
-    pub const fn left(&self) -> u64 {
+    pub(super) const fn left(&self) -> u64 {
         self.left
     }
 
@@ -130,7 +130,7 @@ fn has_too_many_values(line: &[u8]) -> bool {
 }
 
 /// The beginning of a file, for a look at what it is.
-pub fn first_line(path: &Path) -> io::Result<Vec<u8>> {
+pub(super) fn first_line(path: &Path) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     BufReader::new(open_regular(path)?.take(1 << 20)).read_until(b'\n', &mut line)?;
     Ok(line)

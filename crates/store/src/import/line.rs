@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::time;
 
 #[derive(Debug, Clone, Deserialize)]
-pub struct RolloutLine {
+pub(super) struct RolloutLine {
     #[serde(default)]
     pub timestamp: String,
     /// Only lines of paginated rollouts have one.
@@ -19,24 +19,24 @@ pub struct RolloutLine {
 }
 
 impl RolloutLine {
-    pub fn at(&self) -> Option<u64> {
+    pub(super) fn at(&self) -> Option<u64> {
         time::millis(&self.timestamp)
     }
 
     /// The member of that name in the payload, as text.
-    pub fn text(&self, name: &str) -> Option<&str> {
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.payload.get(name)?.as_str()
     }
 
     /// The kind inside of the payload, which events and items have.
-    pub fn inner(&self) -> &str {
+    pub(super) fn inner(&self) -> &str {
         self.text("type").unwrap_or_default()
     }
 }
 
 /// The prefix of another rollout that a fork stands on.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct RolloutBase {
+pub(super) struct RolloutBase {
     /// Which file: a rollout id, which differs from the thread id after a revert.
     #[serde(rename = "thread_id")]
     pub rollout: String,
@@ -45,13 +45,13 @@ pub struct RolloutBase {
 
 /// What the first line says that is needed to find the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RolloutHead {
+pub(super) struct RolloutHead {
     pub thread: String,
     pub base: Option<RolloutBase>,
 }
 
 impl RolloutHead {
-    pub fn of(line: &RolloutLine) -> Option<Self> {
+    pub(super) fn of(line: &RolloutLine) -> Option<Self> {
         if line.kind != "session_meta" {
             return None;
         }

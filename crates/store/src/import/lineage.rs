@@ -22,13 +22,13 @@ pub enum LineageError {
 
 /// Files in the order in which their lines are read, each with the ordinal before which to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RolloutLineage {
+pub(super) struct RolloutLineage {
     pub head: RolloutHead,
     segments: Vec<(PathBuf, Option<u64>)>,
 }
 
 impl RolloutLineage {
-    pub fn trace(path: &Path, shelf: &RolloutCatalog) -> Result<Self, LineageError> {
+    pub(super) fn trace(path: &Path, shelf: &RolloutCatalog) -> Result<Self, LineageError> {
         let own = head(path)?;
         let mut segments = vec![(path.to_owned(), None)];
         let mut seen = HashSet::from([path.to_owned()]);
@@ -47,7 +47,7 @@ impl RolloutLineage {
     }
 
     /// The thread's own head comes first, then the lines of its ancestors, then its own.
-    pub fn read(&self, mut line: impl FnMut(&RolloutLine), mut bad: impl FnMut(BadLine)) -> Result<(), LineageError> {
+    pub(super) fn read(&self, mut line: impl FnMut(&RolloutLine), mut bad: impl FnMut(BadLine)) -> Result<(), LineageError> {
         if self.segments.len() > 1
             && let Some((path, _)) = self.segments.last()
             && let Some(own) = first(lines(path)?)

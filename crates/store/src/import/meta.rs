@@ -8,7 +8,7 @@ use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, RootLocati
 use serde_json::{Value, json};
 
 /// The first fact of an imported thread. Where it came from stays with it.
-pub fn created(thread: ThreadId, meta: &Value) -> ThreadCreated {
+pub(super) fn created(thread: ThreadId, meta: &Value) -> ThreadCreated {
     let imported = json!({
         "from": "codex",
         "version": meta.get("cli_version"),
@@ -58,7 +58,7 @@ fn path(value: &Value) -> Option<PathUri> {
 }
 
 /// The environments that were selected, if the rollout says so. One that cannot be understood is as good as none.
-pub fn selection(value: &Value) -> Option<Selection> {
+pub(super) fn selection(value: &Value) -> Option<Selection> {
     let attachment = |value: &Value| {
         let id = EnvironmentId::parse(either(value, ["environment_id", "environmentId"]).or_else(|| value.get("id"))?.as_str()?).ok()?;
         let roots = either(value, ["workspace_roots", "runtimeWorkspaceRoots"]).and_then(Value::as_array);
@@ -85,7 +85,7 @@ fn roots(meta: &Value) -> Vec<CapabilityRoot> {
     all.filter_map(root).collect()
 }
 
-pub fn turn_settings(context: &Value) -> Settings {
+pub(super) fn turn_settings(context: &Value) -> Settings {
     Settings {
         model: text(context, "model"),
         reasoning_effort: text(context, "effort"),
@@ -96,7 +96,7 @@ pub fn turn_settings(context: &Value) -> Settings {
     }
 }
 
-pub fn thread_settings(settings: &Value) -> Settings {
+pub(super) fn thread_settings(settings: &Value) -> Settings {
     Settings {
         model: text(settings, "model"),
         model_provider: text(settings, "model_provider_id"),
@@ -108,7 +108,7 @@ pub fn thread_settings(settings: &Value) -> Settings {
 }
 
 /// What `new` says that `old` does not.
-pub fn difference(old: &Settings, new: &Settings) -> Settings {
+pub(super) fn difference(old: &Settings, new: &Settings) -> Settings {
     fn changed<T: Clone + PartialEq>(old: &Option<T>, new: &Option<T>) -> Option<T> {
         if old == new { None } else { new.clone() }
     }
@@ -124,7 +124,7 @@ pub fn difference(old: &Settings, new: &Settings) -> Settings {
     }
 }
 
-pub fn merged(old: &Settings, change: &Settings) -> Settings {
+pub(super) fn merged(old: &Settings, change: &Settings) -> Settings {
     let (old, change) = (old.clone(), change.clone());
     Settings {
         model: change.model.or(old.model),
@@ -138,7 +138,7 @@ pub fn merged(old: &Settings, change: &Settings) -> Settings {
     }
 }
 
-pub fn tokens(usage: &Value) -> TokenTotals {
+pub(super) fn tokens(usage: &Value) -> TokenTotals {
     let count = |name: &str| usage.get(name).and_then(Value::as_u64).unwrap_or(0);
     TokenTotals {
         input: count("input_tokens"),

@@ -12,14 +12,14 @@ use super::claude;
 
 /// One thread's newest rollout.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FoundRollout {
+pub(super) struct FoundRollout {
     pub path: PathBuf,
     pub archived: bool,
 }
 
 /// All rollouts in reach, and the names that users gave to threads.
 #[derive(Debug, Default)]
-pub struct RolloutCatalog {
+pub(super) struct RolloutCatalog {
     /// What was asked for, by thread id; of several rollouts of one thread the newest counts, which a revert leaves.
     pub threads: BTreeMap<String, FoundRollout>,
     /// Sessions of Claude Code.
@@ -30,7 +30,7 @@ pub struct RolloutCatalog {
 
 impl RolloutCatalog {
     /// A file brings the rollouts beside it along, but only as possible ancestors.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
         let mut shelf = Self::default();
         if path.is_dir() {
             shelf.walk(path)?;
@@ -63,11 +63,11 @@ impl RolloutCatalog {
         Ok(shelf)
     }
 
-    pub fn rollout(&self, id: &str) -> Option<&Path> {
+    pub(super) fn rollout(&self, id: &str) -> Option<&Path> {
         self.by_rollout.get(id).map(PathBuf::as_path)
     }
 
-    pub fn name(&self, thread: &str) -> Option<&str> {
+    pub(super) fn name(&self, thread: &str) -> Option<&str> {
         self.names.get(thread).map(String::as_str)
     }
 

@@ -12,13 +12,13 @@ use outpost_thread::{
 
 /// A fact and the time of the line that it comes from.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Dated {
+pub(super) struct Dated {
     pub at: u64,
     pub fact: Fact,
 }
 
 /// How a call ended, and what clients were shown of it.
-pub struct Ending {
+pub(super) struct Ending {
     pub outcome: CallOutcome,
     /// What is known of its beginning only now.
     pub begun: Option<CallDetail>,
@@ -27,7 +27,7 @@ pub struct Ending {
 
 /// A call that the model asked for.
 #[derive(Debug, Clone)]
-pub struct ImportedCall {
+pub(super) struct ImportedCall {
     pub call: CallId,
     pub tool: String,
     /// What clients are shown of it when it begins.
@@ -35,7 +35,7 @@ pub struct ImportedCall {
 }
 
 #[derive(Default)]
-pub struct Scribe {
+pub(super) struct Scribe {
     pub facts: Vec<Dated>,
     /// Facts that were taken out of the front already.
     taken: usize,
@@ -71,17 +71,17 @@ struct Answer {
 }
 
 impl Scribe {
-    pub fn fact(&mut self, fact: impl Into<Fact>) {
+    pub(super) fn fact(&mut self, fact: impl Into<Fact>) {
         self.facts.push(Dated { at: self.at, fact: fact.into() });
     }
 
-    pub fn turns(&self) -> u64 {
+    pub(super) fn turns(&self) -> u64 {
         self.starts.len() as u64
     }
 
     /// Takes the facts that cannot change any more: all before the last answer, whose cost may still become known. Only for files
     /// that take no turn back.
-    pub fn settled(&mut self) -> Vec<Dated> {
+    pub(super) fn settled(&mut self) -> Vec<Dated> {
         let open = self.facts.iter().rposition(|dated| matches!(dated.fact, Fact::ModelAnswered(_))).unwrap_or(self.facts.len());
         self.taken += open;
         let rest = self.facts.split_off(open);
@@ -93,12 +93,12 @@ impl Scribe {
         self.taken + self.facts.len()
     }
 
-    pub fn turn_id(&self) -> Option<&TurnId> {
+    pub(super) fn turn_id(&self) -> Option<&TurnId> {
         self.turn.as_ref().map(|turn| &turn.id)
     }
 
     /// A turn that was still open ended without a record of it.
-    pub fn begin_turn(&mut self, id: Option<&str>) {
+    pub(super) fn begin_turn(&mut self, id: Option<&str>) {
         self.end_turn(TurnStatus::Completed, None);
         let is_implied = id.is_none();
         let id = id.map_or_else(|| TurnId::from(format!("rollout-{}", self.count())), TurnId::from);
@@ -106,7 +106,7 @@ impl Scribe {
         self.turn = Some(OpenTurn { id, is_written: false, is_implied, kind: TurnKind::Regular, step: 0, calls: Vec::new() });
     }
 
-    pub fn end_turn(&mut self, status: TurnStatus, reason: Option<InterruptReason>) {
+    pub(super) fn end_turn(&mut self, status: TurnStatus, reason: Option<InterruptReason>) {
         self.close_answer();
         self.write_turn(Vec::new());
         let Some(turn) = self.turn.take() else { return };
@@ -120,7 +120,7 @@ impl Scribe {
     }
 
     /// Forgets the last `count` turns and everything that came with them.
-    pub fn roll_back(&mut self, count: u64) {
+    pub(super) fn roll_back(&mut self, count: u64) {
         self.end_turn(TurnStatus::Completed, None);
         let kept = self.starts.len().saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
         if let Some(start) = self.starts.get(kept) {
@@ -131,7 +131,7 @@ impl Scribe {
     }
 
     /// A message of the user: it starts the turn, or steers the one that is under way.
-    pub fn input(&mut self, item: Raw, id: &str) {
+    pub(super) fn input(&mut self, item: Raw, id: &str) {
         self.close_answer();
         if self.turn.as_ref().is_some_and(|turn| turn.is_implied && turn.is_written) {
             self.end_turn(TurnStatus::Completed, None);
@@ -154,12 +154,12 @@ impl Scribe {
     }
 
     /// Model items that belong to no message: they are shown to the model before its next step.
-    pub fn context(&mut self, item: Raw) {
+    pub(super) fn context(&mut self, item: Raw) {
         self.close_answer();
         self.before_step.push(item);
     }
 
-    pub fn said(&mut self, item: Raw, call: Option<ImportedCall>) {
+    pub(super) fn said(&mut self, item: Raw, call: Option<ImportedCall>) {
         self.open_answer();
         let answer = self.answer.get_or_insert_default();
         if let Some(asked) = call {
@@ -171,7 +171,7 @@ impl Scribe {
         answer.items.push(item);
     }
 
-    pub fn returned(&mut self, item: Raw, call: CallId, ending: Ending) {
+    pub(super) fn returned(&mut self, item: Raw, call: CallId, ending: Ending) {
         self.close_answer();
         let Some(turn) = &mut self.turn else { return self.context(item) };
         let Some(at) = turn.calls.iter().position(|open| open.call == call) else { return self.context(item) };
@@ -183,7 +183,7 @@ impl Scribe {
     }
 
     /// What the last answer cost, if that is not known yet.
-    pub fn used(&mut self, tokens: TokenTotals) {
+    pub(super) fn used(&mut self, tokens: TokenTotals) {
         if let Some(answer) = &mut self.answer {
             answer.usage.get_or_insert(tokens);
             return;
@@ -198,7 +198,7 @@ impl Scribe {
     }
 
     /// The context starts anew: a turn that does only this is one of its own kind.
-    pub fn compacting(&mut self) {
+    pub(super) fn compacting(&mut self) {
         self.close_answer();
         if let Some(turn) = self.turn.as_mut().filter(|turn| !turn.is_written) {
             turn.kind = TurnKind::Compact;

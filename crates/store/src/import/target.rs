@@ -16,7 +16,7 @@ const BATCH: usize = 512;
 /// A thread with more entries than this is kept ready to be opened.
 const LONG: u64 = 1000;
 
-pub struct Target<'a> {
+pub(super) struct Target<'a> {
     store: &'a Store,
     thread: ThreadId,
     state: State,
@@ -65,7 +65,7 @@ impl Known {
 }
 
 impl<'a> Target<'a> {
-    pub async fn begin(store: &'a Store, thread: ThreadId) -> Result<Self, ImportError> {
+    pub(super) async fn begin(store: &'a Store, thread: ThreadId) -> Result<Self, ImportError> {
         let state = match store.create(thread).await {
             Ok(lease) => State::Writing(Writing { lease, next: 1, facts: 0, held: Vec::new(), is_new: true }),
             Err(ClaimError::Exists(_)) => {
@@ -77,7 +77,7 @@ impl<'a> Target<'a> {
     }
 
     /// Writes facts, or compares them with what is here and writes only what is more than that.
-    pub async fn take(&mut self, facts: Vec<Dated>) -> Result<(), ImportError> {
+    pub(super) async fn take(&mut self, facts: Vec<Dated>) -> Result<(), ImportError> {
         let mut facts = facts.into_iter();
         if let State::Comparing(known) = &mut self.state {
             let mut more = None;
@@ -117,7 +117,7 @@ impl<'a> Target<'a> {
     }
 
     /// All facts were taken: what is written is durable from now on, so that the original may be deleted.
-    pub async fn finish(mut self) -> Result<ImportOutcome, ImportError> {
+    pub(super) async fn finish(mut self) -> Result<ImportOutcome, ImportError> {
         match self.state {
             State::Diverged => Ok(ImportOutcome::Diverged),
             State::Comparing(mut known) => {
@@ -133,7 +133,7 @@ impl<'a> Target<'a> {
     }
 
     /// Gives the thread back as it is.
-    pub async fn give_up(self) {
+    pub(super) async fn give_up(self) {
         if let State::Writing(writing) = self.state {
             self.store.release(writing.lease).await;
         }

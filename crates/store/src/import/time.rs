@@ -1,7 +1,7 @@
 //! Timestamps as the peer writes them: RFC 3339 in UTC. A date crate would be a lot for one format.
 
 /// Milliseconds since 1970, or nothing for any other text.
-pub fn millis(text: &str) -> Option<u64> {
+pub(super) fn millis(text: &str) -> Option<u64> {
     let (date, clock) = text.strip_suffix('Z')?.split_once('T')?;
     let [year, month, day] = numbers::<3>(date, '-')?;
     let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));

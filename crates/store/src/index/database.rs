@@ -16,7 +16,7 @@ use crate::summary::ThreadSummary;
 use outpost_thread::ThreadId;
 
 /// Raised with every change of the schema or of what the rows hold.
-pub const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 3;
 const SCHEMA: &str = include_str!("schema.sql");
 /// Small pages, because an update writes whole pages: one turn touches about ten of them.
 const PAGE_BYTES: u32 = 512;
@@ -57,7 +57,7 @@ impl From<rusqlite::Error> for IndexError {
 
 /// What the row of a thread was made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DatabaseStamp {
+pub(super) struct DatabaseStamp {
     pub size: u64,
     /// Nanoseconds since 1970.
     pub modified: i64,
@@ -65,7 +65,7 @@ pub struct DatabaseStamp {
 
 /// A row of the table of threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ThreadRow {
+pub(super) struct ThreadRow {
     pub stamp: DatabaseStamp,
     pub worded: u64,
     /// The sum of the last line before `worded`; empty if there is none.
@@ -75,7 +75,7 @@ pub struct ThreadRow {
 }
 
 /// A connection, and the file that it was opened on.
-pub struct Database {
+pub(super) struct Database {
     pub connection: Connection,
     path: PathBuf,
     inode: u64,
@@ -83,7 +83,7 @@ pub struct Database {
 
 impl Database {
     /// Opens the file for writing and makes it if it is not there. A file that is no index of this version is unusable.
-    pub fn open(path: &Path) -> Result<Self, IndexError> {
+    pub(super) fn open(path: &Path) -> Result<Self, IndexError> {
         // Made here and not by SQLite, so that other users cannot read it at any time.
         if let Err(error) = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path) {
             return Err(if path.is_dir() { IndexError::Unusable("it is a folder".into()) } else { error.into() });
@@ -106,7 +106,7 @@ impl Database {
     }
 
     /// Opens an existing file of this version for reading.
-    pub fn open_read_only(path: &Path) -> Result<Self, IndexError> {
+    pub(super) fn open_read_only(path: &Path) -> Result<Self, IndexError> {
         // Readers of a log write their marks beside it, which a connection that may not write anything cannot do.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
@@ -119,17 +119,17 @@ impl Database {
         }
     }
 
-    pub const fn inode(&self) -> u64 {
+    pub(super) const fn inode(&self) -> u64 {
         self.inode
     }
 
     /// Whether the path still leads to the file that was opened. One that was deleted would take writes for ever.
-    pub fn is_in_place(&self) -> bool {
+    pub(super) fn is_in_place(&self) -> bool {
         fs::metadata(&self.path).is_ok_and(|file| file.ino() == self.inode)
     }
 
     /// Looks at every page; slow on purpose.
-    pub fn check(&self) -> Result<(), IndexError> {
+    pub(super) fn check(&self) -> Result<(), IndexError> {
         let verdict: String = self.connection.query_row("pragma integrity_check(1)", [], |row| row.get(0))?;
         if verdict != "ok" {
             return Err(IndexError::Unusable(verdict));
@@ -156,21 +156,21 @@ impl Database {
         Ok(())
     }
 
-    pub fn find(&self, id: ThreadId) -> Result<Option<(i64, ThreadRow)>, IndexError> {
+    pub(super) fn find(&self, id: ThreadId) -> Result<Option<(i64, ThreadRow)>, IndexError> {
         let mut statement = self.connection.prepare_cached(&format!("select {ROW} from threads where id = ?1"))?;
         let found = statement.query_row([id.to_string()], |row| Ok(read(row))).optional()?;
         found.transpose()
     }
 
     /// Every row, for comparing with what is on the disk.
-    pub fn all(&self) -> Result<Vec<(i64, ThreadRow)>, IndexError> {
+    pub(super) fn all(&self) -> Result<Vec<(i64, ThreadRow)>, IndexError> {
         let mut statement = self.connection.prepare(&format!("select {ROW} from threads"))?;
         let rows = statement.query_map([], |row| Ok(read(row)))?;
         rows.collect::<Result<Vec<_>, _>>()?.into_iter().collect()
     }
 
     /// Writes a row; an older one of the same thread keeps its key.
-    pub fn put(&self, row: &ThreadRow) -> Result<i64, IndexError> {
+    pub(super) fn put(&self, row: &ThreadRow) -> Result<i64, IndexError> {
         let summary = &row.summary;
         let text = rest(summary)?;
         let mut statement = self.connection.prepare_cached(PUT)?;
@@ -201,7 +201,7 @@ impl Database {
     /// Writes the row of a thread over the one that it has, which shows `stored`. A statement that may touch several rows, as
     /// [`Database::put`] might, would have the words that wait in memory written out at once; and an index over columns that
     /// have not changed need not be written.
-    pub fn update(&self, key: i64, stored: &ThreadSummary, row: &ThreadRow) -> Result<(), IndexError> {
+    pub(super) fn update(&self, key: i64, stored: &ThreadSummary, row: &ThreadRow) -> Result<(), IndexError> {
         let summary = &row.summary;
         if described(stored) != described(summary) {
             let mut statement = self.connection.prepare_cached(DESCRIBE)?;
@@ -225,7 +225,7 @@ impl Database {
         Ok(())
     }
 
-    pub fn remove(&self, id: ThreadId) -> Result<(), IndexError> {
+    pub(super) fn remove(&self, id: ThreadId) -> Result<(), IndexError> {
         let Some((key, _)) = self.find(id)? else { return Ok(()) };
         self.forget(key)?;
         self.connection.prepare_cached("delete from threads where key = ?1")?.execute([key])?;
@@ -233,14 +233,14 @@ impl Database {
     }
 
     /// Drops turns and words of a thread, which will be read again.
-    pub fn forget(&self, key: i64) -> Result<(), IndexError> {
+    pub(super) fn forget(&self, key: i64) -> Result<(), IndexError> {
         self.connection.prepare_cached("delete from words where rowid between ?1 << 32 and (?1 + 1 << 32) - 1")?.execute([key])?;
         self.connection.prepare_cached("delete from turns where thread = ?1")?.execute([key])?;
         Ok(())
     }
 }
 
-pub const ROW: &str = "key, size, modified, worded, chain, high_seq, source, cwd, parent, name, summary, sum";
+pub(super) const ROW: &str = "key, size, modified, worded, chain, high_seq, source, cwd, parent, name, summary, sum";
 const PUT: &str = "
     insert into threads (id, size, modified, worded, chain, high_seq, created_at, updated_at, recency_at, archived, source, cwd, parent, name,
       summary, sum)
@@ -267,7 +267,7 @@ fn rest(summary: &ThreadSummary) -> Result<String, IndexError> {
 }
 
 /// Reads the columns of [`ROW`]; a row whose sum is wrong makes the whole file untrustworthy.
-pub fn read(row: &Row<'_>) -> Result<(i64, ThreadRow), IndexError> {
+pub(super) fn read(row: &Row<'_>) -> Result<(i64, ThreadRow), IndexError> {
     let text: String = row.get(10)?;
     let rest: ThreadSummary = serde_json::from_str(&text).map_err(|error| IndexError::Unusable(format!("a row is garbled: {error}")))?;
     let parent: Option<String> = row.get(8)?;
@@ -294,7 +294,7 @@ fn row_sum(row: &ThreadRow, summary: &str) -> i64 {
 }
 
 /// Throws the file away, with its log.
-pub fn discard(path: &Path) -> io::Result<()> {
+pub(super) fn discard(path: &Path) -> io::Result<()> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
@@ -308,18 +308,18 @@ pub fn discard(path: &Path) -> io::Result<()> {
 }
 
 impl Database {
-    pub fn count_turns(&self, key: i64) -> Result<u64, IndexError> {
+    pub(super) fn count_turns(&self, key: i64) -> Result<u64, IndexError> {
         let mut statement = self.connection.prepare_cached("select coalesce(max(number), 0) from turns where thread = ?1")?;
         Ok(statement.query_row([key], |row| row.get(0))?)
     }
 
-    pub fn put_turn(&self, key: i64, number: u64, seq: u64) -> Result<(), IndexError> {
+    pub(super) fn put_turn(&self, key: i64, number: u64, seq: u64) -> Result<(), IndexError> {
         let mut statement = self.connection.prepare_cached("insert or replace into turns values (?1, ?2, ?3)")?;
         statement.execute(params![key, number, seq])?;
         Ok(())
     }
 
-    pub fn put_words(&self, key: i64, seq: u64, text: &str) -> Result<(), IndexError> {
+    pub(super) fn put_words(&self, key: i64, seq: u64, text: &str) -> Result<(), IndexError> {
         // Ordinals beyond four billion would need another key; they share the last one.
         let row = (key << 32) | i64::from(u32::try_from(seq).unwrap_or(u32::MAX));
         self.connection.prepare_cached("insert or replace into words (rowid, text) values (?1, ?2)")?.execute(params![row, text])?;
@@ -327,7 +327,7 @@ impl Database {
     }
 
     /// Runs `work` in a transaction of its own.
-    pub fn transact<T, E: From<IndexError>>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    pub(super) fn transact<T, E: From<IndexError>>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let run = |text: &str| self.connection.execute_batch(text).map_err(|error| E::from(error.into()));
         run("begin immediate")?;
         match work() {

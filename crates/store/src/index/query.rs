@@ -10,7 +10,7 @@ use crate::summary::ThreadSummary;
 
 impl Database {
     /// One row more than asked for, if there are so many.
-    pub fn list(&self, query: &ListQuery) -> Result<Vec<ThreadSummary>, IndexError> {
+    pub(super) fn list(&self, query: &ListQuery) -> Result<Vec<ThreadSummary>, IndexError> {
         let (text, values) = select(query);
         let mut statement = self.connection.prepare_cached(&text)?;
         let rows = statement.query_map(params_from_iter(values), |row| Ok(database::read(row)))?;
@@ -21,7 +21,7 @@ impl Database {
 
 impl Database {
     /// Where turn `number` begins, counted from 1.
-    pub fn turn_start(&self, id: ThreadId, number: u64) -> Result<Option<Seq>, IndexError> {
+    pub(super) fn turn_start(&self, id: ThreadId, number: u64) -> Result<Option<Seq>, IndexError> {
         let text = "select seq from turns where thread = (select key from threads where id = ?1) and number = ?2";
         let mut statement = self.connection.prepare_cached(text)?;
         Ok(statement.query_row(params![id.to_string(), number], |row| row.get(0)).optional()?)

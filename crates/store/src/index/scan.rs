@@ -22,20 +22,20 @@ const PIECE: u64 = 8 << 20;
 
 /// What one piece of work did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ScanProgress {
+pub(super) struct ScanProgress {
     pub bytes: u64,
     pub is_at_end: bool,
 }
 
 /// A journal on the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JournalFile {
+pub(super) struct JournalFile {
     pub id: ThreadId,
     pub path: PathBuf,
 }
 
 /// All journals below a folder. Folders are named by dates and ids grow with time, so parents come before their forks.
-pub fn journals(folder: &Path) -> io::Result<Vec<JournalFile>> {
+pub(super) fn journals(folder: &Path) -> io::Result<Vec<JournalFile>> {
     let mut found = Vec::new();
     walk(folder, &mut found)?;
     found.sort_unstable_by(|one, other| one.path.cmp(&other.path));
@@ -61,29 +61,29 @@ fn walk(folder: &Path, found: &mut Vec<JournalFile>) -> io::Result<()> {
 }
 
 /// Whether something that is named like a journal can be one. Opening a pipe would wait for ever, and a device never ends.
-pub fn is_journal(path: &Path) -> bool {
+pub(crate) fn is_journal(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.is_file())
 }
 
 /// The thread whose past a journal shares.
-pub fn base(path: &Path) -> Option<ThreadId> {
+pub(super) fn base(path: &Path) -> Option<ThreadId> {
     let start = reader::start(&File::open(path).ok()?).ok()?;
     start.base.map(|base| base.thread)
 }
 
-pub fn stamp(path: &Path) -> io::Result<DatabaseStamp> {
+pub(super) fn stamp(path: &Path) -> io::Result<DatabaseStamp> {
     let meta = fs::metadata(path)?;
     Ok(DatabaseStamp { size: meta.len(), modified: meta.mtime().wrapping_mul(1_000_000_000).wrapping_add(meta.mtime_nsec()) })
 }
 
 /// What a fork inherits.
-pub trait Ancestors {
+pub(super) trait Ancestors {
     /// What is shown of a thread, and how many of its turns ended up to an entry.
     fn at(&self, thread: ThreadId, ordinal: Seq) -> Result<Option<ThreadSummary>, IndexError>;
 }
 
 /// Reads as little as tells what a list shows.
-pub fn quick_look(journal: &JournalFile, stamp: DatabaseStamp, ancestors: &impl Ancestors) -> Result<ThreadSummary, ScanError> {
+pub(super) fn quick_look(journal: &JournalFile, stamp: DatabaseStamp, ancestors: &impl Ancestors) -> Result<ThreadSummary, ScanError> {
     let file = File::open(&journal.path)?;
     let start = reader::start(&file)?;
     let version = start.version;
@@ -131,7 +131,7 @@ fn fold(summary: &mut ThreadSummary, version: u32, line: &JournalLine<'_>, ances
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum ScanError {
+pub(super) enum ScanError {
     #[error(transparent)]
     Journal(#[from] JournalError),
     #[error(transparent)]
@@ -146,7 +146,7 @@ impl From<io::Error> for ScanError {
 
 /// Reads the next piece of a journal from where the index stands, and writes everything that is new: the row, turns and
 /// words. Must run inside of a transaction.
-pub fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Result<ScanProgress, ScanError> {
+pub(super) fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Result<ScanProgress, ScanError> {
     let known = database.find(journal.id)?;
     let stamp = stamp(&journal.path)?;
     let file = File::open(&journal.path)?;

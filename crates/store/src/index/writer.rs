@@ -24,7 +24,7 @@ const LUMP: u64 = 4 << 20;
 /// After a failure that a new file would not cure.
 const PAUSE: Duration = Duration::from_secs(1);
 
-pub enum Note {
+pub(super) enum Note {
     Touched(JournalFile),
     Removed(ThreadId),
     /// Write what is pending and say so.
@@ -35,7 +35,7 @@ pub enum Note {
     Check(SyncSender<bool>),
 }
 
-pub struct IndexWriter {
+pub(super) struct IndexWriter {
     pub config: IndexConfig,
     pub notes: Receiver<Note>,
     pub state: watch::Sender<State>,
@@ -51,13 +51,13 @@ pub struct IndexWriter {
 }
 
 impl IndexWriter {
-    pub fn new(config: IndexConfig, notes: Receiver<Note>, state: watch::Sender<State>, abreast: Arc<Abreast>) -> Self {
+    pub(super) fn new(config: IndexConfig, notes: Receiver<Note>, state: watch::Sender<State>, abreast: Arc<Abreast>) -> Self {
         let (touched, removed, backlog) = (HashMap::new(), HashSet::new(), VecDeque::new());
         Self { config, notes, state, database: None, touched, removed, since: None, taken: 0, abreast, backlog }
     }
 
     /// Ends when the last sender of notes is gone.
-    pub fn run(mut self) {
+    pub(super) fn run(mut self) {
         self.recover(None);
         loop {
             let note = match self.patience() {

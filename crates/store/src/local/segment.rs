@@ -52,18 +52,18 @@ impl JournalSegment {
         Ok(self.first(home)?.and_then(|entry| if let Fact::ThreadForked(fork) = entry.fact { Some(fork.base) } else { None }))
     }
 
-    pub fn length(&self) -> std::io::Result<u64> {
+    pub(super) fn length(&self) -> std::io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
 
     /// The checksum of the line of entry `seq`, if that is there.
-    pub fn sum_of(&self, seq: Seq) -> std::io::Result<Option<Sum>> {
+    pub(super) fn sum_of(&self, seq: Seq) -> std::io::Result<Option<Sum>> {
         let place = self.locate(seq + 1)?;
         Ok(place.sum.filter(|_| place.last == seq))
     }
 
     /// The place before entry `seq`. The one behind the last entry is found without a look at the others.
-    pub fn locate(&self, seq: Seq) -> std::io::Result<ReaderPosition> {
+    pub(super) fn locate(&self, seq: Seq) -> std::io::Result<ReaderPosition> {
         if self.until.is_none() {
             let tail = reader::tail(&self.file, &self.start)?;
             if tail.last + 1 == seq && tail.last >= self.start.first && tail.torn + tail.spoiled == 0 && !tail.lacks_end {
@@ -75,7 +75,7 @@ impl JournalSegment {
 }
 
 impl SegmentLineage {
-    pub fn open(home: &LocalHome, thread: ThreadId) -> Result<Self, ReadError> {
+    pub(super) fn open(home: &LocalHome, thread: ThreadId) -> Result<Self, ReadError> {
         let mut segments = Vec::new();
         let mut wanted = (thread, None);
         loop {
@@ -97,20 +97,20 @@ impl SegmentLineage {
     }
 
     /// Of a thread that has no files yet.
-    pub const fn none() -> Self {
+    pub(super) const fn none() -> Self {
         Self(Vec::new())
     }
 
-    pub fn segments(&self) -> &[JournalSegment] {
+    pub(super) fn segments(&self) -> &[JournalSegment] {
         &self.0
     }
 
     /// The segment that has entry `seq`, or would have it.
-    pub fn index_of(&self, seq: Seq) -> usize {
+    pub(super) fn index_of(&self, seq: Seq) -> usize {
         self.0.iter().position(|segment| segment.until.is_none_or(|until| seq <= until)).unwrap_or(self.0.len() - 1)
     }
 
-    pub fn head(&self, home: &LocalHome) -> Result<ThreadHead, ReadError> {
+    pub(super) fn head(&self, home: &LocalHome) -> Result<ThreadHead, ReadError> {
         let Some(own) = self.0.last() else { return Err(ReadError::NotFound(ThreadId::new(uuid::Uuid::nil()))) };
         let tail = reader::tail(&own.file, &own.start)?;
         let mut damage = Vec::new();
@@ -131,7 +131,7 @@ impl SegmentLineage {
     }
 
     /// Whether entry `seq` is there and has this checksum.
-    pub fn bears_out(&self, seq: Seq, sum: &str) -> bool {
+    pub(super) fn bears_out(&self, seq: Seq, sum: &str) -> bool {
         let found = self.0[self.index_of(seq)].sum_of(seq);
         found.is_ok_and(|found| found.is_some_and(|found| found.to_string() == sum))
     }

@@ -59,12 +59,12 @@ struct Journal {
 }
 
 impl JournalWriter {
-    pub fn unmaterialized(thread: ThreadId) -> Self {
+    pub(super) fn unmaterialized(thread: ThreadId) -> Self {
         Self { thread, epoch: FIRST_EPOCH, last: 0, durable: 0, state: State::Unborn { held: Vec::new() } }
     }
 
     /// Goes on with a journal. What was torn off while it was written is cut away.
-    pub fn open(thread: ThreadId, path: &Path, epoch: u64, edition: u64) -> Result<Self, JournalError> {
+    pub(super) fn open(thread: ThreadId, path: &Path, epoch: u64, edition: u64) -> Result<Self, JournalError> {
         let file = File::options().read(true).write(true).open(path)?;
         let start = reader::start(&file)?;
         let tail = reader::tail(&file, &start)?;
@@ -93,7 +93,7 @@ impl JournalWriter {
         Ok(Self { thread, epoch, last: tail.last, durable: 0, state: State::Open(journal) })
     }
 
-    pub fn with_lease(mut self, lease: LeaseFile) -> Self {
+    pub(super) fn with_lease(mut self, lease: LeaseFile) -> Self {
         if let State::Open(journal) = &mut self.state {
             journal.lease = Some(Arc::new(lease));
         }
@@ -101,7 +101,7 @@ impl JournalWriter {
     }
 
     /// The journal, if there is one yet.
-    pub fn path(&self) -> Option<&Path> {
+    pub(super) fn path(&self) -> Option<&Path> {
         match &self.state {
             State::Unborn { .. } => None,
             State::Open(journal) => Some(&journal.path),
@@ -109,40 +109,40 @@ impl JournalWriter {
     }
 
     /// These folders do not durably name the journal yet.
-    pub fn with_unsynced(&mut self, folders: Vec<PathBuf>) {
+    pub(super) fn with_unsynced(&mut self, folders: Vec<PathBuf>) {
         if let State::Open(journal) = &mut self.state {
             journal.folders = folders;
         }
     }
 
-    pub const fn epoch(&self) -> u64 {
+    pub(super) const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    pub const fn durable(&self) -> Seq {
+    pub(super) const fn durable(&self) -> Seq {
         self.durable
     }
 
-    pub fn committed(&mut self, last: Seq) {
+    pub(super) fn committed(&mut self, last: Seq) {
         self.durable = self.durable.max(last);
     }
 
     /// What is known of a thread that is not on disk yet.
-    pub fn unmaterialized_head(&self, thread: ThreadId) -> Option<ThreadHead> {
+    pub(super) fn unmaterialized_head(&self, thread: ThreadId) -> Option<ThreadHead> {
         let State::Unborn { held } = &self.state else { return None };
         let first = held.first().cloned();
         Some(ThreadHead { thread, first, last: self.last, sum: String::new(), durable: 0, bytes: 0, damage: Vec::new() })
     }
 
     /// The entries of a thread that is not on disk yet.
-    pub fn held(&self) -> Option<&[Entry]> {
+    pub(super) fn held(&self) -> Option<&[Entry]> {
         match &self.state {
             State::Unborn { held } => Some(held),
             State::Open(_) => None,
         }
     }
 
-    pub fn give_back(&mut self) -> io::Result<()> {
+    pub(super) fn give_back(&mut self) -> io::Result<()> {
         let State::Open(Journal { lease: Some(lease), .. }) = &self.state else { return Ok(()) };
         let locked = lease.lock()?;
         match locked.read()? {
@@ -152,7 +152,7 @@ impl JournalWriter {
     }
 
     /// Writes the entries; all or none.
-    pub fn append(&mut self, home: &LocalHome, entries: Vec<Entry>, waits: bool) -> Result<(Appended, Option<Commit>), AppendError> {
+    pub(super) fn append(&mut self, home: &LocalHome, entries: Vec<Entry>, waits: bool) -> Result<(Appended, Option<Commit>), AppendError> {
         let mut expected = self.last + 1;
         for entry in &entries {
             if entry.seq != expected {

@@ -15,13 +15,13 @@ use super::{PostgresError, chain};
 
 /// A database, and how to talk to it. The machine's certificates are read when the first connection needs them.
 #[derive(Clone)]
-pub struct Address {
+pub(super) struct Address {
     pub config: Config,
     pub encryption: Encryption,
 }
 
 impl Address {
-    pub fn parse(url: &str, trust: fn() -> RootCertStore) -> Result<Self, PostgresError> {
+    pub(super) fn parse(url: &str, trust: fn() -> RootCertStore) -> Result<Self, PostgresError> {
         let (plain, wishes) = Wishes::take_from(url)?;
         let mut config: Config = plain.parse().map_err(|error: tokio_postgres::Error| PostgresError::Url(chain(&error)))?;
         let mode = wishes.mode.unwrap_or_else(|| if stays_here(&config) { SslMode::Disable } else { SslMode::Require });

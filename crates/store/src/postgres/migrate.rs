@@ -10,7 +10,7 @@ const MIGRATIONS: &[&str] = &[include_str!("1.sql")];
 /// Two programs that start at once take turns.
 const LOCK: i64 = 0x6f75_7470_6f73_7401;
 
-pub async fn migrate(client: &mut Client) -> Result<(), PostgresError> {
+pub(super) async fn migrate(client: &mut Client) -> Result<(), PostgresError> {
     let failed = |error: tokio_postgres::Error| PostgresError::Migration(told(&error));
     let transaction = client.transaction().await.map_err(failed)?;
     transaction.execute("select pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(failed)?;

@@ -18,7 +18,7 @@ const ROWS: i64 = 256;
 
 /// Entries of one thread, up to the last one that is shared; none for the thread's own.
 #[derive(Debug, Clone)]
-pub struct RowSegment {
+pub(super) struct RowSegment {
     pub thread: ThreadId,
     pub until: Option<Seq>,
 }
@@ -50,7 +50,7 @@ const LINEAGE: &str = "
     select id, base, base_ordinal, until from line order by depth desc";
 
 /// The segments of a thread, oldest first.
-pub async fn lineage(client: &impl GenericClient, thread: ThreadId) -> Result<Vec<RowSegment>, QueryError> {
+pub(super) async fn lineage(client: &impl GenericClient, thread: ThreadId) -> Result<Vec<RowSegment>, QueryError> {
     let rows = client.query(LINEAGE, &[&thread.to_string()]).await?;
     let oldest = rows.first().ok_or(ReadError::NotFound(thread))?;
     if let (Some(base), Some(ordinal)) = (oldest.get::<_, Option<String>>(1), oldest.get::<_, Option<i64>>(2)) {

@@ -16,7 +16,7 @@ use tokio_rustls::{TlsConnector, client};
 
 /// Whom to trust. Shared by all connections; certificates are read for the first of them.
 #[derive(Clone)]
-pub struct Encryption {
+pub(super) struct Encryption {
     roots: Option<Arc<Path>>,
     trust: fn() -> RootCertStore,
     connector: Arc<OnceCell<TlsConnector>>,
@@ -24,7 +24,7 @@ pub struct Encryption {
 
 impl Encryption {
     /// Trusts the certificates in a file, or else those that `trust` says.
-    pub fn new(roots: Option<Arc<Path>>, trust: fn() -> RootCertStore) -> Self {
+    pub(super) fn new(roots: Option<Arc<Path>>, trust: fn() -> RootCertStore) -> Self {
         Self { roots, trust, connector: Arc::default() }
     }
 
@@ -67,7 +67,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> MakeTlsConnect<S> for E
     }
 }
 
-pub struct Handshake {
+pub(super) struct Handshake {
     encryption: Encryption,
     name: Result<ServerName<'static>, String>,
 }
@@ -89,7 +89,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> TlsConnect<S> for Hands
 }
 
 /// An encrypted connection. What it says about itself is not used for logging in: the certificate was checked.
-pub struct TlsConnection<S>(client::TlsStream<S>);
+pub(super) struct TlsConnection<S>(client::TlsStream<S>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for TlsConnection<S> {
     fn channel_binding(&self) -> ChannelBinding {

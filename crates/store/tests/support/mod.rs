@@ -15,7 +15,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 /// A store and, if it has one, its home.
-pub struct Place {
+pub(crate) struct Place {
     pub store: Store,
     pub home: Option<tempfile::TempDir>,
 }
@@ -29,7 +29,7 @@ impl Redactor for Stars {
 }
 
 /// A home, as a program with this name would open it.
-pub fn config(home: &Path, instance: &str) -> LocalConfig {
+pub(crate) fn config(home: &Path, instance: &str) -> LocalConfig {
     LocalConfig {
         home: home.to_owned(),
         instance: instance.to_owned(),
@@ -42,43 +42,43 @@ pub fn config(home: &Path, instance: &str) -> LocalConfig {
     }
 }
 
-pub fn local(home: &Path, instance: &str) -> Store {
+pub(crate) fn local(home: &Path, instance: &str) -> Store {
     Store::Local(LocalStore::open(config(home, instance)).unwrap())
 }
 
 /// A database, as a program with this name would open it.
-pub async fn postgres(url: &str, instance: &str) -> Store {
+pub(crate) async fn postgres(url: &str, instance: &str) -> Store {
     let config = PostgresConfig { redactor: Some(Arc::new(Stars)), ..PostgresConfig::new(url, instance, "here") };
     Store::Postgres(PostgresStore::open(config).await.unwrap())
 }
 
 impl Place {
-    pub fn local() -> Self {
+    pub(crate) fn local() -> Self {
         let home = tempfile::tempdir().unwrap();
         Self { store: local(home.path(), "one"), home: Some(home) }
     }
 
-    pub async fn postgres() -> Self {
+    pub(crate) async fn postgres() -> Self {
         let database = outpost_testkit::postgres::Database::create();
         Self { store: postgres(database.url(), "one").await, home: None }
     }
 
-    pub fn memory() -> Self {
+    pub(crate) fn memory() -> Self {
         Self { store: Store::Memory(MemoryStore::new(Arc::new(|| 0), Some(Arc::new(Stars)))), home: None }
     }
 
-    pub fn journals(&self) -> Vec<PathBuf> {
+    pub(crate) fn journals(&self) -> Vec<PathBuf> {
         match &self.store {
             Store::Local(store) => store.journals().unwrap().into_iter().map(|(_, path)| path).collect(),
             Store::Memory(_) | Store::Postgres(_) => Vec::new(),
         }
     }
 
-    pub fn assert_no_journals(&self) {
+    pub(crate) fn assert_no_journals(&self) {
         assert_eq!(self.journals(), [] as [PathBuf; 0]);
     }
 
-    pub fn assert_lines_are_short(&self) {
+    pub(crate) fn assert_lines_are_short(&self) {
         for journal in self.journals() {
             let bytes = std::fs::read(journal).unwrap();
             assert!(bytes.split(|byte| *byte == b'\n').all(|line| line.len() < LINE_LIMIT));
@@ -87,7 +87,7 @@ impl Place {
 }
 
 /// A thread id that tells a day, like those that are made.
-pub fn id(number: u64) -> ThreadId {
+pub(crate) fn id(number: u64) -> ThreadId {
     let mut bytes = [0; 16];
     bytes[..6].copy_from_slice(&1_763_247_600_000_u64.to_be_bytes()[2..]);
     bytes[6] = 0x70;
@@ -96,11 +96,11 @@ pub fn id(number: u64) -> ThreadId {
     ThreadId::new(Uuid::from_bytes(bytes))
 }
 
-pub fn created(thread: u64) -> Fact {
+pub(crate) fn created(thread: u64) -> Fact {
     ThreadCreated::new(id(thread)).into()
 }
 
-pub fn input(text: &str, turn: Option<&str>) -> Fact {
+pub(crate) fn input(text: &str, turn: Option<&str>) -> Fact {
     InputReceived {
         input: text.chars().take(20).collect::<String>().into(),
         turn: turn.map(TurnId::from),
@@ -113,7 +113,7 @@ pub fn input(text: &str, turn: Option<&str>) -> Fact {
 }
 
 /// A turn in which the model answers at once: six entries.
-pub fn plain_turn(number: u64) -> Vec<Fact> {
+pub(crate) fn plain_turn(number: u64) -> Vec<Fact> {
     let turn = TurnId(format!("turn-{number}"));
     let text = format!("message {number}");
     vec![
@@ -139,12 +139,12 @@ pub fn plain_turn(number: u64) -> Vec<Fact> {
     ]
 }
 
-pub fn entries(first: Seq, facts: Vec<Fact>) -> Vec<Entry> {
+pub(crate) fn entries(first: Seq, facts: Vec<Fact>) -> Vec<Entry> {
     facts.into_iter().zip(first..).map(|(fact, seq)| Entry { seq, at: 1_763_247_600_000 + seq, fact }).collect()
 }
 
 /// A thread with a first message, and what was written of it.
-pub async fn start(store: &Store, thread: u64) -> (Lease, Vec<Entry>) {
+pub(crate) async fn start(store: &Store, thread: u64) -> (Lease, Vec<Entry>) {
     let lease = store.create(id(thread)).await.unwrap();
     let mut written = entries(1, vec![created(thread)]);
     written.extend(entries(2, plain_turn(100)));

@@ -13,14 +13,14 @@ use uuid::Uuid;
 
 /// What one call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ScriptedCall {
+pub(crate) enum ScriptedCall {
     Runs,
     IsAsked(Decision),
 }
 
 /// What happens in one turn: the calls of each step, until a step has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ScriptedTurn {
+pub(crate) struct ScriptedTurn {
     pub steps: Vec<Vec<ScriptedCall>>,
     /// The user says something more while this step runs.
     pub steered_at: Option<usize>,
@@ -28,14 +28,14 @@ pub struct ScriptedTurn {
 
 /// A whole thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Script {
+pub(crate) struct Script {
     pub turns: Vec<ScriptedTurn>,
     pub compact_at: Option<u64>,
 }
 
 /// What is outside of the thread, and survives its crashes: processes, and what was counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct World {
+pub(crate) struct World {
     /// How often each call had its effect.
     pub effects: BTreeMap<String, u32>,
     /// What the users have said already.
@@ -43,7 +43,7 @@ pub struct World {
 }
 
 /// A thread that is being run, with its journal.
-pub struct Run {
+pub(crate) struct Run {
     pub script: Script,
     pub world: World,
     pub journal: Vec<Entry>,
@@ -51,11 +51,11 @@ pub struct Run {
     pub context: Context,
 }
 
-pub fn message(role: &str, text: &str) -> Raw {
+pub(crate) fn message(role: &str, text: &str) -> Raw {
     Raw::from(json!({"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}))
 }
 
-pub fn input(id: &str, turn: Option<&str>) -> Fact {
+pub(crate) fn input(id: &str, turn: Option<&str>) -> Fact {
     InputReceived {
         input: id.into(),
         turn: turn.map(Into::into),
@@ -67,28 +67,28 @@ pub fn input(id: &str, turn: Option<&str>) -> Fact {
     .into()
 }
 
-pub fn turn_started(turn: &str, inputs: &[&str]) -> Fact {
+pub(crate) fn turn_started(turn: &str, inputs: &[&str]) -> Fact {
     TurnStarted::new(turn.into(), inputs.iter().map(|id| (*id).into()).collect()).into()
 }
 
-pub fn turn_finished(turn: Option<&str>, status: TurnStatus) -> Fact {
+pub(crate) fn turn_finished(turn: Option<&str>, status: TurnStatus) -> Fact {
     TurnFinished { turn: turn.map(Into::into), status, reason: None, error: None, marker: Marker::Off }.into()
 }
 
-pub fn id() -> ThreadId {
+pub(crate) fn id() -> ThreadId {
     ThreadId::new(Uuid::from_u128(1))
 }
 
 impl Run {
     /// A thread that was just created.
-    pub fn new(script: Script) -> Self {
+    pub(crate) fn new(script: Script) -> Self {
         let settings = Settings { compact_at: script.compact_at, ..Settings::default() };
         let first = Entry { seq: 1, at: 1, fact: ThreadCreated { settings, ..ThreadCreated::new(id()) }.into() };
         Self::from_journal(script, World::default(), vec![first])
     }
 
     /// What a program does that finds this journal: fold, nothing else.
-    pub fn from_journal(script: Script, world: World, journal: Vec<Entry>) -> Self {
+    pub(crate) fn from_journal(script: Script, world: World, journal: Vec<Entry>) -> Self {
         let mut thread = Thread::begin(&journal[0]).unwrap();
         let mut context = Context::new();
         for entry in &journal[1..] {
@@ -107,7 +107,7 @@ impl Run {
     }
 
     /// Goes on until nothing is left to do.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         for _ in 0..10_000 {
             if !self.perform() {
                 return;

@@ -454,14 +454,14 @@ mod uuid_text {
     use serde::{Deserialize, Deserializer, Serializer};
     use uuid::Uuid;
 
-    pub fn serialize<S: Serializer>(id: &Option<Uuid>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(id: &Option<Uuid>, serializer: S) -> Result<S::Ok, S::Error> {
         match id {
             Some(id) => serializer.collect_str(id),
             None => serializer.serialize_none(),
         }
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Uuid>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Uuid>, D::Error> {
         match Option::<String>::deserialize(deserializer)? {
             Some(text) => {
                 Uuid::parse_str(&text).map(Some).map_err(|error| serde::de::Error::custom(format!("threadId is not a UUID: {error}")))

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Something about the questions of an agent.
-pub enum AgentNews {
+pub(super) enum AgentNews {
     Asked(LiveThread, Box<ApprovalAsked>),
     Answered(ApprovalId),
     /// Its turn is over, and with it all that it asked.
@@ -18,19 +18,19 @@ pub enum AgentNews {
 }
 
 /// Hears all agents of a thread, and those that they make, for as long as it lives.
-pub struct AgentQuestions {
+pub(super) struct AgentQuestions {
     news: mpsc::UnboundedReceiver<AgentNews>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl AgentQuestions {
-    pub fn of(runtime: &Runtime, root: ThreadId) -> Self {
+    pub(super) fn of(runtime: &Runtime, root: ThreadId) -> Self {
         let (sender, news) = mpsc::unbounded_channel();
         let family = Family { runtime: runtime.clone(), heard: HashSet::from([root]), sender, watches: Vec::new() };
         Self { news, _task: AbortOnDropHandle::new(tokio::spawn(family.follow(root))) }
     }
 
-    pub async fn next(&mut self) -> AgentNews {
+    pub(super) async fn next(&mut self) -> AgentNews {
         match self.news.recv().await {
             Some(news) => news,
             None => std::future::pending().await,

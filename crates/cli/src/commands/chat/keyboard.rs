@@ -6,12 +6,12 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// A line, and when it was typed.
-pub struct TypedLine {
+pub(super) struct TypedLine {
     pub line: String,
     pub at: Instant,
 }
 
-pub struct Keyboard {
+pub(super) struct Keyboard {
     lines: mpsc::Receiver<TypedLine>,
     pub is_terminal: bool,
 }
@@ -19,7 +19,7 @@ pub struct Keyboard {
 impl Keyboard {
     /// Reads standard input in a thread of its own: nothing else can wait for a line and be woken by something different. The
     /// thread ends with the program.
-    pub fn start() -> Self {
+    pub(super) fn start() -> Self {
         let (sender, lines) = mpsc::channel(16);
         std::thread::spawn(move || {
             let mut whole = String::new();
@@ -46,7 +46,7 @@ impl Keyboard {
     }
 
     /// The next line; nothing at the end of input.
-    pub async fn line(&mut self) -> Option<TypedLine> {
+    pub(super) async fn line(&mut self) -> Option<TypedLine> {
         self.lines.recv().await
     }
 }

@@ -19,7 +19,7 @@ const FOLDED_CHARACTERS: usize = 300;
 /// What is shown of a text that is no part of what will be done.
 const REMARK: usize = 400;
 
-pub struct ChatQuestion {
+pub(super) struct ChatQuestion {
     /// Who asks, if it is an agent that the thread made.
     pub agent: Option<LiveThread>,
     approval: ApprovalId,
@@ -47,21 +47,21 @@ struct Consent {
     is_unfolded: bool,
 }
 
-pub struct ApprovalAnswer {
+pub(super) struct ApprovalAnswer {
     pub approval: ApprovalId,
     pub decision: Decision,
     pub detail: Option<Raw>,
 }
 
 /// What a line comes to.
-pub enum LineMeaning {
+pub(super) enum LineMeaning {
     Answer(ApprovalAnswer),
     /// It is asked again, or there is more to ask; with a word about it.
     Again(Option<String>),
 }
 
 impl ChatQuestion {
-    pub fn new(asked: &ApprovalAsked) -> Self {
+    pub(super) fn new(asked: &ApprovalAsked) -> Self {
         let question = asked.question();
         let kind = match &asked.kind {
             ApprovalKind::UserInput => Kind::Input { questions: question.questions, answers: Map::new() },
@@ -77,20 +77,20 @@ impl ChatQuestion {
     }
 
     /// The same, asked by an agent.
-    pub fn of(self, agent: LiveThread) -> Self {
+    pub(super) fn of(self, agent: LiveThread) -> Self {
         Self { agent: Some(agent), ..self }
     }
 
-    pub fn is(&self, approval: &ApprovalId) -> bool {
+    pub(super) fn is(&self, approval: &ApprovalId) -> bool {
         self.approval == *approval
     }
 
-    pub fn is_of(&self, agent: ThreadId) -> bool {
+    pub(super) fn is_of(&self, agent: ThreadId) -> bool {
         self.agent.as_ref().is_some_and(|own| own.id() == agent)
     }
 
     /// What to show.
-    pub fn rows(&self) -> Vec<FrameRow> {
+    pub(super) fn rows(&self) -> Vec<FrameRow> {
         let asker = self.agent.as_ref().map(|agent| FrameRow::Own(format!("Agent {} asks:", agent.id())));
         asker.into_iter().chain(self.asked()).collect()
     }
@@ -134,7 +134,7 @@ impl ChatQuestion {
         }
     }
 
-    pub fn take(&mut self, typed: &str) -> LineMeaning {
+    pub(super) fn take(&mut self, typed: &str) -> LineMeaning {
         let answer =
             |approval: &ApprovalId, decision, detail| LineMeaning::Answer(ApprovalAnswer { approval: approval.clone(), decision, detail });
         match &mut self.kind {
@@ -170,7 +170,7 @@ impl ChatQuestion {
         }
     }
 
-    pub fn refusal(&self) -> ApprovalAnswer {
+    pub(super) fn refusal(&self) -> ApprovalAnswer {
         ApprovalAnswer { approval: self.approval.clone(), decision: Decision::Denied, detail: None }
     }
 }

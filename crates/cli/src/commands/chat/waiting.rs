@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// A question that takes the place of another one is answered no sooner than this: the answer may have been meant for the other.
 const SETTLES: Duration = Duration::from_millis(700);
 
-pub struct Waiting<Q> {
+pub(super) struct Waiting<Q> {
     /// The oldest first.
     questions: VecDeque<Q>,
     shown_at: Option<Instant>,
@@ -15,46 +15,46 @@ pub struct Waiting<Q> {
 }
 
 impl<Q> Waiting<Q> {
-    pub fn new(questions: VecDeque<Q>) -> Self {
+    pub(super) fn new(questions: VecDeque<Q>) -> Self {
         Self { questions, shown_at: None, replaced_at: None }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.questions.is_empty()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Q> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Q> {
         self.questions.iter()
     }
 
-    pub fn first(&self) -> Option<&Q> {
+    pub(super) fn first(&self) -> Option<&Q> {
         self.questions.front()
     }
 
-    pub fn push(&mut self, question: Q) {
+    pub(super) fn push(&mut self, question: Q) {
         self.questions.push_back(question);
     }
 
     /// The first question is drawn now. Drawn again, it is still the same question: what was typed since the first time answers it.
-    pub fn shown(&mut self, now: Instant) {
+    pub(super) fn shown(&mut self, now: Instant) {
         let replaced = self.replaced_at.take();
         self.shown_at.get_or_insert_with(|| replaced.map_or(now, |at| now.max(at + SETTLES)));
     }
 
     /// The question that a line answers, if it was typed in the sight of one.
-    pub fn answered_by(&mut self, typed: Instant) -> Option<&mut Q> {
+    pub(super) fn answered_by(&mut self, typed: Instant) -> Option<&mut Q> {
         let was_seen = self.shown_at.is_some_and(|shown| typed >= shown);
         self.questions.front_mut().filter(|_| was_seen)
     }
 
     /// The first question, which was answered.
-    pub fn take(&mut self) -> Option<Q> {
+    pub(super) fn take(&mut self) -> Option<Q> {
         self.shown_at = None;
         self.questions.pop_front()
     }
 
     /// These are over without an answer of this user. Says whether the first question was among them.
-    pub fn withdraw(&mut self, now: Instant, mut is_over: impl FnMut(&Q) -> bool) -> bool {
+    pub(super) fn withdraw(&mut self, now: Instant, mut is_over: impl FnMut(&Q) -> bool) -> bool {
         let is_first_over = self.questions.front().is_some_and(&mut is_over);
         if is_first_over && self.shown_at.take().is_some() {
             self.replaced_at = Some(now);

@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-pub struct Cable {
+pub(super) struct Cable {
     address: SocketAddr,
     whole: watch::Sender<bool>,
     _task: AbortOnDropHandle<()>,
@@ -15,7 +15,7 @@ pub struct Cable {
 
 impl Cable {
     /// Carries connections to `server` (`IP:PORT`).
-    pub async fn lay(server: String) -> io::Result<Self> {
+    pub(super) async fn lay(server: String) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let (whole, is_whole) = watch::channel(true);
@@ -33,16 +33,16 @@ impl Cable {
         Ok(Self { address, whole, _task: AbortOnDropHandle::new(task) })
     }
 
-    pub fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("ws://{}", self.address)
     }
 
     /// Whatever is connected is cut off, and new connections fail.
-    pub fn cut(&self) {
+    pub(super) fn cut(&self) {
         self.whole.send_replace(false);
     }
 
-    pub fn mend(&self) {
+    pub(super) fn mend(&self) {
         self.whole.send_replace(true);
     }
 }

@@ -14,7 +14,7 @@ use crate::ProcessContext;
 use crate::signals::ForwardedSignals;
 
 /// Starts the demo in a process group of its own, so that a signal to ours does not take both at once.
-pub async fn watch(own: &ProcessContext) -> anyhow::Result<u8> {
+pub(super) async fn watch(own: &ProcessContext) -> anyhow::Result<u8> {
     let mut signals = ForwardedSignals::listen()?;
     let scratch = DemoDirectory::new()?;
     let program = std::env::current_exe().context("this program does not know where it is")?;
@@ -42,7 +42,7 @@ pub async fn watch(own: &ProcessContext) -> anyhow::Result<u8> {
 }
 
 /// Returns when the demo's parent is gone, or wants it to end.
-pub async fn gone() -> u8 {
+pub(super) async fn gone() -> u8 {
     let mut nothing = [0; 64];
     while stdin().read(&mut nothing).await.is_ok_and(|count| count > 0) {}
     1

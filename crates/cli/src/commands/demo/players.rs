@@ -24,7 +24,7 @@ const START: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Everything that is there for the demo. The processes end when it is dropped.
-pub struct Company {
+pub(super) struct Company {
     pub scratch: PathBuf,
     /// Where the thread works here, and there.
     pub local: PathBuf,
@@ -41,7 +41,7 @@ pub struct Company {
 }
 
 /// A run of `outpost exec --json`.
-pub struct DemoRun {
+pub(super) struct DemoRun {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
     log: PathBuf,
@@ -49,7 +49,7 @@ pub struct DemoRun {
 }
 
 impl Company {
-    pub async fn gather(scratch: &Path, home: &Home) -> anyhow::Result<Self> {
+    pub(super) async fn gather(scratch: &Path, home: &Home) -> anyhow::Result<Self> {
         let (local, worker) = (scratch.join("local"), scratch.join("worker"));
         let worker_home = scratch.join("worker-home");
         for directory in [&local, &worker, &worker_home, &scratch.join("user")] {
@@ -88,14 +88,14 @@ impl Company {
     }
 
     /// A new thread here and there, and its first turn.
-    pub fn begin(&self, prompt: &str) -> anyhow::Result<DemoRun> {
+    pub(super) fn begin(&self, prompt: &str) -> anyhow::Result<DemoRun> {
         let (here, there) = (format!("local={}", self.local.display()), format!("worker={}", self.worker.display()));
         let mode = if self.no_sandbox.is_some() { "danger-full-access" } else { "workspace-write" };
         self.exec(&["-e", &here, "-e", &there, "--provider", "offline", "--sandbox", mode, "--thread-source", "demo", prompt])
     }
 
     /// The thread again; without a prompt, what it was at.
-    pub fn resume(&self, thread: &str, prompt: Option<&str>) -> anyhow::Result<DemoRun> {
+    pub(super) fn resume(&self, thread: &str, prompt: Option<&str>) -> anyhow::Result<DemoRun> {
         let mut arguments = vec!["resume", thread];
         arguments.extend(prompt);
         self.exec(&arguments)
@@ -124,7 +124,7 @@ impl Company {
     }
 
     /// How this program is called from where the demo was started.
-    pub fn called(&self) -> String {
+    pub(super) fn called(&self) -> String {
         let same = |path: &Path| path.canonicalize().is_ok_and(|path| self.program.canonicalize().is_ok_and(|own| own == path));
         let on_path = std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|place| same(&place.join("outpost"))));
         if on_path {
@@ -135,7 +135,7 @@ impl Company {
     }
 
     /// What a verb prints, as one line.
-    pub async fn words(&self, arguments: &[&str]) -> anyhow::Result<String> {
+    pub(super) async fn words(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = self.command().args(arguments).output().await.context("this program cannot be started again")?;
         if !output.status.success() {
             bail!("`outpost {}`: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
@@ -144,7 +144,7 @@ impl Company {
     }
 
     /// Waits until a command there has counted so far.
-    pub async fn reaches(&self, file: &str, count: usize, within: Duration) -> anyhow::Result<()> {
+    pub(super) async fn reaches(&self, file: &str, count: usize, within: Duration) -> anyhow::Result<()> {
         let file = self.worker.join(file);
         let counted = async {
             while std::fs::read_to_string(&file).unwrap_or_default().lines().count() < count {
@@ -155,14 +155,14 @@ impl Company {
     }
 
     /// Ends the second executor.
-    pub async fn leave(mut self) {
+    pub(super) async fn leave(mut self) {
         let _ = self.executor.kill().await;
     }
 }
 
 impl DemoRun {
     /// The id of the thread.
-    pub async fn thread(&mut self, within: Duration) -> anyhow::Result<String> {
+    pub(super) async fn thread(&mut self, within: Duration) -> anyhow::Result<String> {
         while let Some(line) = self.next(within).await? {
             if let Some(id) = line["thread_id"].as_str() {
                 return Ok(id.to_owned());
@@ -172,7 +172,7 @@ impl DemoRun {
     }
 
     /// All that it tells, to a good end.
-    pub async fn end(&mut self, within: Duration) -> anyhow::Result<Vec<Value>> {
+    pub(super) async fn end(&mut self, within: Duration) -> anyhow::Result<Vec<Value>> {
         while self.next(within).await?.is_some() {}
         let status = timeout(within, self.child.wait()).await.context("the program does not end")??;
         // A command of the turn may fail, and one of the demo does; the turn itself must not.
@@ -193,7 +193,7 @@ impl DemoRun {
     }
 
     /// kill -9.
-    pub async fn kill(&mut self) -> io::Result<()> {
+    pub(super) async fn kill(&mut self) -> io::Result<()> {
         self.child.kill().await
     }
 }
@@ -210,10 +210,10 @@ fn plain(program: &Path, scratch: &Path) -> Command {
 }
 
 /// A throw-away directory. Not below `/tmp`, where every sandbox may write.
-pub struct DemoDirectory(PathBuf);
+pub(super) struct DemoDirectory(PathBuf);
 
 impl DemoDirectory {
-    pub fn new() -> anyhow::Result<Self> {
+    pub(super) fn new() -> anyhow::Result<Self> {
         let name = format!("outpost-demo-{}", &Uuid::new_v4().simple().to_string()[..8]);
         let mut places = vec![PathBuf::from("/var/tmp"), std::env::temp_dir()];
         places.dedup();
@@ -229,16 +229,16 @@ impl DemoDirectory {
     }
 
     /// One that is there already.
-    pub fn at(path: &Path) -> Self {
+    pub(super) fn at(path: &Path) -> Self {
         Self(path.to_owned())
     }
 
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.0
     }
 
     /// Something that is just ending may still write there, so it is gone only when it stays away.
-    pub async fn remove(self) {
+    pub(super) async fn remove(self) {
         let mut quiet = 0;
         for _ in 0..100 {
             quiet = if self.0.exists() { 0 } else { quiet + 1 };

@@ -14,7 +14,7 @@ const TURN: usize = 16;
 /// So far to the right begins what the last lines say.
 const END: usize = 9;
 
-pub struct Show {
+pub(super) struct Show {
     colours: bool,
     steps: usize,
     /// Of the terminal; elsewhere nothing is broken into lines.
@@ -22,7 +22,7 @@ pub struct Show {
 }
 
 impl Show {
-    pub fn new(own: &ProcessContext) -> Self {
+    pub(super) fn new(own: &ProcessContext) -> Self {
         let is_set = |name: &str| own.variables.get(name).is_some_and(|value| !value.is_empty());
         let dumb = own.variables.get("TERM").is_none_or(|term| term == "dumb");
         let width = tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
@@ -30,19 +30,19 @@ impl Show {
         Self { colours: io::stdout().is_terminal() && !dumb && !is_set("NO_COLOR"), steps: 0, width }
     }
 
-    pub fn title(&mut self, text: &str) -> anyhow::Result<()> {
+    pub(super) fn title(&mut self, text: &str) -> anyhow::Result<()> {
         wrapped(text, self.room(0)).iter().try_for_each(|line| self.line(&self.dressed("1", line)))
     }
 
-    pub fn plain(&mut self, text: &str) -> anyhow::Result<()> {
+    pub(super) fn plain(&mut self, text: &str) -> anyhow::Result<()> {
         wrapped(text, self.room(0)).iter().try_for_each(|line| self.line(line))
     }
 
-    pub fn warning(&mut self, text: &str) -> anyhow::Result<()> {
+    pub(super) fn warning(&mut self, text: &str) -> anyhow::Result<()> {
         wrapped(text, self.room(0)).iter().try_for_each(|line| self.line(&self.dressed("33", line)))
     }
 
-    pub fn step(&mut self, text: &str) -> anyhow::Result<()> {
+    pub(super) fn step(&mut self, text: &str) -> anyhow::Result<()> {
         self.steps += 1;
         self.line("")?;
         for (number, line) in wrapped(text, self.room(3)).iter().enumerate() {
@@ -53,29 +53,29 @@ impl Show {
     }
 
     /// A command, where it runs, and what it printed.
-    pub fn command(&mut self, place: &str, command: &str, output: &str) -> anyhow::Result<()> {
+    pub(super) fn command(&mut self, place: &str, command: &str, output: &str) -> anyhow::Result<()> {
         let place = format!("[{place}]");
         self.line(&format!("   {}{}", self.dressed("36", &format!("{place:<9}$ ")), out::on_line(command)))?;
         out::on_lines(output).lines().try_for_each(|line| self.line(&format!("            {line}")))
     }
 
-    pub fn event(&mut self, text: &str) -> anyhow::Result<()> {
+    pub(super) fn event(&mut self, text: &str) -> anyhow::Result<()> {
         self.line(&format!("            {}", self.dressed("33", text)))
     }
 
-    pub fn remark(&mut self, text: &str) -> anyhow::Result<()> {
+    pub(super) fn remark(&mut self, text: &str) -> anyhow::Result<()> {
         self.line(&format!("            {}", self.dressed("32", text)))
     }
 
     /// A turn of a history.
-    pub fn turn(&mut self, whose: &str, number: usize, said: &str) -> anyhow::Result<()> {
+    pub(super) fn turn(&mut self, whose: &str, number: usize, said: &str) -> anyhow::Result<()> {
         let said = out::on_lines(said);
         let said = said.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("  ");
         let cut = said.char_indices().nth(self.width.unwrap_or(WIDTH) - TURN).map(|(end, _)| format!("{}…", &said[..end]));
         self.line(&format!("   {} {number}  {}", self.dressed("36", &format!("{whose:<9}")), cut.unwrap_or(said)))
     }
 
-    pub fn end(&mut self, lines: &[(&str, String)]) -> anyhow::Result<()> {
+    pub(super) fn end(&mut self, lines: &[(&str, String)]) -> anyhow::Result<()> {
         self.line("")?;
         for (what, text) in lines {
             for (number, line) in wrapped(text, self.room(END)).iter().enumerate() {

@@ -14,7 +14,7 @@ use crate::env_args::AddArguments;
 use crate::environments::KnownEnvironments;
 use crate::home::Home;
 
-pub async fn run(arguments: AddArguments, own: &ProcessContext) -> anyhow::Result<u8> {
+pub(super) async fn run(arguments: AddArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let known = KnownEnvironments::load(&own.variables)?;
     known.snapshot()?;
     if !known.from_file {

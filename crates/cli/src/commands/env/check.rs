@@ -22,7 +22,7 @@ use crate::reach::{self, Caller};
 
 const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(10) };
 
-pub async fn run(arguments: CheckArguments, own: &ProcessContext) -> anyhow::Result<u8> {
+pub(super) async fn run(arguments: CheckArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let (names, asleep, nameless) = match arguments.names.as_slice() {
         [] => {
             let known = KnownEnvironments::load(&own.variables)?;
@@ -56,7 +56,7 @@ pub async fn run(arguments: CheckArguments, own: &ProcessContext) -> anyhow::Res
 }
 
 /// How one environment stands.
-pub struct CheckedEnvironment {
+pub(super) struct CheckedEnvironment {
     name: String,
     answer: Result<Answer, String>,
     /// One word for how it stands.
@@ -72,7 +72,7 @@ struct Answer {
     latency: Duration,
 }
 
-pub async fn check(name: &str, own: &ProcessContext) -> CheckedEnvironment {
+pub(super) async fn check(name: &str, own: &ProcessContext) -> CheckedEnvironment {
     let (answer, state, code) = match ask(name, own).await {
         Ok(answer) => (Ok(answer), "ready", 0),
         Err(error) => {
@@ -185,17 +185,17 @@ impl CheckedEnvironment {
     }
 
     /// The version that answers.
-    pub fn version(&self) -> Option<&str> {
+    pub(super) fn version(&self) -> Option<&str> {
         self.answer.as_ref().ok()?.info.executor_version.as_deref()
     }
 
     /// Whether it was refused because its version is too far from ours.
-    pub fn is_too_far(&self) -> bool {
+    pub(super) fn is_too_far(&self) -> bool {
         self.answer.as_ref().is_err_and(|reason| reason.contains("minor releases apart"))
     }
 
     /// In a sentence.
-    pub fn sentence(&self) -> String {
+    pub(super) fn sentence(&self) -> String {
         match &self.answer {
             Err(reason) => format!("{} does not work yet: {reason}", self.name),
             Ok(Answer { info, latency, .. }) => {

@@ -18,7 +18,7 @@ use crate::out::aside;
 /// Files that include each other are followed so far.
 const DEPTH: usize = 16;
 
-pub async fn run(arguments: EnvImportArguments, own: &ProcessContext) -> anyhow::Result<u8> {
+pub(super) async fn run(arguments: EnvImportArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let home = std::env::var_os("HOME").map(PathBuf::from).context("HOME is not set, so there is no ~/.ssh/config")?;
     let config = arguments.ssh_config.clone().unwrap_or_else(|| home.join(".ssh/config"));
     let text = std::fs::read_to_string(&config).with_context(|| format!("cannot read {}", config.display()))?;

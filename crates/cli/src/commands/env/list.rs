@@ -8,7 +8,7 @@ use crate::ProcessContext;
 use crate::env_args::EnvListArguments;
 use crate::environments::KnownEnvironments;
 
-pub fn run(arguments: &EnvListArguments, own: &ProcessContext) -> anyhow::Result<u8> {
+pub(super) fn run(arguments: &EnvListArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let known = KnownEnvironments::load(&own.variables)?;
     let snapshot = known.snapshot()?;
     let default = snapshot.default_id();

@@ -17,7 +17,7 @@ use crate::home::local_directories;
 /// The longest path that ssh can make a socket of; it makes it under a longer name first.
 const MAX_PATH: usize = 107 - 17;
 
-pub async fn run(arguments: &LoginArguments, own: &ProcessContext) -> anyhow::Result<u8> {
+pub(super) async fn run(arguments: &LoginArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let id = EnvironmentId::parse(&arguments.name)?;
     let known = KnownEnvironments::load(&own.variables)?;
     let definition = known.definition(&id)?;

@@ -15,7 +15,7 @@ use crate::progress::{ProgressBar, size};
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A place on whose way the user can be asked for a password.
-pub fn attended(route: Route) -> ScriptTransport {
+pub(super) fn attended(route: Route) -> ScriptTransport {
     let manner = Manner { master: master(&route), attended: true, ..Manner::default() };
     ScriptTransport { route, manner }
 }
@@ -27,7 +27,7 @@ fn master(route: &Route) -> Option<PathBuf> {
 }
 
 /// Sees to it that there is a program of ours in a place, and says what was done for that.
-pub async fn bring(transport: &ScriptTransport, binary: Option<&Path>) -> anyhow::Result<()> {
+pub(super) async fn bring(transport: &ScriptTransport, binary: Option<&Path>) -> anyhow::Result<()> {
     let name = transport.name();
     let far = transport.probe().await?;
     say(&format!("{name} is {} {}, {}, {}", far.os, far.arch, far.libc, shown(&far.shell)));
@@ -46,7 +46,7 @@ pub async fn bring(transport: &ScriptTransport, binary: Option<&Path>) -> anyhow
 }
 
 /// The same in the background, where only errors are shown.
-pub async fn carry(transport: ScriptTransport) -> Result<(), String> {
+pub(crate) async fn carry(transport: ScriptTransport) -> Result<(), String> {
     let carried = async {
         let far = transport.probe().await?;
         if let Needed::Program(binary) = needed(&far, None).await? {

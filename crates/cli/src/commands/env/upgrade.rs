@@ -13,7 +13,7 @@ use crate::environments::KnownEnvironments;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub async fn run(arguments: &UpgradeArguments, own: &ProcessContext) -> anyhow::Result<u8> {
+pub(super) async fn run(arguments: &UpgradeArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let known = KnownEnvironments::load(&own.variables)?;
     let ids: Vec<EnvironmentId> = match arguments.all {
         true => known.snapshot()?.entries.iter().map(|entry| entry.id.clone()).collect(),

@@ -20,7 +20,7 @@ const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_
 /// How often standard output is checked for a reader: there may be no event for days.
 const LOOK: Duration = Duration::from_secs(1);
 
-pub async fn run(arguments: WatchArguments, own: &ProcessContext) -> anyhow::Result<u8> {
+pub(super) async fn run(arguments: WatchArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let changes = environments::watch();
     let known = KnownEnvironments::load(&own.variables)?;
     known.snapshot()?;

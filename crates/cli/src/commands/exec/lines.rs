@@ -22,7 +22,7 @@ use crate::render::why;
 const OUTPUT: usize = 1 << 18;
 
 #[derive(Default)]
-pub struct JsonLines {
+pub(super) struct JsonLines {
     items: usize,
     /// Of the whole thread.
     usage: TokenTotals,
@@ -49,7 +49,7 @@ enum Kind {
 
 impl JsonLines {
     /// The first lines: which thread it is, and what is under way in it.
-    pub fn begin(&mut self, thread: &Thread) -> Vec<LineShape> {
+    pub(super) fn begin(&mut self, thread: &Thread) -> Vec<LineShape> {
         self.usage = thread.usage.total;
         let mut lines = vec![LineShape::ThreadStarted { thread_id: thread.id, schema_version: SCHEMA_VERSION }];
         if let Some(turn) = &thread.turn {
@@ -59,7 +59,7 @@ impl JsonLines {
         lines
     }
 
-    pub fn event(&mut self, event: &ThreadEvent) -> Vec<LineShape> {
+    pub(super) fn event(&mut self, event: &ThreadEvent) -> Vec<LineShape> {
         match event {
             ThreadEvent::Entry(entry) => self.fact(&entry.fact),
             ThreadEvent::Output { call, bytes } => {
@@ -81,7 +81,7 @@ impl JsonLines {
     }
 
     /// Something that did not end the turn.
-    pub fn warning(&mut self, message: String) -> LineShape {
+    pub(super) fn warning(&mut self, message: String) -> LineShape {
         let id = self.next_item();
         LineShape::ItemCompleted { item: ItemShape::Error { id, message } }
     }
@@ -248,7 +248,7 @@ impl Call {
 }
 
 /// A turn that did not end well, or a thread that had to stop.
-pub fn failed(message: &str) -> Vec<LineShape> {
+pub(super) fn failed(message: &str) -> Vec<LineShape> {
     let message = message.to_owned();
     vec![LineShape::Error { message: message.clone() }, LineShape::TurnFailed { error: MessageShape { message } }]
 }

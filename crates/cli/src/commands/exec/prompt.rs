@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::agent_args::ExecOptions;
 
 /// The input of the turn. A resumed thread may go on without one.
-pub fn read(options: &ExecOptions, argument: Option<String>, may_be_empty: bool) -> anyhow::Result<Option<NewInput>> {
+pub(super) fn read(options: &ExecOptions, argument: Option<String>, may_be_empty: bool) -> anyhow::Result<Option<NewInput>> {
     let text = text(argument)?;
     let schema = options.output_schema.as_deref().map(schema).transpose()?;
     if text.is_empty() && options.images.is_empty() {

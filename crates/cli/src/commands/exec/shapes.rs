@@ -5,12 +5,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// Counts the changes of these shapes that a reader must know of.
-pub const SCHEMA_VERSION: u32 = 1;
+pub(super) const SCHEMA_VERSION: u32 = 1;
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type")]
-pub enum LineShape {
+pub(super) enum LineShape {
     #[serde(rename = "thread.started")]
     ThreadStarted { thread_id: ThreadId, schema_version: u32 },
     #[serde(rename = "turn.started")]
@@ -32,7 +32,7 @@ pub enum LineShape {
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum ItemShape {
+pub(super) enum ItemShape {
     AgentMessage {
         id: String,
         text: String,
@@ -79,33 +79,33 @@ pub enum ItemShape {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum StatusShape {
+pub(super) enum StatusShape {
     InProgress,
     Completed,
     Failed,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FileChangeShape {
+pub(super) struct FileChangeShape {
     pub path: String,
     /// `add`, `delete` or `update`.
     pub kind: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Todo {
+pub(super) struct Todo {
     pub text: String,
     pub completed: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct MessageShape {
+pub(super) struct MessageShape {
     pub message: String,
 }
 
 /// Of the whole thread, not only of this turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct UsageShape {
+pub(super) struct UsageShape {
     input_tokens: u64,
     cached_input_tokens: u64,
     cache_write_input_tokens: u64,

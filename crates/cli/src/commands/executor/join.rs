@@ -28,14 +28,14 @@ const STEADY: Duration = Duration::from_secs(5);
 const WAITS: Waits = Waits { first: Duration::from_millis(200), longest: Duration::from_secs(10) };
 
 /// A server, and how to get in there.
-pub struct JoinTarget {
+pub(super) struct JoinTarget {
     url: String,
     id: EnvironmentId,
     token: Token,
 }
 
 /// The servers that the command line names.
-pub fn servers(arguments: &ExecutorArguments, own: &ProcessContext) -> anyhow::Result<Vec<JoinTarget>> {
+pub(super) fn servers(arguments: &ExecutorArguments, own: &ProcessContext) -> anyhow::Result<Vec<JoinTarget>> {
     let Some(id) = &arguments.id else { return Ok(Vec::new()) };
     let id = EnvironmentId::parse_own(id).context("--id")?;
     let mut servers = Vec::new();
@@ -95,7 +95,7 @@ impl Links {
 }
 
 /// Dials in, with retries, and serves each link that is used.
-pub async fn stay(executor: Executor, install: String, server: JoinTarget) -> Infallible {
+pub(super) async fn stay(executor: Executor, install: String, server: JoinTarget) -> Infallible {
     let JoinTarget { url, id, token } = server;
     let (links, dialled) = (Arc::new(Links::default()), Arc::new(Mutex::new(0)));
     let mut backoff = Backoff::new(WAITS, u64::from(std::process::id()));

@@ -25,7 +25,7 @@ enum Job {
 }
 
 /// Waits until the job of a place is over; for ever if it is in none.
-pub async fn over(place: &HostPlace) {
+pub(super) async fn over(place: &HostPlace) {
     let Some(id) = place.slurm_job() else { return std::future::pending().await };
     let mut had_steps = false;
     loop {

@@ -11,7 +11,7 @@ use crate::commands::FAILED;
 use crate::thread_args::{RepairArguments, VerifyArguments};
 
 impl Desk {
-    pub async fn verify(&self, arguments: VerifyArguments) -> anyhow::Result<ExitCode> {
+    pub(super) async fn verify(&self, arguments: VerifyArguments) -> anyhow::Result<ExitCode> {
         let ids = if arguments.threads.is_empty() { self.store.threads().await? } else { self.find_all(&arguments.threads).await? };
         let mut reports = Vec::new();
         let mut bad = 0;
@@ -55,7 +55,7 @@ impl Desk {
         self.store.indexed_last(id).await
     }
 
-    pub async fn repair(&self, arguments: RepairArguments) -> anyhow::Result<ExitCode> {
+    pub(super) async fn repair(&self, arguments: RepairArguments) -> anyhow::Result<ExitCode> {
         let id = self.find(&arguments.thread).await?;
         // Started first, so that it learns what the repair gives up.
         let known = self.known(id).await;

@@ -14,7 +14,7 @@ use crate::store::now;
 use crate::thread_args::{ForkArguments, NameArguments, RemoveArguments};
 
 impl Desk {
-    pub async fn fork(&self, arguments: ForkArguments) -> anyhow::Result<ExitCode> {
+    pub(super) async fn fork(&self, arguments: ForkArguments) -> anyhow::Result<ExitCode> {
         let parent = self.find(&arguments.thread).await?;
         let point = match (arguments.before_message, arguments.after_turn, arguments.before_turn) {
             (Some(n), ..) => ForkPoint::BeforeUserMessage(n),
@@ -36,7 +36,7 @@ impl Desk {
         Ok(ExitCode::SUCCESS)
     }
 
-    pub async fn archive(&self, names: NameArguments, archived: bool) -> anyhow::Result<ExitCode> {
+    pub(super) async fn archive(&self, names: NameArguments, archived: bool) -> anyhow::Result<ExitCode> {
         let mut changed = Vec::new();
         for id in self.find_all(&names.threads).await? {
             let lease = self.store.claim(id, ClaimMode::IfFree).await?;
@@ -55,7 +55,7 @@ impl Desk {
         Ok(())
     }
 
-    pub async fn rm(&self, arguments: RemoveArguments) -> anyhow::Result<ExitCode> {
+    pub(super) async fn rm(&self, arguments: RemoveArguments) -> anyhow::Result<ExitCode> {
         let ids = self.find_all(&arguments.threads).await?;
         let mode = if arguments.force { ClaimMode::TakeOver } else { ClaimMode::IfFree };
         let mut removed = Vec::new();
@@ -72,7 +72,7 @@ impl Desk {
         self.tell(&removed, "removed")
     }
 
-    pub async fn takeover(&self, names: NameArguments) -> anyhow::Result<ExitCode> {
+    pub(super) async fn takeover(&self, names: NameArguments) -> anyhow::Result<ExitCode> {
         let mut taken = Vec::new();
         for id in self.find_all(&names.threads).await? {
             // The user is told who has it before it is taken.

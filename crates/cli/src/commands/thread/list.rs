@@ -13,7 +13,7 @@ use crate::store::now;
 use crate::thread_args::{By, ThreadListArguments};
 
 impl Desk {
-    pub async fn list(&self, arguments: ThreadListArguments) -> anyhow::Result<ExitCode> {
+    pub(super) async fn list(&self, arguments: ThreadListArguments) -> anyhow::Result<ExitCode> {
         let kin = match (&arguments.children_of, &arguments.below) {
             (Some(parent), _) => Some(Ancestry::ChildrenOf(self.find(parent).await?)),
             (None, Some(root)) => Some(Ancestry::DescendantsOf(self.find(root).await?)),
@@ -90,7 +90,7 @@ fn table(page: &ListPage) -> String {
 }
 
 /// A thread's name or its first words, on one line.
-pub fn title(thread: &ThreadSummary) -> String {
+pub(super) fn title(thread: &ThreadSummary) -> String {
     let text = thread.name.as_deref().or(thread.preview.as_deref()).unwrap_or("(no message)");
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let short: String = line.chars().take(72).collect();

@@ -17,7 +17,7 @@ use crate::thread_args::ShowArguments;
 const LINES: usize = 8;
 
 impl Desk {
-    pub async fn show(&self, arguments: ShowArguments) -> anyhow::Result<ExitCode> {
+    pub(super) async fn show(&self, arguments: ShowArguments) -> anyhow::Result<ExitCode> {
         let id = self.find(&arguments.thread).await?;
         let request = PageRequest {
             before: arguments.before,

@@ -1,12 +1,12 @@
 //! Times for people.
 
 /// So many of them, in words.
-pub fn counted(count: u64, one: &str) -> String {
+pub(super) fn counted(count: u64, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
 /// How long ago, in one unit.
-pub fn age(now: u64, then: u64) -> String {
+pub(super) fn age(now: u64, then: u64) -> String {
     let seconds = now.saturating_sub(then) / 1000;
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -17,7 +17,7 @@ pub fn age(now: u64, then: u64) -> String {
 }
 
 /// A time in UTC, to the second.
-pub fn utc(ms: u64) -> String {
+pub(super) fn utc(ms: u64) -> String {
     let (days, seconds) = (ms / 86_400_000, ms / 1000 % 86_400);
     // Days since the first of March of the year 0, so that leap days come last.
     let days = days + 719_468;

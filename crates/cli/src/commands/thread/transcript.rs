@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// One thing to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TranscriptPiece {
+pub(crate) enum TranscriptPiece {
     Turn {
         id: String,
         at: u64,
@@ -36,7 +36,7 @@ pub enum TranscriptPiece {
 }
 
 /// What there is to show of entries, in their order.
-pub fn pieces(entries: &[Entry]) -> Vec<TranscriptPiece> {
+pub(crate) fn pieces(entries: &[Entry]) -> Vec<TranscriptPiece> {
     let mut pieces = Vec::new();
     // Inputs stand before the turn that takes them up; people read it the other way round.
     let mut waiting: Vec<TranscriptPiece> = Vec::new();

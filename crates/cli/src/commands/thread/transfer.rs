@@ -27,7 +27,7 @@ use crate::thread_args::{ExportArguments, ThreadImportArguments};
 const AT_ONCE: usize = 8;
 
 impl Desk {
-    pub async fn import(&self, arguments: ThreadImportArguments) -> anyhow::Result<ExitCode> {
+    pub(super) async fn import(&self, arguments: ThreadImportArguments) -> anyhow::Result<ExitCode> {
         let (mut reports, mut failures) = (Vec::new(), 0);
         for path in &arguments.paths {
             fs::metadata(path).with_context(|| format!("cannot import {}", path.display()))?;
@@ -108,7 +108,7 @@ impl Desk {
         }))
     }
 
-    pub async fn export(&self, arguments: ExportArguments) -> anyhow::Result<ExitCode> {
+    pub(super) async fn export(&self, arguments: ExportArguments) -> anyhow::Result<ExitCode> {
         let id = self.find(&arguments.thread).await?;
         let Some(path) = &arguments.output else {
             let is_terminal = std::io::stdout().is_terminal();

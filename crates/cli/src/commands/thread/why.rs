@@ -15,7 +15,7 @@ use crate::assembly::{Assembly, RuntimeOptions};
 use crate::config::Config;
 use crate::home::Home;
 
-pub async fn why(name: &str, store: Option<String>, as_json: bool, own: &ProcessContext) -> anyhow::Result<ExitCode> {
+pub(super) async fn why(name: &str, store: Option<String>, as_json: bool, own: &ProcessContext) -> anyhow::Result<ExitCode> {
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
     let mut config = Config::load(Some(&home.config()), &own.settings)?;
     config.store = store.or(config.store);

@@ -20,7 +20,7 @@ const MAX_CONTROL: usize = 125;
 
 /// What a client sent.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Incoming {
+pub(super) enum Incoming {
     Message(Bytes),
     Ping(Bytes),
     Pong,
@@ -28,7 +28,7 @@ pub enum Incoming {
 }
 
 #[derive(Debug, Error, PartialEq, Eq)]
-pub enum CodecError {
+pub(super) enum CodecError {
     #[error("a frame has reserved bits set")]
     Reserved,
     #[error("a frame has the unknown kind {0}")]
@@ -52,7 +52,7 @@ struct Head {
 }
 
 /// Turns bytes into what a client sent.
-pub struct FrameDecoder {
+pub(super) struct FrameDecoder {
     /// Bytes that came and were not looked at; nothing is held while there are none.
     buffer: BytesMut,
     head: Option<Head>,
@@ -62,19 +62,19 @@ pub struct FrameDecoder {
 
 impl FrameDecoder {
     /// `early` are bytes that came together with the upgrade.
-    pub fn new(early: Bytes) -> Self {
+    pub(super) fn new(early: Bytes) -> Self {
         Self { buffer: BytesMut::from(early), head: None, fragments: None }
     }
 
     /// Where the next bytes go, with room for what is known to come.
-    pub fn room(&mut self) -> &mut BytesMut {
+    pub(super) fn room(&mut self) -> &mut BytesMut {
         let wanted = self.head.as_ref().map_or(0, |head| head.length.saturating_sub(self.buffer.len()));
         self.buffer.reserve(wanted.max(4 << 10));
         &mut self.buffer
     }
 
     /// What is complete, if anything is. A message longer than `limit` is refused as soon as its length is known.
-    pub fn next(&mut self, limit: usize) -> Result<Option<Incoming>, CodecError> {
+    pub(super) fn next(&mut self, limit: usize) -> Result<Option<Incoming>, CodecError> {
         loop {
             let head = match self.head.take() {
                 Some(head) => head,
@@ -185,15 +185,15 @@ fn unmask(payload: &mut [u8], mask: [u8; 4]) {
 
 /// The head of a frame that a server sends: at most ten bytes.
 #[derive(Clone, Copy)]
-pub struct FrameHead {
+pub(super) struct FrameHead {
     bytes: [u8; 10],
     length: usize,
 }
 
 impl FrameHead {
-    pub const NONE: Self = Self { bytes: [0; 10], length: 0 };
+    pub(super) const NONE: Self = Self { bytes: [0; 10], length: 0 };
 
-    pub fn text(payload: usize) -> Self {
+    pub(super) fn text(payload: usize) -> Self {
         Self::new(TEXT, payload)
     }
 
@@ -219,22 +219,22 @@ impl FrameHead {
         Self { bytes, length }
     }
 
-    pub fn as_slice(&self) -> &[u8] {
+    pub(super) fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
 
-pub fn ping() -> Bytes {
+pub(super) fn ping() -> Bytes {
     Bytes::copy_from_slice(FrameHead::new(PING, 0).as_slice())
 }
 
-pub fn pong(payload: &[u8]) -> Bytes {
+pub(super) fn pong(payload: &[u8]) -> Bytes {
     let mut frame = BytesMut::from(FrameHead::new(PONG, payload.len()).as_slice());
     frame.extend_from_slice(payload);
     frame.freeze()
 }
 
-pub fn close(close: &Close) -> Bytes {
+pub(super) fn close(close: &Close) -> Bytes {
     let mut reason = close.reason.as_str();
     while reason.len() > MAX_CONTROL - 2 {
         let mut end = MAX_CONTROL - 2;

@@ -13,14 +13,14 @@ use crate::pictures::{acceptable, described};
 const LARGEST_PICTURE: usize = 5 << 20;
 
 /// A history as messages.
-pub struct Conversation {
+pub(super) struct Conversation {
     pub messages: Vec<Value>,
     pub tools: Called,
     /// Whether thinking with a budget may be asked for: the API refuses it where the last calls were made without thinking.
     pub may_think: bool,
 }
 
-pub fn of(prompt: &Prompt) -> Conversation {
+pub(super) fn of(prompt: &Prompt) -> Conversation {
     let mut writer = Writer { messages: Vec::new(), ids: HashMap::new(), tools: Called::new() };
     for item in prompt.history.items() {
         let Some(item) = acceptable(item.get()).or_else(|| serde_json::from_str(item.get()).ok()) else { continue };

@@ -8,7 +8,7 @@ use super::FORMAT;
 use crate::model::{HistoryItem, ModelError, ModelProgress, ModelResponse, ModelUsage, OnProgress, ReasoningPart, StopReason};
 
 /// An answer that is being put together.
-pub struct PartialAnswer<'a> {
+pub(super) struct PartialAnswer<'a> {
     ids: &'a (dyn Fn() -> String + Send + Sync),
     progress: OnProgress<'a>,
     blocks: BTreeMap<u64, Block>,
@@ -50,12 +50,12 @@ struct Counts {
 }
 
 impl<'a> PartialAnswer<'a> {
-    pub fn new(ids: &'a (dyn Fn() -> String + Send + Sync), progress: OnProgress<'a>) -> Self {
+    pub(super) fn new(ids: &'a (dyn Fn() -> String + Send + Sync), progress: OnProgress<'a>) -> Self {
         Self { ids, progress, blocks: BTreeMap::new(), usage: Counts::default(), stop: None }
     }
 
     /// Takes one event; true if it is the last.
-    pub fn take(&mut self, event: &Value) -> bool {
+    pub(super) fn take(&mut self, event: &Value) -> bool {
         let index = event["index"].as_u64().unwrap_or(0);
         match event["type"].as_str().unwrap_or_default() {
             "message_start" => self.usage.take(&event["message"]["usage"]),
@@ -119,11 +119,11 @@ impl<'a> PartialAnswer<'a> {
         (self.progress)(told);
     }
 
-    pub fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         self.stop.is_some()
     }
 
-    pub fn finish(self) -> Result<ModelResponse, ModelError> {
+    pub(super) fn finish(self) -> Result<ModelResponse, ModelError> {
         let stop = match self.stop.as_deref() {
             Some("max_tokens") => StopReason::Truncated,
             Some("refusal") => StopReason::Refused,

@@ -10,13 +10,13 @@ const LEAST: u64 = 1024;
 
 /// What a request says about thinking.
 #[derive(Debug, Default, PartialEq)]
-pub struct Thinking {
+pub(super) struct Thinking {
     pub thinking: Option<Value>,
     pub effort: Option<String>,
 }
 
 /// `may_think` is false where the API refuses thinking with a budget: in the middle of calls that were made without.
-pub fn of(prompt: &Prompt, max_tokens: u64, may_think: bool) -> Thinking {
+pub(super) fn of(prompt: &Prompt, max_tokens: u64, may_think: bool) -> Thinking {
     let Some(effort) = prompt.effort.as_deref().filter(|effort| *effort != "none") else { return Thinking::default() };
     match prompt.facts.thinking {
         ThinkingForm::None => Thinking::default(),

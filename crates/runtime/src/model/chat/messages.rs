@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::model::{Prompt, Quirk, Quirks};
 use crate::pictures::{acceptable, described};
 
-pub fn of(prompt: &Prompt, quirks: &Quirks) -> Vec<Value> {
+pub(super) fn of(prompt: &Prompt, quirks: &Quirks) -> Vec<Value> {
     let mut messages = Vec::with_capacity(prompt.history.items().len() + 1);
     if !prompt.instructions.is_empty() {
         messages.push(json!({"role": "system", "content": &*prompt.instructions}));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::model::{HistoryItem, ModelProgress, ModelResponse, ModelUsage, OnProgress, ReasoningPart, StopReason};
 
 /// A message that is being put together.
-pub struct PartialMessage<'a> {
+pub(super) struct PartialMessage<'a> {
     ids: &'a (dyn Fn() -> String + Send + Sync),
     progress: OnProgress<'a>,
     text: Part,
@@ -34,12 +34,12 @@ struct Call {
 }
 
 impl<'a> PartialMessage<'a> {
-    pub fn new(ids: &'a (dyn Fn() -> String + Send + Sync), progress: OnProgress<'a>) -> Self {
+    pub(super) fn new(ids: &'a (dyn Fn() -> String + Send + Sync), progress: OnProgress<'a>) -> Self {
         let (text, reasoning) = (Part::default(), Part::default());
         Self { ids, progress, text, reasoning, calls: BTreeMap::new(), usage: ModelUsage::default(), finished: None }
     }
 
-    pub fn take(&mut self, chunk: &Value) {
+    pub(super) fn take(&mut self, chunk: &Value) {
         if chunk["usage"].is_object() {
             self.usage = usage(&chunk["usage"]);
         }
@@ -98,11 +98,11 @@ impl<'a> PartialMessage<'a> {
         }
     }
 
-    pub fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         self.finished.is_some()
     }
 
-    pub fn finish(self) -> Result<ModelResponse, serde_json::Error> {
+    pub(super) fn finish(self) -> Result<ModelResponse, serde_json::Error> {
         let mut items = Vec::new();
         if let Some(id) = self.reasoning.id {
             items.push(reasoning(&id, &self.reasoning.text));

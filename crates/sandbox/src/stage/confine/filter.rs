@@ -81,7 +81,7 @@ const TRACERS_ARE_FILTERED: (u32, u32) = (4, 8);
 
 /// Whose processes sandboxed code may look into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tracing {
+pub(super) enum Tracing {
     /// Those of its own sandbox.
     Own,
     None,
@@ -90,7 +90,7 @@ pub enum Tracing {
 impl Tracing {
     /// What can be held to the processes of one sandbox: by its own process table, in which others have no number, or by Landlock,
     /// whose domains are per sandbox. Our own processes are in the same table and domain; they are kept out by not being dumpable.
-    pub fn held(level: Level, has_landlock: bool) -> Self {
+    pub(super) fn held(level: Level, has_landlock: bool) -> Self {
         let is_separate = level == Level::Full || has_landlock;
         if is_separate && sys::kernel() >= TRACERS_ARE_FILTERED { Self::Own } else { Self::None }
     }
@@ -149,7 +149,7 @@ const SHARED: &[libc::c_long] = &[
 /// them: they lead to other programs of the machine, which hold to no policy.
 const REMOTE_FAMILIES: [u64; 3] = [libc::AF_INET as u64, libc::AF_INET6 as u64, libc::AF_NETLINK as u64];
 
-pub fn install(network: NetworkRule, level: Level, tracing: Tracing) -> Result<(), ConfineRefused> {
+pub(super) fn install(network: NetworkRule, level: Level, tracing: Tracing) -> Result<(), ConfineRefused> {
     for program in [missing()?, forbidden(network, level, tracing)?] {
         apply_filter(&program).during("seccomp")?;
     }

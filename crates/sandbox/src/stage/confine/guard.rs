@@ -28,14 +28,14 @@ use crate::sys::{self, SignalReader};
 const TRIES: usize = 8;
 
 /// Our ends of the sockets of a guard.
-pub struct GuardSockets {
+pub(crate) struct GuardSockets {
     /// Asked by the executor, and answered.
     pub requests: Channel,
     /// Told to the executor. The guard does not wait for it to be read.
     pub reports: Channel,
 }
 
-pub struct Guard {
+pub(super) struct Guard {
     first: Pid,
     signals: SignalReader,
     /// Nothing once the executor is gone; the first process hears of that, too.
@@ -45,12 +45,12 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub fn new(first: Pid, signals: SignalReader, ends: GuardSockets, keeper: Keeper) -> Self {
+    pub(super) fn new(first: Pid, signals: SignalReader, ends: GuardSockets, keeper: Keeper) -> Self {
         Self { first, signals, requests: Some(ends.requests), reports: ends.reports, keeper }
     }
 
     /// Never returns. `built` is where the first process says what it put in place.
-    pub fn run(mut self, built: &Channel) -> ! {
+    pub(super) fn run(mut self, built: &Channel) -> ! {
         let _ = rustix::thread::set_name(c"outpost-guard");
         let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
         // Until everything is in place there is nothing to keep.
@@ -133,7 +133,7 @@ struct Came {
 }
 
 /// Keeps what a sandbox holds.
-pub struct Keeper {
+pub(super) struct Keeper {
     watch: Option<Watch>,
     globs: Vec<Glob>,
     confinement: Confinement,
@@ -144,7 +144,7 @@ pub struct Keeper {
 
 impl Keeper {
     /// Made before anything is put in place, so that nothing is missed in between.
-    pub fn new(watch: Option<Watch>, confinement: &Confinement) -> Self {
+    pub(super) fn new(watch: Option<Watch>, confinement: &Confinement) -> Self {
         let globs = confinement.globs.clone();
         Self { watch, globs, confinement: confinement.clone(), masks: Vec::new(), nothing: None, stale: None }
     }
@@ -358,13 +358,13 @@ fn cover_link_above(path: &Path, nothing: &OwnedFd) {
 }
 
 /// What has to be said by the first process before it goes on.
-pub fn hand_over(built: &Channel, masks: &[Mask]) -> io::Result<()> {
+pub(super) fn hand_over(built: &Channel, masks: &[Mask]) -> io::Result<()> {
     let mut out = MessageWriter::default();
     out.list(masks, |out, mask| mask.encode(out));
     built.send(&out.0, &[])
 }
 
 /// Waits until the guard keeps it.
-pub fn is_kept(built: &Channel) -> io::Result<()> {
+pub(super) fn is_kept(built: &Channel) -> io::Result<()> {
     built.receive()?.map(drop).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }

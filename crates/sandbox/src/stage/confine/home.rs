@@ -38,7 +38,7 @@ const SKELETON: u64 = 64 << 20;
 const MAX_LIVE: usize = 256;
 
 /// What is mounted on the home.
-pub struct HomeMounts {
+pub(super) struct HomeMounts {
     pub home: PathBuf,
     pub top: OwnedFd,
     /// Inside of it: what may be written, and what is shown as it is.
@@ -46,7 +46,7 @@ pub struct HomeMounts {
 }
 
 /// Goes over into the mounts that hold the layer of this cell, if it has one, or makes them. Returns a handle for the next cell.
-pub fn enter(confinement: &Confinement, sources: &ViewSources, shared: Option<OwnedFd>) -> Result<Option<OwnedFd>, ConfineRefused> {
+pub(super) fn enter(confinement: &Confinement, sources: &ViewSources, shared: Option<OwnedFd>) -> Result<Option<OwnedFd>, ConfineRefused> {
     let Some(layer) = &confinement.home else { return Ok(None) };
     let mounts = match shared {
         Some(mounts) => {
@@ -169,7 +169,7 @@ impl Skeleton {
 }
 
 /// Copies of everything that is mounted on the home and in it. Takes the layer itself out of sight.
-pub fn clones(confinement: &Confinement) -> Result<Option<HomeMounts>, ConfineRefused> {
+pub(super) fn clones(confinement: &Confinement) -> Result<Option<HomeMounts>, ConfineRefused> {
     let Some(layer) = &confinement.home else { return Ok(None) };
     let (merged, lower) = (layer.frame.join(MERGED), layer.frame.join(LOWER));
     for place in confinement.places.iter().filter(|place| place.access != PathAccess::Deny && place.shape == PathShape::Tree) {

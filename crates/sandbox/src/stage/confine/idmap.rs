@@ -13,7 +13,7 @@ use crate::sys::{self, Fork};
 const IDS: u64 = u32::MAX as u64;
 
 /// A map in which two ids have changed places: the full range, or a file of a third owner could not even be renamed.
-pub fn swapped(a: u32, b: u32) -> String {
+pub(super) fn swapped(a: u32, b: u32) -> String {
     let (low, high) = (u64::from(a.min(b)), u64::from(a.max(b)));
     if low == high {
         return format!("0 0 {IDS}\n");
@@ -33,7 +33,7 @@ pub fn swapped(a: u32, b: u32) -> String {
 }
 
 /// A user namespace that only exists to carry the map.
-pub fn namespace(owner: (u32, u32), id: u32) -> io::Result<File> {
+pub(super) fn namespace(owner: (u32, u32), id: u32) -> io::Result<File> {
     let (mut ready, mut tell) = io::pipe()?;
     match sys::fork()? {
         Fork::Child => {
@@ -68,7 +68,7 @@ pub fn namespace(owner: (u32, u32), id: u32) -> io::Result<File> {
 }
 
 /// Applies the map to a mount that is not attached yet.
-pub fn apply(mount: BorrowedFd<'_>, namespace: &File) -> io::Result<()> {
+pub(super) fn apply(mount: BorrowedFd<'_>, namespace: &File) -> io::Result<()> {
     let attributes = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_IDMAP,
         attr_clr: 0,

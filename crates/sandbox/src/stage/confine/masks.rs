@@ -19,12 +19,12 @@ use crate::message::{Check, HoldMechanism, MessageReader, MessageWriter};
 use crate::policy::PathAccess;
 use crate::sys;
 
-pub const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
-pub const QUIET: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+pub(super) const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+pub(super) const QUIET: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 
 /// What a mount is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     /// Nothing of it is to be seen.
     Hide,
     /// It may only be read.
@@ -40,7 +40,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub fn held(self) -> HoldMechanism {
+    pub(super) fn held(self) -> HoldMechanism {
         match self {
             Self::Hide => HoldMechanism::Denied,
             Self::Hold | Self::Layer => HoldMechanism::ReadOnly,
@@ -52,7 +52,7 @@ impl Kind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mask {
+pub(super) struct Mask {
     pub path: PathBuf,
     pub kind: Kind,
     /// The number of the mount that has to be found there; nothing has to be there without one.
@@ -64,11 +64,11 @@ pub struct Mask {
 }
 
 impl Mask {
-    pub fn check(&self) -> Check {
+    pub(super) fn check(&self) -> Check {
         Check { path: self.path.clone(), mount: self.mount, is_strict: self.in_writable }
     }
 
-    pub fn encode(&self, out: &mut MessageWriter) {
+    pub(super) fn encode(&self, out: &mut MessageWriter) {
         out.text(self.path.as_os_str());
         out.byte(match self.kind {
             Kind::Hide => 0,
@@ -84,7 +84,7 @@ impl Mask {
         out.byte(self.by_pattern.into());
     }
 
-    pub fn decode(input: &mut MessageReader<'_>) -> io::Result<Self> {
+    pub(super) fn decode(input: &mut MessageReader<'_>) -> io::Result<Self> {
         let path = input.path()?;
         let kind = match input.byte()? {
             0 => Kind::Hide,
@@ -101,13 +101,13 @@ impl Mask {
 }
 
 /// A handle of what is at a path in which there is no link, except perhaps the last name.
-pub fn find(path: &Path) -> Result<OwnedFd, Errno> {
+pub(super) fn find(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)
 }
 
 /// A copy of a mount, attached nowhere.
-pub fn clone(place: &OwnedFd, recursive: bool) -> io::Result<OwnedFd> {
+pub(super) fn clone(place: &OwnedFd, recursive: bool) -> io::Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     if recursive {
         flags |= OpenTreeFlags::AT_RECURSIVE;
@@ -115,7 +115,7 @@ pub fn clone(place: &OwnedFd, recursive: bool) -> io::Result<OwnedFd> {
     Ok(open_tree(place, "", flags)?)
 }
 
-pub fn limit(mount: &OwnedFd, recursive: bool, attributes: u64) -> io::Result<()> {
+pub(super) fn limit(mount: &OwnedFd, recursive: bool, attributes: u64) -> io::Result<()> {
     sys::mount_setattr(mount.as_fd(), recursive, &libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 })
 }
 
@@ -129,14 +129,14 @@ const fn number(mount: u64, is_top: bool) -> u64 {
 }
 
 /// Puts a mount on what a handle is of; returns the number of the mount.
-pub fn mount_on(place: &OwnedFd, mount: &OwnedFd) -> io::Result<u64> {
+pub(super) fn mount_on(place: &OwnedFd, mount: &OwnedFd) -> io::Result<u64> {
     let number = number(statx(mount, "", AtFlags::EMPTY_PATH, NUMBERS)?.stx_mnt_id, true);
     move_mount(mount, "", place, "", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH)?;
     Ok(number)
 }
 
 /// The number of the mount that a path leads to; nothing if there is nothing.
-pub fn mount_at(path: &Path) -> Result<Option<u64>, Errno> {
+pub(crate) fn mount_at(path: &Path) -> Result<Option<u64>, Errno> {
     match statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, NUMBERS) {
         Ok(stat) => Ok(Some(number(stat.stx_mnt_id, stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)))),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
@@ -145,7 +145,7 @@ pub fn mount_at(path: &Path) -> Result<Option<u64>, Errno> {
 }
 
 /// Covers what a handle is of, as its kind asks for. `nothing` is the device that may not be opened.
-pub fn cover(place: &OwnedFd, kind: Kind, nothing: &OwnedFd) -> io::Result<u64> {
+pub(super) fn cover(place: &OwnedFd, kind: Kind, nothing: &OwnedFd) -> io::Result<u64> {
     let found = FileType::from_raw_mode(fstat(place)?.st_mode);
     let mount = match kind {
         Kind::Hide if found.is_dir() => emptiness()?,

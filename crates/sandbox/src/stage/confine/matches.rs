@@ -11,16 +11,16 @@ use crate::policy::Glob;
 
 /// How deep, and for how many, is looked.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub(super) struct Bounds {
     pub depth: usize,
     pub matches: usize,
 }
 
-pub const BOUNDS: Bounds = Bounds { depth: 64, matches: 4096 };
+pub(super) const BOUNDS: Bounds = Bounds { depth: 64, matches: 4096 };
 
 /// What one pattern denies.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Match<'a> {
+pub(super) struct Match<'a> {
     pub path: PathBuf,
     glob: &'a Glob,
     /// A directory that cannot be looked into: all of it is denied, for its owner could open it again.
@@ -30,7 +30,7 @@ pub struct Match<'a> {
 impl Match<'_> {
     /// Whether it stays denied wherever the directories on the way to it may be moved to inside the innermost place: it is
     /// found again there.
-    pub fn is_found_anywhere(&self, places: &[PlannedPath]) -> bool {
+    pub(super) fn is_found_anywhere(&self, places: &[PlannedPath]) -> bool {
         let around = self.path.ancestors().skip(1).find_map(|ancestor| places.iter().find(|place| place.path == ancestor));
         let has_own_rule = places.iter().any(|place| place.path == self.path);
         self.glob.follows() && !self.is_closed && !has_own_rule && around.is_some_and(|place| place.path.starts_with(self.glob.base()))
@@ -38,7 +38,7 @@ impl Match<'_> {
 }
 
 /// All of it, or why that cannot be said. Every directory is visited before its names are read.
-pub fn find<'a>(globs: &'a [Glob], bounds: Bounds, visit: &mut dyn FnMut(&Path)) -> Result<Vec<Match<'a>>, String> {
+pub(super) fn find<'a>(globs: &'a [Glob], bounds: Bounds, visit: &mut dyn FnMut(&Path)) -> Result<Vec<Match<'a>>, String> {
     let mut found = Vec::new();
     for glob in globs {
         find_below(glob, glob.base().to_owned(), bounds, visit, &mut found)?;
@@ -47,7 +47,7 @@ pub fn find<'a>(globs: &'a [Glob], bounds: Bounds, visit: &mut dyn FnMut(&Path))
 }
 
 /// The same for what one pattern denies at a path and below it.
-pub fn find_below<'a>(
+pub(super) fn find_below<'a>(
     glob: &'a Glob,
     path: PathBuf,
     bounds: Bounds,

@@ -30,7 +30,7 @@ fn number(identity: SandboxUser) -> Option<u32> {
 /// Copies of the tables with a line for the sandbox's user, each with the path that it belongs at. They are made at `place`,
 /// which is covered for that time. A machine without such tables gets none. `own` is the home that the executor's user works with, if the
 /// sandbox shows one.
-pub fn tables(identity: SandboxUser, own: Option<&Path>, place: &Path) -> Result<Vec<(PathBuf, OwnedFd)>, ConfineRefused> {
+pub(super) fn tables(identity: SandboxUser, own: Option<&Path>, place: &Path) -> Result<Vec<(PathBuf, OwnedFd)>, ConfineRefused> {
     let Some(id) = number(identity) else { return Ok(Vec::new()) };
     let is_plain = |path: &&str| fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() < MOST);
     let read = |path| Some((path, fs::read(path).ok()?));

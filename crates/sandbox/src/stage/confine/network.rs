@@ -19,7 +19,7 @@ fn own(name: &str) -> Result<OwnedFd, ConfineRefused> {
 }
 
 /// Leaves the namespaces of the machine. Returns what other cells of the session may share.
-pub fn separate(confinement: &Confinement, mut shared: Shares) -> Result<Shares, ConfineRefused> {
+pub(super) fn separate(confinement: &Confinement, mut shared: Shares) -> Result<Shares, ConfineRefused> {
     let mut rest = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     if confinement.level == Level::Full {
         rest |= libc::CLONE_NEWPID;

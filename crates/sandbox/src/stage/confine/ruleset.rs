@@ -30,7 +30,7 @@ fn handled() -> BitFlags<AccessFs> {
 }
 
 /// Whether this kernel holds any of it.
-pub fn restrict(confinement: &Confinement) -> Result<bool, ConfineRefused> {
+pub(super) fn restrict(confinement: &Confinement) -> Result<bool, ConfineRefused> {
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(handled())
@@ -54,7 +54,7 @@ pub fn restrict(confinement: &Confinement) -> Result<bool, ConfineRefused> {
 }
 
 /// Without a view of its own: what is not named here cannot be read either.
-pub fn restrict_alone(confinement: &Confinement) -> Result<(), ConfineRefused> {
+pub(super) fn restrict_alone(confinement: &Confinement) -> Result<(), ConfineRefused> {
     let rules = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::from_all(ABI::V1))

@@ -39,12 +39,12 @@ const TEMPORARY: &str = "/tmp";
 const RUN: &str = "/run";
 
 /// What has to be made before there are namespaces: for every owner of a writable place, the map to the sandbox's user.
-pub struct ViewSources {
+pub(super) struct ViewSources {
     maps: Vec<((u32, u32), File)>,
 }
 
 impl ViewSources {
-    pub fn open(confinement: &Confinement) -> Result<Self, ConfineRefused> {
+    pub(super) fn open(confinement: &Confinement) -> Result<Self, ConfineRefused> {
         let mut maps: Vec<((u32, u32), File)> = Vec::new();
         let SandboxUser::Mapped { id } = confinement.identity else { return Ok(Self { maps }) };
         let own = confinement.places.iter().filter(|place| place.rights != Rights::Others && place.path != Path::new(TEMPORARY));
@@ -65,7 +65,7 @@ impl ViewSources {
     }
 
     /// A copy in which the sandbox's user has the rights of the owner.
-    pub fn own(&self, identity: SandboxUser, pinned: &OwnedFd, path: &Path, attributes: u64) -> Result<OwnedFd, ConfineRefused> {
+    pub(super) fn own(&self, identity: SandboxUser, pinned: &OwnedFd, path: &Path, attributes: u64) -> Result<OwnedFd, ConfineRefused> {
         let SandboxUser::Mapped { .. } = identity else {
             let copy = clone(pinned, true).during(path.display())?;
             limit(&copy, true, QUIET | attributes).during(path.display())?;
@@ -93,7 +93,7 @@ fn owner(place: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
 }
 
 /// A handle of a path in which there is no link at all.
-pub fn pin(path: &Path) -> Result<OwnedFd, ConfineRefused> {
+pub(super) fn pin(path: &Path) -> Result<OwnedFd, ConfineRefused> {
     let opened = openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS);
     opened.map_err(|error| match error {
         Errno::LOOP => format!("{} is, or lies behind, a symbolic link, which cannot be held", path.display()).into(),
@@ -135,7 +135,7 @@ struct View<'a> {
 }
 
 /// Returns what has to stay where it was put.
-pub fn build(confinement: &Confinement, sources: ViewSources) -> Result<Vec<Mask>, ConfineRefused> {
+pub(super) fn build(confinement: &Confinement, sources: ViewSources) -> Result<Vec<Mask>, ConfineRefused> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).during("the mounts cannot be made private")?;
     let access = access_at(&confinement.places, Path::new("/"));
     let prefix = if access >= PathAccess::Read { "" } else { TEMPORARY };
@@ -191,17 +191,17 @@ pub fn build(confinement: &Confinement, sources: ViewSources) -> Result<Vec<Mask
 }
 
 /// What the innermost place that holds the path allows.
-pub fn access_at(places: &[PlannedPath], path: &Path) -> PathAccess {
+pub(super) fn access_at(places: &[PlannedPath], path: &Path) -> PathAccess {
     places.iter().rev().find(|place| path.starts_with(&place.path)).map_or(PathAccess::Deny, |place| place.access)
 }
 
 /// Returns the number of the mount.
-pub fn attach(mount: &OwnedFd, target: &Path) -> Result<u64, ConfineRefused> {
+pub(super) fn attach(mount: &OwnedFd, target: &Path) -> Result<u64, ConfineRefused> {
     let point = pin(target)?;
     masks::mount_on(&point, mount).during(format!("{} cannot be mounted", target.display()))
 }
 
-pub fn tmpfs(target: &Path, options: &str) -> Result<(), ConfineRefused> {
+pub(super) fn tmpfs(target: &Path, options: &str) -> Result<(), ConfineRefused> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     let options = std::ffi::CString::new(options).during("tmpfs")?;
     mount("tmpfs", target, "tmpfs", flags, options.as_c_str())
@@ -553,23 +553,23 @@ impl View<'_> {
 }
 
 /// What every sandbox has of its own, whatever the policy says about the machine's.
-pub fn is_made_here(path: &Path) -> bool {
+pub(super) fn is_made_here(path: &Path) -> bool {
     [Path::new("/"), Path::new(TEMPORARY)].contains(&path) || path.starts_with("/dev") || path.starts_with("/proc")
 }
 
 /// Whether the innermost place around a path is written into the layer over the home.
-pub fn is_in_home(places: &[PlannedPath], path: &Path) -> bool {
+pub(super) fn is_in_home(places: &[PlannedPath], path: &Path) -> bool {
     let Some(parent) = path.parent() else { return false };
     places.iter().rev().find(|place| parent.starts_with(&place.path)).is_some_and(|place| place.shape == PathShape::Home)
 }
 
 /// Whether a path lies below a place where a directory of ours is seen.
-pub fn is_in_layer(places: &[PlannedPath], path: &Path) -> bool {
+pub(super) fn is_in_layer(places: &[PlannedPath], path: &Path) -> bool {
     places.iter().any(|place| place.source.is_some() && path != place.path && path.starts_with(&place.path))
 }
 
 /// Whether the innermost place around a path is the sandbox's own `/tmp`.
-pub fn is_in_temporary(places: &[PlannedPath], path: &Path) -> bool {
+pub(super) fn is_in_temporary(places: &[PlannedPath], path: &Path) -> bool {
     let Some(parent) = path.parent() else { return false };
     let around = places.iter().rev().find(|place| parent.starts_with(&place.path));
     around.is_none_or(|place| place.path == Path::new(TEMPORARY) || Path::new(TEMPORARY).starts_with(&place.path))

@@ -56,7 +56,7 @@ impl Quiet {
 }
 
 /// The guard's own end.
-pub struct Watch {
+pub(super) struct Watch {
     queue: OwnedFd,
     busy: (OwnedFd, OwnedFd),
     directories: HashMap<i32, Watched>,
@@ -76,7 +76,7 @@ struct Watched {
 
 /// What was heard.
 #[derive(Default)]
-pub struct Heard {
+pub(super) struct Heard {
     /// Something that is held may have lost it.
     pub is_touched: bool,
     /// Names were lost: everything has to be searched.
@@ -93,7 +93,7 @@ const OWN: WatchFlags = WatchFlags::MOVE_SELF.union(WatchFlags::DELETE_SELF).uni
 impl Watch {
     /// Begins as busy: nothing is quiet before [`Self::rest`]. The working directory becomes the list of our own handles,
     /// because what is watched is named by one of them.
-    pub fn open() -> io::Result<Self> {
+    pub(super) fn open() -> io::Result<Self> {
         rustix::process::chdir("/proc/self/fd")?;
         let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let busy = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
@@ -102,31 +102,31 @@ impl Watch {
         Ok(watch)
     }
 
-    pub fn quiet(&self) -> io::Result<Quiet> {
+    pub(super) fn quiet(&self) -> io::Result<Quiet> {
         Ok(Quiet::Heard { queue: self.queue.try_clone()?, busy: self.busy.0.try_clone()? })
     }
 
-    pub fn queue(&self) -> &OwnedFd {
+    pub(super) fn queue(&self) -> &OwnedFd {
         &self.queue
     }
 
-    pub fn is_complete(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.is_complete
     }
 
     /// Says that what was heard is being worked on.
-    pub fn work(&self) {
+    pub(super) fn work(&self) {
         let _ = rustix::io::write(&self.busy.1, &[1]);
     }
 
     /// Says that everything that was heard has been dealt with.
-    pub fn rest(&self) {
+    pub(super) fn rest(&self) {
         let mut token = [0; 64];
         while rustix::io::read(&self.busy.0, &mut token).is_ok_and(|length| length == token.len()) {}
     }
 
     /// Watches what is around each place, as far as it exists. What cannot be watched is still looked at before every start.
-    pub fn around(&mut self, path: &Path) {
+    pub(super) fn around(&mut self, path: &Path) {
         let mut is_nearest = true;
         let mut name = path.file_name();
         for directory in path.ancestors().skip(1) {
@@ -141,7 +141,7 @@ impl Watch {
     }
 
     /// Watches a directory in which a pattern could come to deny something. Called before its names are read.
-    pub fn for_pattern(&mut self, directory: &Path, confinement: &Confinement) {
+    pub(super) fn for_pattern(&mut self, directory: &Path, confinement: &Confinement) {
         let is_writable = access_at(&confinement.places, directory) == PathAccess::Write;
         if is_made_here(directory) && directory != Path::new("/") {
             return;
@@ -178,7 +178,7 @@ impl Watch {
     }
 
     /// Takes what has come. Has to be between [`Self::work`] and [`Self::rest`].
-    pub fn hear(&mut self) -> Heard {
+    pub(super) fn hear(&mut self) -> Heard {
         let mut heard = Heard::default();
         let mut buffer = [MaybeUninit::uninit(); 16 << 10];
         for _ in 0..MAX_READS {

@@ -11,7 +11,7 @@ use crate::import::file;
 
 /// A line's name, or a message's or a call's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LineId(u128);
+pub(super) struct LineId(u128);
 
 impl LineId {
     fn of(name: &str) -> Self {
@@ -31,7 +31,7 @@ struct Node {
 
 /// Which lines belong to which conversation.
 #[derive(Default)]
-pub struct Plan {
+pub(super) struct Plan {
     main: HashSet<LineId>,
     /// Conversations of sub-agents in the same file, by their first line.
     aside: HashMap<LineId, LineId>,
@@ -41,7 +41,7 @@ pub struct Plan {
 
 impl Plan {
     /// Finds the way from the last line to the first, and what belongs to it.
-    pub fn of(mut lines: file::RolloutLines, is_agent: bool) -> Self {
+    pub(super) fn of(mut lines: file::RolloutLines, is_agent: bool) -> Self {
         let mut nodes: HashMap<LineId, Node> = HashMap::new();
         let (mut order, mut asides, mut is_aside) = (Vec::new(), Vec::new(), HashSet::new());
         let mut plan = Self::default();
@@ -92,7 +92,7 @@ impl Plan {
     }
 
     /// The conversation of a line: that of the session (`None`), or the first line of the sub-agent's; nothing if it was taken back.
-    pub fn conversation(&self, line: &Line) -> Option<Option<LineId>> {
+    pub(super) fn conversation(&self, line: &Line) -> Option<Option<LineId>> {
         if line.uuid.is_empty() {
             return Some(None);
         }
@@ -103,12 +103,12 @@ impl Plan {
         }
     }
 
-    pub fn is_main(&self, uuid: &str) -> bool {
+    pub(super) fn is_main(&self, uuid: &str) -> bool {
         self.main.contains(&LineId::of(uuid))
     }
 
     /// What the first line of a conversation is called.
-    pub fn name(&self, root: LineId) -> String {
+    pub(super) fn name(&self, root: LineId) -> String {
         self.names.get(&root).cloned().unwrap_or_else(|| format!("{:032x}", root.0))
     }
 }
