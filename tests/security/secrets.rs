@@ -139,7 +139,7 @@ fn k1_standard_input_still_arrives() {
     let mut command = Command::new("sh");
     command.arg("-c").arg(format!("echo typed | {OUTPOST} run -- cat")).envs(VARIABLES).env("OUTPOST_HOME", home.path());
     assert_eq!(command.output().unwrap().stdout, b"typed\n");
-    // And a socket that is nobody's message, or a mark that somebody set, does no harm.
+    // And a socket without a message, or a mark that the user set, does no harm.
     let output = Command::new(OUTPOST).args(["run", "--", "cat"]).env("OUTPOST_HIDDEN_VARIABLES", "1").stdin(Stdio::null()).output();
     assert!(output.unwrap().status.success());
 }
@@ -179,7 +179,11 @@ fn check_modes(home: &Path) {
     assert!(found.len() > 4, "hardly anything was written: {found:?}");
     assert_eq!(mode(home), 0o700);
     for (path, mode, is_directory) in found {
-        assert_eq!(mode, if is_directory { 0o700 } else { 0o600 }, "{path}");
+        // What is in a slot of a layer has the modes that sandboxed code sees; the slot itself is closed.
+        let in_slot = Path::new(&path).strip_prefix(home.join("layers")).is_ok_and(|below| below.components().count() > 2);
+        if !in_slot {
+            assert_eq!(mode, if is_directory { 0o700 } else { 0o600 }, "{path}");
+        }
     }
 }
 
