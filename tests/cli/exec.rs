@@ -8,7 +8,7 @@ use outpost_testkit::model::{Reply, ScriptedModel, call, message};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{OUTPOST, is_ignored};
+use crate::{OUTPOST, OWN_VARIABLES, is_ignored};
 
 /// A home whose model is scripted, and a directory to work in.
 struct Scene {
@@ -39,15 +39,7 @@ impl Scene {
         command.args(arguments).current_dir(self.work.path()).stdin(Stdio::null());
         // Commands run in a login shell; what the user's own profile does is none of our business.
         command.env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path());
-        for name in [
-            "OPENAI_API_KEY",
-            "CODEX_API_KEY",
-            "ANTHROPIC_API_KEY",
-            "ANTHROPIC_AUTH_TOKEN",
-            "OPENAI_BASE_URL",
-            "OUTPOST_EXEC_SERVER_URL",
-            "NO_COLOR",
-        ] {
+        for name in OWN_VARIABLES {
             command.env_remove(name);
         }
         command

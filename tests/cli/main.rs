@@ -26,6 +26,18 @@ mod world;
 mod written;
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
+/// What the user who runs the tests may have set, and no test is to see.
+const OWN_VARIABLES: [&str; 9] = [
+    "OPENAI_API_KEY",
+    "CODEX_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "OPENAI_BASE_URL",
+    "OUTPOST_EXEC_SERVER_URL",
+    "OUTPOST_TOKEN",
+    "OUTPOST_LOG",
+    "NO_COLOR",
+];
 
 /// What was ignored when the tests were started (by `nohup`, or in the background of a script) is ignored by us as well.
 fn is_ignored(number: i32) -> bool {

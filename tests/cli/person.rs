@@ -4,7 +4,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-use crate::OUTPOST;
+use crate::{OUTPOST, OWN_VARIABLES};
 
 pub(crate) struct Newcomer {
     pub home: TempDir,
@@ -20,16 +20,7 @@ impl Newcomer {
         let mut command = Command::new(OUTPOST);
         command.args(arguments).current_dir(self.work.path()).stdin(Stdio::null());
         command.env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path());
-        for name in [
-            "OPENAI_API_KEY",
-            "CODEX_API_KEY",
-            "ANTHROPIC_API_KEY",
-            "ANTHROPIC_AUTH_TOKEN",
-            "OPENAI_BASE_URL",
-            "OUTPOST_EXEC_SERVER_URL",
-            "OUTPOST_TOKEN",
-            "OUTPOST_LOG",
-        ] {
+        for name in OWN_VARIABLES {
             command.env_remove(name);
         }
         command

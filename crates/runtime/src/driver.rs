@@ -4,6 +4,7 @@
 //! Everything that takes time runs beside the driver and reports back; the driver itself never waits for a model, a command
 //! or a reader.
 
+mod call_item;
 mod calls;
 mod commands;
 mod compaction;

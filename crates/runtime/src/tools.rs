@@ -40,6 +40,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::call::ToolCall;
 use self::earlier::EarlierCommand;
 use self::exec::{ExecRun, StdinRun};
+pub(crate) use self::patching::APPLIED;
 use crate::approvals::{ApprovalQuestion, Bound, SessionApprovals, changed};
 use crate::capabilities::StepCapabilities;
 use crate::environment_context::{AnnouncedEnvironment, EnvironmentContext};

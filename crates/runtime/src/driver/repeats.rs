@@ -3,37 +3,22 @@
 use std::collections::HashMap;
 
 use outpost_thread::{Raw, is_user_message};
-use serde::Deserialize;
 use serde_json::Value;
+
+use super::call_item::CallItem;
 
 /// So many identical calls in a row are pointed out to the model.
 pub(super) const POINTED_OUT: usize = 3;
 /// So many end the turn.
 pub(super) const TOO_MANY: usize = 6;
 
-#[derive(Deserialize)]
-struct Item {
-    #[serde(rename = "type", default)]
-    kind: String,
-    #[serde(default)]
-    call_id: String,
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    arguments: String,
-    #[serde(default)]
-    input: String,
-    #[serde(default)]
-    output: Value,
-}
-
 /// How often the last call was made in a row, with the same result, since the user said something; and which tool it was.
 pub(super) fn repeated(items: &[Raw]) -> Option<(usize, String)> {
     let mut outputs: HashMap<String, Value> = HashMap::new();
-    let mut last: Option<(Item, Value)> = None;
+    let mut last: Option<(CallItem, Value)> = None;
     let mut count = 0;
     for raw in items.iter().rev() {
-        let Ok(item) = raw.read::<Item>() else { continue };
+        let Ok(item) = raw.read::<CallItem>() else { continue };
         match item.kind.as_str() {
             "message" if is_user_message(raw) => break,
             "function_call_output" | "custom_tool_call_output" => drop(outputs.insert(item.call_id, item.output)),
@@ -72,7 +57,7 @@ fn comparable(output: Value) -> Value {
 }
 
 /// Whether a call only waits for something that is still under way.
-fn waits(item: &Item, output: &Value) -> bool {
+fn waits(item: &CallItem, output: &Value) -> bool {
     match item.name.as_str() {
         "write_stdin" => output.as_str().is_some_and(|text| text.starts_with("Still running")),
         "wait_agent" | "wait_for_environment" => true,

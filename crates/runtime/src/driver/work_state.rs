@@ -4,8 +4,10 @@
 use std::collections::HashMap;
 
 use outpost_thread::{Raw, said};
-use serde::Deserialize;
 use serde_json::Value;
+
+use super::call_item::CallItem;
+use crate::tools::APPLIED;
 
 /// So much of the new context it may take: about 2,000 tokens.
 const BUDGET: usize = 8_000;
@@ -17,22 +19,6 @@ const LINE: usize = 300;
 const TAG: &str = "<work_state>";
 const FILES: &str = "Changed files:";
 const PLAN: &str = "Plan:";
-/// How the result of a patch begins that was applied.
-const APPLIED: &str = "Done. These files were changed:\n";
-
-#[derive(Deserialize)]
-struct Item {
-    #[serde(rename = "type", default)]
-    kind: String,
-    #[serde(default)]
-    call_id: String,
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    arguments: String,
-    #[serde(default)]
-    output: Value,
-}
 
 /// The message with it; nothing if nothing is known. `running` has a line for each command that runs behind a session id.
 pub(super) fn message(items: &[Raw], running: &[String]) -> Option<String> {
@@ -78,7 +64,7 @@ fn gather(items: &[Raw]) -> (Vec<String>, Vec<String>) {
             plan = kept(PLAN).map(str::to_owned).collect();
             continue;
         }
-        let Ok(item) = raw.read::<Item>() else { continue };
+        let Ok(item) = raw.read::<CallItem>() else { continue };
         match (item.kind.as_str(), item.name.as_str()) {
             ("function_call", "apply_patch") => {
                 let arguments: Value = serde_json::from_str(&item.arguments).unwrap_or_default();

@@ -60,6 +60,9 @@ struct Edit {
     moved: Option<(PathUri, Vec<u8>)>,
 }
 
+/// How the result of a patch begins that was applied.
+pub(crate) const APPLIED: &str = "Done. These files were changed:\n";
+
 /// The environment of a patch, which may be named by an argument, by a line of the patch, or by both alike.
 pub(super) fn named_once<'a>(argument: Option<&'a str>, header: Option<&'a str>) -> Result<Option<&'a str>, String> {
     match (argument, header) {
@@ -149,7 +152,7 @@ impl PatchRun {
         } {
             Ok(edits) => {
                 let lines: Vec<String> = edits.iter().map(Edit::describe).collect();
-                let text = format!("Done. These files were changed:\n{}", lines.join("\n"));
+                let text = format!("{APPLIED}{}", lines.join("\n"));
                 let changes = edits.iter().map(Edit::written).collect();
                 let report = CallReport { changes, root: Some(self.root.to_syntax()), ..CallReport::default() };
                 CallEnd::completed(self.result, call, text, Some(report))

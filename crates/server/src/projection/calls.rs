@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use outpost_runtime::patch::Diff;
 use outpost_thread::{
-    ApprovalAsked, ApprovalKind, CallDetail, CallFinished, CallId, CallOutcome, ChangeKind, CommandOrigin, DynamicDetail, McpDetail,
+    ApprovalAsked, ApprovalKind, CallDetail, CallId, CallOutcome, CallReport, ChangeKind, CommandOrigin, DynamicDetail, McpDetail,
     PlannedChange, PlannedStep, PlannedStepStatus, WrittenFile,
 };
 use outpost_wire::app::event::{PlanStatus, PlanStep};
@@ -140,20 +140,19 @@ fn update(change: PlannedChange) -> FileUpdate {
 }
 
 /// The item of a call that is over, after so many milliseconds.
-pub(super) fn completed(item: &mut Item, finished: &CallFinished, took: u64) {
-    let ended = finished.report();
-    let succeeded = match (finished.outcome, ended.exit_code) {
+pub(super) fn completed(item: &mut Item, outcome: CallOutcome, ended: &CallReport, took: u64) {
+    let succeeded = match (outcome, ended.exit_code) {
         (CallOutcome::Completed, None | Some(0)) => WorkStatus::Completed,
         (CallOutcome::Declined, _) => WorkStatus::Declined,
         _ => WorkStatus::Failed,
     };
     match item {
         Item::CommandExecution { status, process_id, aggregated_output, exit_code, duration_ms, sandbox_hint, .. } => {
-            *sandbox_hint = ended.sandbox_hint;
+            *sandbox_hint = ended.sandbox_hint.clone();
             *status = succeeded;
             *exit_code = ended.exit_code;
             *process_id = ended.session_id.map(|session| session.to_string());
-            *aggregated_output = ended.aggregated_output.or_else(|| ended.error.and_then(|error| error.as_str().map(str::to_owned)));
+            *aggregated_output = ended.aggregated_output.clone().or_else(|| ended.error_text().map(str::to_owned));
             *duration_ms = Some(ended.duration_ms.unwrap_or(took));
         }
         Item::FileChange { status, changes, .. } => {
@@ -162,13 +161,13 @@ pub(super) fn completed(item: &mut Item, finished: &CallFinished, took: u64) {
         }
         Item::McpToolCall { status, result, error, duration_ms, .. } => {
             *status = if succeeded == WorkStatus::Completed { succeeded } else { WorkStatus::Failed };
-            *result = ended.result;
-            *error = ended.error.map(|error| if error.is_string() { serde_json::json!({"message": error}) } else { error });
+            *result = ended.result.clone();
+            *error = ended.error.clone().map(|error| if error.is_string() { serde_json::json!({"message": error}) } else { error });
             *duration_ms = Some(ended.duration_ms.unwrap_or(took));
         }
         Item::DynamicToolCall { status, content_items, success, duration_ms, .. } => {
             *status = if succeeded == WorkStatus::Completed { succeeded } else { WorkStatus::Failed };
-            let answer = ended.answer.unwrap_or_default();
+            let answer = ended.answer.clone().unwrap_or_default();
             *content_items = same(&answer["contentItems"]);
             *success = Some(succeeded == WorkStatus::Completed);
             *duration_ms = Some(took);
@@ -176,9 +175,9 @@ pub(super) fn completed(item: &mut Item, finished: &CallFinished, took: u64) {
         Item::CollabAgentToolCall { status, receiver_thread_ids, agents_states, .. } => {
             *status = if succeeded == WorkStatus::Completed { succeeded } else { WorkStatus::Failed };
             if !ended.receivers.is_empty() {
-                *receiver_thread_ids = ended.receivers;
+                receiver_thread_ids.clone_from(&ended.receivers);
             }
-            *agents_states = ended.states;
+            agents_states.clone_from(&ended.states);
         }
         _ => {}
     }

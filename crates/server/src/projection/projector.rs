@@ -466,7 +466,7 @@ impl Projector {
             item.into_iter().for_each(|item| self.begin(&fact.call, &fact.turn, item, at, out));
         }
         let Some(doing) = self.calls.get_mut(&fact.call).filter(|doing| !doing.is_over) else { return };
-        calls::completed(&mut doing.item, fact, at.saturating_sub(doing.started_at));
+        calls::completed(&mut doing.item, fact.outcome, &ended, at.saturating_sub(doing.started_at));
         doing.is_over = true;
         let (item, turn, times) = (doing.item.clone(), doing.turn.clone(), (doing.started_at, at));
         if ended.session_id.is_none() {
