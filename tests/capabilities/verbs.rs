@@ -40,7 +40,9 @@ fn thread_why_says_per_root_why_it_is_in_or_out() {
     put(at("tools/plugin.json"), json!({"name": "acme", "hooks": {"Stop": []}, "mcpServers": {"docs": {"command": "docs"}}}).to_string());
     put_skill(at("own/skills"), "house");
     let (tools, none) = (format!("local:{}", at("tools")), format!("gone=local:{}", at("none")));
-    user.says(&["exec", "--provider", "offline", "--root", &tools, "--root", &none, "hello"]);
+    let output = user.outpost(&["exec", "--provider", "offline", "--root", &tools, "--root", &none, "hello"]);
+    let warned = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && warned.matches("the capability root `gone` is not used").count() == 1, "{warned}");
     let id = user.json(&["thread", "list", "--json"])["threads"][0]["id"].as_str().unwrap().to_owned();
     let text = user.says(&["thread", "why", &id]);
     let lines = [

@@ -1,4 +1,4 @@
-//! `outpost chat`: on a terminal and in a script.
+//! `outpost chat` line by line: on a terminal and in a script. What is drawn on a terminal is in `ui.rs`.
 
 use std::io::Write;
 use std::path::Path;
@@ -13,14 +13,14 @@ use tempfile::TempDir;
 
 use crate::OUTPOST;
 
-struct Scene {
-    home: TempDir,
-    work: TempDir,
-    model: ScriptedModel,
+pub(crate) struct Scene {
+    pub home: TempDir,
+    pub work: TempDir,
+    pub model: ScriptedModel,
 }
 
 impl Scene {
-    async fn new(replies: Vec<Reply>) -> Self {
+    pub(crate) async fn new(replies: Vec<Reply>) -> Self {
         let model = ScriptedModel::with(replies).await;
         let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let config = format!(
@@ -34,9 +34,14 @@ impl Scene {
         Self { home, work, model }
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(OUTPOST);
-        command.args(arguments).env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path()).env("TERM", "xterm");
+        command
+            .args(arguments)
+            .env("OUTPOST_HOME", self.home.path())
+            .env("HOME", self.work.path())
+            .env("TERM", "xterm")
+            .env("OUTPOST_PLAIN", "1");
         for name in ["OUTPOST_EXEC_SERVER_URL", "NO_COLOR"] {
             command.env_remove(name);
         }
@@ -48,14 +53,14 @@ impl Scene {
         TestTerminal::start(&self.command(&[&["chat", "--cd", work], arguments].concat()))
     }
 
-    fn told(&self) -> Vec<String> {
+    pub(crate) fn told(&self) -> Vec<String> {
         let body = self.model.requests().pop().unwrap().body;
         let items = body["input"].as_array().unwrap().iter().filter(|item| item["role"] == "user");
         items.map(|item| item["content"][0]["text"].as_str().unwrap().to_owned()).filter(|text| !text.starts_with('<')).collect()
     }
 }
 
-fn run(id: &str, script: &str) -> Value {
+pub(crate) fn run(id: &str, script: &str) -> Value {
     call(id, "exec_command", &json!({"cmd": format!("sh -c '{script}'"), "yield_time_ms": 30000}))
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -132,11 +133,85 @@ fn what_is_wrong_with_mcp_servers_and_programs_is_named() {
     let file = "[[environments]]\nid = \"box\"\nprogram = \"/no/such/executor\"\n\n[[environments]]\nurl = \"ws://127.0.0.1:1\"\n";
     fs::write(home.path().join("environments.toml"), file).unwrap();
     let found = findings(home.path());
-    assert_found(&found, "MCP server gone", "broken", "/no/such/server");
+    assert_found(&found, "MCP server gone", "broken", "cannot run `/no/such/server` on `local`");
     assert_found(&found, "box", "broken", "cannot run `/no/such/executor`");
     assert_found(&found, "environments.toml:5", "broken", "without `id`");
     fs::write(home.path().join("requirements.toml"), "mcp_servers = {").unwrap();
     let found = findings(home.path());
     assert_found(&found, "requirements.toml", "broken", "no MCP server may be used");
     assert!(!doctor(home.path(), &[]).status.success());
+}
+
+/// Status, type and body of an answer, by the first line of the request.
+type Answer = fn(&str) -> (u16, &'static str, &'static str);
+
+/// A server that answers every request in one way.
+fn provider(answer: Answer) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut reader = std::io::BufReader::new(stream.try_clone().unwrap());
+            let (mut first, mut length) = (String::new(), 0);
+            let _ = reader.read_line(&mut first);
+            loop {
+                let mut line = String::new();
+                if reader.read_line(&mut line).is_err() || line.trim().is_empty() {
+                    break;
+                }
+                if let Some(told) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                    length = told.trim().parse().unwrap();
+                }
+            }
+            let _ = reader.read_exact(&mut vec![0; length]);
+            let (status, kind, body) = answer(&first);
+            let head =
+                format!("HTTP/1.1 {status} x\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            let _ = stream.write_all(format!("{head}{body}").as_bytes());
+        }
+    });
+    format!("http://{address}/v1")
+}
+
+/// What is wrong with a provider is named: a page of a site, an address without an API, a model that is not there.
+#[test]
+fn the_provider_is_asked_for_the_configured_model() {
+    type Answer = fn(&str) -> (u16, &'static str, &'static str);
+    const LIST: &str = r#"{"data": [{"id": "small"}, {"id": "large"}]}"#;
+    const NO_MODEL: &str = r#"{"error": {"message": "the model `medium` does not exist"}}"#;
+    let cases: [(Answer, &str, &str, &str); 5] = [
+        (|_| (200, "text/html; charset=utf-8", "<html>welcome</html>"), "large", "broken", "answers with a web page (HTML"),
+        (|_| (404, "text/plain", "nothing here"), "large", "broken", "answers with 404: neither a list of models nor the model `large`"),
+        (|_| (200, "application/json", LIST), "large", "good", "has the model `large`"),
+        (
+            |line| if line.starts_with("GET") { (200, "application/json", LIST) } else { (404, "application/json", NO_MODEL) },
+            "medium",
+            "broken",
+            "does not have the model `medium`",
+        ),
+        (
+            |line| if line.starts_with("GET") { (405, "text/plain", "") } else { (400, "application/json", NO_MODEL) },
+            "medium",
+            "broken",
+            "the model `medium` does not exist",
+        ),
+    ];
+    for (answer, model, verdict, said) in cases {
+        let home = tempfile::tempdir().unwrap();
+        let config = format!(
+            "model = \"{model}\"\nmodel_provider = \"x\"\n[model_providers.x]\nbase_url = \"{}\"\nrequest_max_retries = 0\n",
+            provider(answer)
+        );
+        fs::write(home.path().join("config.toml"), config).unwrap();
+        assert_found(&findings(home.path()), "provider x", verdict, said);
+    }
+}
+
+/// As root at a level without a user of its own for each session, doctor must not say both.
+#[test]
+fn who_runs_sandboxed_commands_is_said_in_one_place() {
+    let home = tempfile::tempdir().unwrap();
+    let found = findings(home.path());
+    let (_, user) = &found["user"];
+    assert!(!user.contains("unprivileged id"), "{user}");
 }

@@ -1,9 +1,12 @@
-//! `outpost exec`: what programs read, what people see, and how it ends.
+//! `outpost exec`: what programs read, and how it ends.
+
+mod people;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use outpost_testkit::TestTerminal;
 use outpost_testkit::model::{Reply, ScriptedModel, call, message};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -117,9 +120,10 @@ async fn every_kind_of_line_has_the_shape_that_clients_know() {
     assert!(lines[0]["thread_id"].is_string());
     let path = scene.work.path().join("new.txt");
     let changes = json!([{"path": path, "kind": "add"}]);
-    let command = |output: &str, code: Value, status: &str| json!({"id": "item_1", "type": "command_execution", "command": "echo hi; exit 7", "aggregated_output": output, "exit_code": code, "status": status});
+    let command = |output: &str, code: Value, status: &str| json!({"id": "item_1", "type": "command_execution", "command": "echo hi; exit 7", "environment_id": "local", "aggregated_output": output, "exit_code": code, "status": status});
     let todo = |done: bool| json!({"id": "item_3", "type": "todo_list", "items": [{"text": "look", "completed": done}]});
-    let file = |status: &str| json!({"id": "item_2", "type": "file_change", "changes": changes, "status": status});
+    let file =
+        |status: &str| json!({"id": "item_2", "type": "file_change", "changes": changes, "environment_id": "local", "status": status});
     let expected = [
         json!({"type": "thread.started", "thread_id": lines[0]["thread_id"], "schema_version": 1}),
         json!({"type": "turn.started"}),
@@ -179,9 +183,13 @@ async fn a_command_that_outlives_its_call_is_told_to_its_end() {
     let done: Vec<&Value> = lines.iter().filter(|line| line["type"] == "item.completed").map(|line| &line["item"]).collect();
     let of = |id: &str| done.iter().find(|item| item["id"] == id).copied().unwrap_or_else(|| panic!("{id}: {lines:?}"));
     assert_eq!((&of("item_0")["aggregated_output"], &of("item_0")["exit_code"]), (&json!("one\ntwo\n"), &json!(0)));
-    // What still runs at the end of the turn is ended with the program.
+    // What still runs at the end of the turn has no end that could be told, and goes on after the program.
     assert_eq!((&of("item_2")["exit_code"], &of("item_2")["status"]), (&Value::Null, &json!("failed")));
-    assert_eq!(lines.last().unwrap()["type"], "turn.completed");
+    let [.., completed, running] = lines.as_slice() else { panic!("{lines:?}") };
+    assert_eq!((&completed["type"], &running["type"]), (&json!("turn.completed"), &json!("command.running")));
+    assert_eq!((&running["command"], &running["environment"]), (&json!("echo on; sleep 1000"), &json!("local")));
+    let stopped = scene.run(&["exec", "resume", lines[0]["thread_id"].as_str().unwrap(), "--stop"]);
+    assert!(stopped.status.success() && !text(&stopped.stderr).contains("still runs"), "{stopped:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -334,20 +342,28 @@ fn next_line(out: &mut impl BufRead) -> Option<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_turn_is_finished_by_resuming_without_a_prompt() {
-    let scene = Scene::new(vec![Reply::call("a", "exec_command", &json!({"cmd": "sleep 1000", "yield_time_ms": 30000}))]).await;
+    let wait = json!({"cmd": "touch begun; while [ ! -e go ]; do sleep 0.01; done; echo survived", "yield_time_ms": 30000});
+    let scene = Scene::new(vec![Reply::call("a", "exec_command", &wait)]).await;
     let mut child = scene.command(&["exec", "--json", "go"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut read = Vec::new();
     while !read.last().is_some_and(|line: &Value| line["type"] == "item.started") {
         read.push(next_line(&mut out).unwrap());
     }
+    // That it is about to start is told before it does.
+    while !scene.work.path().join("begun").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     child.kill().unwrap();
     child.wait().unwrap();
+    std::fs::write(scene.work.path().join("go"), "").unwrap();
     let lines = scene.lines(&["exec", "--json", "resume", read[0]["thread_id"].as_str().unwrap()]);
     let kinds: Vec<&str> = lines.iter().map(|line| line["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["thread.started", "turn.started", "item.started", "item.completed", "item.completed", "turn.completed"]);
-    // On this machine the command ended with the program, and nobody knows how far it came.
-    assert_eq!((&lines[3]["item"]["status"], &lines[3]["item"]["exit_code"]), (&json!("failed"), &Value::Null));
+    // The command went on in the keeper of the home.
+    assert_eq!((&lines[3]["item"]["status"], &lines[3]["item"]["exit_code"]), (&json!("completed"), &json!(0)));
+    assert_eq!(lines[3]["item"]["aggregated_output"], "survived\n");
     assert_eq!(lines[4]["item"]["text"], "done");
 }
 
@@ -660,4 +676,25 @@ async fn the_built_in_provider_of_anthropic() {
     assert_eq!((&result["type"], &result["tool_use_id"]), (&json!("tool_result"), &json!("toolu_1")));
     let found = Command::new("grep").args(["-r", KEY]).arg(scene.home.path()).output().unwrap();
     assert!(found.stdout.is_empty(), "{found:?}");
+}
+
+/// The keeper that the first program started is still there for the second one, whose commands must not get its rights.
+#[tokio::test]
+async fn commands_get_the_umask_and_the_limits_of_their_own_program() {
+    let scene = Scene::new(vec![]).await;
+    let made = |before: &str, file: &str| {
+        let run = format!("{before}; exec {OUTPOST} exec --provider offline '$ umask > {file}; ulimit -t >> {file}'");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &run]).current_dir(scene.work.path()).stdin(Stdio::null());
+        shell.env("OUTPOST_HOME", scene.home.path()).env("HOME", scene.work.path());
+        for name in OWN_VARIABLES {
+            shell.env_remove(name);
+        }
+        let output = shell.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        std::fs::read_to_string(scene.work.path().join(file)).unwrap()
+    };
+    assert_eq!(made("umask 022", "one"), "0022\nunlimited\n");
+    assert_eq!(made("umask 077", "two"), "0077\nunlimited\n");
+    assert_eq!(made("umask 022; ulimit -t 5000", "three"), "0022\n5000\n");
 }

@@ -9,6 +9,7 @@ mod doctor;
 mod env;
 mod exec;
 mod executor;
+mod expected;
 mod import;
 mod lock;
 mod newcomer;
@@ -22,6 +23,7 @@ mod shown;
 mod sources;
 mod tasks;
 mod thread;
+mod ui;
 mod world;
 mod written;
 

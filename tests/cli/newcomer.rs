@@ -51,10 +51,10 @@ fn a_model_that_cannot_be_asked_is_told_before_there_is_a_thread() {
 fn commands_that_did_not_run_are_not_said_to_have_run() {
     let me = Newcomer::new();
     me.write("environments.toml", "[[environments]]\nid = \"box\"\nurl = \"ws://127.0.0.1:1\"\n");
-    let output = me.command(&["exec", "--provider", "offline", "@box $ true"]).output().unwrap();
+    let output = me.command(&["exec", "--provider", "offline", "-e", "*", "@box $ true"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1 command did not run; the reason is above.\n", "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("[box] $ true\n  environment `box` is not ready"), "{output:?}");
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3), "the machine is what failed");
 }
 
 /// As ssh to a far machine does: the first connection takes longer than a step waits for a machine.
@@ -307,7 +307,7 @@ fn a_limit_that_stops_a_command_is_named() {
 #[test]
 fn what_is_configured_and_broken_is_named_by_exec() {
     let me = Newcomer::new();
-    me.write("environments.toml", "[[environments]]\nid = \"box\"\nprogram = \"/no/such/executor\"\n");
+    me.write("environments.toml", "start = \"all\"\n[[environments]]\nid = \"box\"\nprogram = \"/no/such/executor\"\n");
     me.write("requirements.toml", "mcp_servers = {");
     let (told, code) = me.told(&["exec", "--sandbox", "danger-full-access", "$ sleep 0.5"]);
     assert_eq!(code, Some(0), "{told}");

@@ -43,6 +43,48 @@ fn failures_of_ours_are_125_and_say_what_to_do() {
     assert_eq!(run(&["true"]).status.code(), Some(2), "the command comes after --");
 }
 
+/// An executor whose messages about a process are lost on the way, as far as `dropped` (of sed) matches them.
+fn forgetful(dropped: &str) -> String {
+    format!("{OUTPOST} executor --listen stdio | sed -u '{dropped}'")
+}
+
+#[test]
+fn output_that_is_lost_on_the_way_is_read_again_at_the_end() {
+    let output = run(&["--via", &forgetful(r#"/"process\/output"/d"#), "--", "/bin/sh", "-c", "echo one; exit 7"]);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(7), &b"one\n"[..]), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Nothing says that the command has ended, until its user asks.
+#[test]
+fn an_end_that_was_never_told_is_noticed_after_a_signal() {
+    let work = tempfile::tempdir().unwrap();
+    let marker = work.path().join("ran");
+    let script = format!("echo one; touch {}; exit 7", marker.display());
+    let via = forgetful(r#"/"process\/\(exited\|closed\)"/d"#);
+    let mut child = Command::new(OUTPOST)
+        .args(["run", "--via", &via, "--", "/bin/sh", "-c", &script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while !marker.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    };
+    // The first signal may have met the command itself.
+    assert!(matches!(status.code(), Some(7 | 143)), "{status}");
+    let mut printed = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert_eq!(printed, "one\n");
+}
+
 #[test]
 fn standard_input_is_passed_on_to_its_end() {
     let mut child = Command::new(OUTPOST).args(["run", "--", "wc", "-c"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

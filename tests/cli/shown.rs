@@ -80,7 +80,8 @@ fn a_thread_is_shown_and_exported_without_harm() {
     for words in [&["thread", "show", &id][..], &["thread", "show", &id, "--json"], &["thread", "export", &id], &["thread", "list"]] {
         let shown = scene.on_terminal(words);
         assert_harmless(&shown);
-        assert!(shown.contains(&id), "{shown}");
+        // A list on a terminal shows the end of an id.
+        assert!(shown.contains(if words.len() == 2 { &id[id.len() - 8..] } else { &id }), "{shown}");
     }
     let shown = scene.on_terminal(&["thread", "show", &id]);
     assert!(shown.contains(&format!("said {SHOWN}<U+258C> [prod] $ ls")), "{shown:?}");

@@ -104,6 +104,19 @@ fn a_job_is_joined_and_ends_with_it() {
     world.refused(&["env", "add", "x", "--slurm", "9;id"], 1, "is no number of a Slurm job");
 }
 
+/// The way there works, so ssh is not what to look at.
+#[test]
+fn a_missing_program_behind_ssh_is_no_trouble_of_ssh() {
+    let world = World::new().with_program();
+    world.done(&["env", "add", "box", "--ssh", "me@box"]);
+    fs::remove_file(world.path("inside").join("outpost")).unwrap();
+    for arguments in [&["env", "check", "box"][..], &["run", "-e", "box", "--", "true"], &["doctor"]] {
+        let said = text(&world.output(arguments));
+        assert!(said.contains("there is no outpost there") && said.contains("outpost env upgrade box"), "{said}");
+        assert!(!said.contains("behind ssh"), "{said}");
+    }
+}
+
 #[test]
 fn a_host_with_a_second_factor_needs_a_login_and_then_does_not() {
     let world = World::new().with_program();

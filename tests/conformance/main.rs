@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod attributes;
+mod calls;
 mod discovery;
 mod dispatch;
 mod envelope;

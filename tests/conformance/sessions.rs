@@ -1,6 +1,7 @@
 //! Sessions: what outlives a connection, who gets it back, and when it is over.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use outpost_rpc::LinkError;
 use outpost_testkit::executor::{eventually, is_alive};
@@ -238,6 +239,37 @@ async fn a_session_that_nobody_comes_back_for_ends_with_its_processes() {
     let session = hello["sessionId"].as_str().unwrap();
     let refused = client.error("initialize", json!({"clientName": "test", "resumeSessionId": session})).await;
     assert_eq!(refused, (-32600, format!("unknown session id {session}")));
+}
+
+/// The end of a command that no client has heard of is kept beyond the grace, and its output; a session that owes nothing ends with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_in_which_a_command_runs_outlives_the_grace() {
+    let bench = with_arguments(&["--grace", "1", "--grace-running", "600"]);
+    let mut idle = bench.connect().await;
+    let owes_nothing = idle.hello().await;
+    let mut client = bench.connect().await;
+    let session = client.hello().await;
+    client.start(bench.shell("p", "while [ ! -e go ]; do sleep 0.01; done; echo done")).await;
+    client.close();
+    idle.close();
+    // It was left at the same time, and is over when the grace is.
+    loop {
+        let mut asking = bench.connect().await;
+        let params = json!({"clientName": "test", "resumeSessionId": owes_nothing});
+        let answer = asking.call("initialize", params).await;
+        if answer.get("error").is_some() {
+            break;
+        }
+        asking.notify("initialized", json!(null));
+        asking.close();
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+    }
+    std::fs::write(bench.path("go"), "").unwrap();
+    let mut client = resume(&bench, &session).await;
+    // It may have ended before this client came: what is over is read, not pushed again.
+    while client.result("process/read", json!({"processId": "p", "afterSeq": 1, "waitMs": 20_000})).await["closed"] != true {}
+    let ended = client.read("p", 0).await;
+    assert_eq!((&ended["exitCode"], &ended["chunks"][0]["chunk"]), (&json!(0), &json!("ZG9uZQo=")), "{ended}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

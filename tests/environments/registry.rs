@@ -93,7 +93,7 @@ async fn s04_s05_snapshots_are_checked_before_anything_happens() {
         include_local: true,
         entries: names.iter().map(|name| entry(name)).collect(),
         default,
-        nameless: vec![],
+        ..ConfigurationSnapshot::default()
     };
     let refused = |snapshot| with_local(&site, ActiveConfiguration::On(snapshot)).err().unwrap().to_string();
     assert!(refused(snapshot(&["local"], DefaultChoice::Derived)).contains("must not define `local`"));

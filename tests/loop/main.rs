@@ -4,8 +4,10 @@
 mod agents;
 mod approvals;
 mod faults;
+mod flights;
 mod harness;
 mod histories;
+mod leaving;
 mod narrowing;
 mod permits;
 mod recovery;

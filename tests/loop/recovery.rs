@@ -15,15 +15,15 @@ use tempfile::TempDir;
 use crate::harness::OUTPOST;
 
 /// A home, a working directory on this machine and one on another executor.
-struct Stage {
-    home: TempDir,
-    work: TempDir,
-    model: ScriptedModel,
+pub(crate) struct Stage {
+    pub home: TempDir,
+    pub work: TempDir,
+    pub model: ScriptedModel,
     worker: ExecutorProcess,
 }
 
 impl Stage {
-    async fn new(replies: Vec<Reply>) -> Self {
+    pub(crate) async fn new(replies: Vec<Reply>) -> Self {
         let model = ScriptedModel::with(replies).await;
         let worker = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
         let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -35,14 +35,14 @@ impl Stage {
         Self { home, work, model, worker }
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(OUTPOST);
         command.arg("exec").args(arguments).current_dir(self.work.path()).env("OUTPOST_HOME", self.home.path());
         command.env_remove("OUTPOST_EXEC_SERVER_URL").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
-    fn in_worker(&self) -> String {
+    pub(crate) fn in_worker(&self) -> String {
         format!("worker={}", self.work.path().display())
     }
 
@@ -84,7 +84,7 @@ impl Stage {
         self.journals().into_iter().next().expect("there is a journal")
     }
 
-    fn thread(&self) -> String {
+    pub(crate) fn thread(&self) -> String {
         self.journal().file_stem().unwrap().to_str().unwrap().to_owned()
     }
 
@@ -94,11 +94,22 @@ impl Stage {
     }
 
     /// What a command has written; a file that was made and is still empty is none yet.
-    fn file(&self, name: &str) -> Option<String> {
+    pub(crate) fn file(&self, name: &str) -> Option<String> {
         std::fs::read_to_string(self.work.path().join(name)).ok().filter(|text| !text.is_empty())
     }
 
-    fn told(&self) -> String {
+    /// The process of the keeper of this home.
+    fn keeper(&self) -> rustix::process::Pid {
+        let run = std::fs::read_dir(self.home.path().join("run")).unwrap().flatten();
+        let led = run
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("local-"))
+            .find_map(|entry| std::fs::read_link(entry.path()).ok());
+        let name = led.expect("there is a keeper").to_string_lossy().into_owned();
+        let pid = name.strip_prefix('k').and_then(|name| name.strip_suffix(".sock")).unwrap().parse().unwrap();
+        rustix::process::Pid::from_raw(pid).unwrap()
+    }
+
+    pub(crate) fn told(&self) -> String {
         self.model.requests().last().unwrap().body["input"].to_string()
     }
 }
@@ -108,7 +119,7 @@ fn slow() -> Reply {
     Reply::call("c", "exec_command", &json!({"cmd": command, "yield_time_ms": 30000, "login": false}))
 }
 
-fn said(output: &Output) -> String {
+pub(crate) fn said(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
@@ -146,14 +157,72 @@ async fn killed_and_the_command_ends_before_anybody_is_back() {
     assert!(stage.told().contains("survived") && stage.told().contains("Exit code: 0"), "{}", stage.told());
 }
 
-/// On this machine the executor dies with the program: the call is lost, shown as such, and not run again.
+/// On this machine commands run in the keeper of the home: the next start of the program finds the command and its whole output.
 #[tokio::test]
 async fn killed_while_a_command_runs_here() {
+    let command = "seq 1 20000; echo run >> counter; while [ ! -e go ]; do sleep 0.01; done; echo survived";
+    let slow = Reply::call("c", "exec_command", &json!({"cmd": command, "yield_time_ms": 30000, "login": false}));
+    let stage = Stage::new(vec![slow, Reply::message("all there")]).await;
+    let let_go = |stage: &Stage| std::fs::write(stage.work.path().join("go"), "").unwrap();
+    let output = stage.kill_and_resume(&[], |stage| stage.file("counter").is_some(), let_go).await;
+    assert_eq!(said(&output), "all there");
+    assert_eq!(stage.file("counter").as_deref(), Some("run\n"), "it ran once");
+    let journal = std::fs::read_to_string(stage.journal()).unwrap();
+    assert!(stage.told().contains("survived") && stage.told().contains("Exit code: 0"), "{}", stage.told());
+    assert!(stage.told().contains("1\\n2\\n3\\n"), "from its beginning: {}", stage.told());
+    assert!(!journal.contains("outcome is unknown"));
+}
+
+/// Another program of the same home has other variables and another directory; each has its own in its commands.
+#[tokio::test]
+async fn commands_here_run_in_the_place_of_the_program_that_asks_for_them() {
+    let ask = || Reply::call("c", "exec_command", &json!({"cmd": "echo $MARK; pwd", "login": false}));
+    let stage = Stage::new(vec![ask(), Reply::message("one"), ask(), Reply::message("two")]).await;
+    let other = tempfile::tempdir().unwrap();
+    let mut keepers = Vec::new();
+    for (mark, directory) in [("first", stage.work.path()), ("second", other.path())] {
+        let mut command = stage.command(&["go"]);
+        command.env("MARK", mark).current_dir(directory);
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        said(&output);
+        let told = stage.told();
+        assert!(told.contains(&format!("{mark}\\n")) && told.contains(directory.file_name().unwrap().to_str().unwrap()), "{told}");
+        keepers.push(stage.keeper());
+    }
+    assert_eq!(keepers[0], keepers[1], "one keeper serves both");
+}
+
+/// The keeper is killed as well: the next one knows that the command ended with it, and it is not run again.
+#[tokio::test]
+async fn killed_together_with_the_keeper_of_this_machine() {
     let stage = Stage::new(vec![slow(), Reply::message("I see")]).await;
-    let output = stage.kill_and_resume(&[], |stage| stage.file("counter").is_some(), |_| {}).await;
+    let kill = |stage: &Stage| {
+        let keeper = stage.keeper();
+        rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
+        while rustix::process::test_kill_process(keeper).is_ok() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let output = stage.kill_and_resume(&[], |stage| stage.file("counter").is_some(), kill).await;
     assert_eq!(said(&output), "I see");
     assert_eq!(stage.file("counter").as_deref(), Some("run\n"), "it ran once");
-    assert!(stage.told().contains("its outcome is unknown"), "{}", stage.told());
+    assert!(stage.told().contains("Lost: its outcome is unknown"), "{}", stage.told());
+}
+
+/// A program without a keeper, as where no socket can be made, works all the same.
+#[tokio::test]
+async fn without_a_place_for_a_keeper_commands_run_in_the_program_itself() {
+    let quick = Reply::call("c", "exec_command", &json!({"cmd": "echo here", "login": false}));
+    let stage = Stage::new(vec![quick, Reply::message("done")]).await;
+    let run = stage.home.path().join("run");
+    std::fs::create_dir_all(&run).unwrap();
+    // A directory in the place of the lock: no keeper can be started.
+    std::fs::create_dir_all(run.join("local.lock/x")).unwrap();
+    let mut command = stage.command(&["go"]);
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    assert_eq!(said(&output), "done");
+    assert!(stage.told().contains("here"), "{}", stage.told());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("end with this program"), "{output:?}");
 }
 
 /// The executor is restarted meanwhile: it knows the fate of its processes, and nothing is run again.
@@ -246,19 +315,20 @@ async fn killed_while_a_command_goes_on_elsewhere() {
     assert_eq!(told.matches("ready").count(), 2, "once in the command, once in its first output: {told}");
 }
 
-/// The same on this machine: the command died with the program, and that is told.
+/// The same on this machine.
 #[tokio::test]
 async fn killed_while_a_command_goes_on_here() {
-    let begin = Reply::call("c", "exec_command", &json!({"cmd": "echo ready; read line", "yield_time_ms": 250, "login": false}));
+    let begin =
+        Reply::call("c", "exec_command", &json!({"cmd": "echo ready; read line; echo got $line", "yield_time_ms": 250, "login": false}));
     let stage = Stage::new(vec![begin, Reply::Silent(String::new())]).await;
     let write = |stage: &Stage| {
         let session = stage.told().split("session id: ").nth(1).unwrap().split('\\').next().unwrap().parse::<u64>().unwrap();
         stage.model.push(Reply::call("w", "write_stdin", &json!({"session_id": session, "chars": "x\n"})));
-        stage.model.push(Reply::message("I see"));
+        stage.model.push(Reply::message("all there"));
     };
     let output = stage.kill_and_resume(&[], |stage| stage.model.requests().len() == 2, write).await;
-    assert_eq!(said(&output), "I see");
-    assert!(stage.told().contains("it is lost: its outcome is unknown"), "{}", stage.told());
+    assert_eq!(said(&output), "all there");
+    assert!(stage.told().contains("got x") && stage.told().contains("Exit code: 0"), "{}", stage.told());
 }
 
 /// A write that was under way is the same write when it is taken up again.

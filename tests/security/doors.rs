@@ -256,7 +256,7 @@ async fn q3_wrong_tokens_are_answered_ever_later_and_right_ones_at_once() {
 #[tokio::test]
 async fn q3_a_named_balancer_is_looked_through() {
     let wrong = |whom: &'static str| [("authorization", "Bearer wrong"), ("x-forwarded-for", whom)];
-    // That the header of an address which is no balancer is not believed: `rpc/src/access.rs`.
+    // That the header of an address which is no balancer is not believed: `listener/src/access.rs`.
     for (proxy, is_told_apart) in [("127.0.0.1", true), ("192.0.2.9", false)] {
         let executor = ExecutorProcess::start(OUTPOST.as_ref(), &["--trusted-proxy", proxy]);
         // Enough of them for the next one to wait long.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_environment::{EnvironmentOptions, EnvironmentState, Registry, RegistryOptions};
-use outpost_rpc::access::{AccessRules, ListenerAccess};
-use outpost_rpc::auth::Auth;
-use outpost_rpc::listen::{ListenAddr, Listener};
+use outpost_listener::access::{AccessRules, ListenerAccess};
+use outpost_listener::auth::Auth;
+use outpost_listener::listen::{ListenAddr, Listener};
 use outpost_runtime::config::RuntimeConfig;
 use outpost_runtime::feed::Read;
 use outpost_runtime::live::{LiveThread, NewInput, ThreadEvent};

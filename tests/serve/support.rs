@@ -48,6 +48,13 @@ impl Server {
         self.home.take().unwrap()
     }
 
+    /// Ends it politely, as a service manager would, and what is left of it.
+    pub(crate) fn stop(mut self) -> TempDir {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap();
+        self.home.take().unwrap()
+    }
+
     fn end(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -6,7 +6,7 @@ use outpost_testkit::RawSocket;
 use outpost_testkit::executor::eventually;
 use serde_json::Value;
 
-use crate::support::{Server, Trying, answer, http, joined, joined_in, joined_readable, listens, outpost};
+use crate::support::{App, Server, Trying, answer, http, joined, joined_in, joined_readable, listens, outpost};
 
 fn list(home: &Path) -> Vec<Value> {
     let listed = outpost(home, &["token", "list", "--json"]);
@@ -33,6 +33,31 @@ fn a_secret_is_shown_once_and_kept_as_a_digest() {
     for wrong in [&["token", "create"][..], &["token", "create", "--client", "--metrics"], &["token", "create", "--executor", "local"]] {
         assert!(!outpost(home.path(), wrong).status.success(), "{wrong:?}");
     }
+}
+
+/// A machine that has never dialled in has not failed.
+#[tokio::test]
+async fn a_token_that_was_never_used_waits_for_the_first_connection() {
+    let server = Server::start();
+    let token = server.token(&["--executor", "gpu"]);
+    let listed = || String::from_utf8(outpost(server.home(), &["token", "list"]).stdout).unwrap();
+    assert!(listed().contains("waiting for the first connection"), "{}", listed());
+    let mut app = App::connect(server.url(), &server.own_token()).await;
+    let mut gpu = async || {
+        loop {
+            let all = app.call("environment/list", serde_json::json!({})).await["data"].take();
+            let found = all.as_array().unwrap().iter().find(|entry| entry["environmentId"] == "gpu").cloned();
+            if let Some(found) = found {
+                return found;
+            }
+        }
+    };
+    assert_eq!(gpu().await["reason"], "waiting for the first connection");
+    let executor = joined(server.url(), "gpu", &token);
+    while gpu().await["reason"] == "waiting for the first connection" {}
+    assert!(!listed().contains("waiting for"), "{}", listed());
+    drop(executor);
+    assert_ne!(gpu().await["reason"], "waiting for the first connection");
 }
 
 /// The texts of all files below.

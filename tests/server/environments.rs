@@ -4,6 +4,7 @@ use std::path::Path;
 
 use outpost_testkit::ExecutorProcess;
 use outpost_testkit::app::{AppServer, notice};
+use outpost_testkit::model::Reply;
 use serde_json::json;
 
 use super::OUTPOST;
@@ -28,6 +29,31 @@ async fn an_environment_is_added_asked_listed_and_forgotten() {
     assert_eq!(client.result("environment/status", id).await["status"], "unknown");
     let (_, message) = client.error("environment/remove", json!({"environmentId": "local"})).await;
     assert!(message.contains("reserved"), "{message}");
+}
+
+/// A machine can be looked at by itself: what its sandbox holds, what ran there, and what still runs.
+#[tokio::test]
+async fn what_threads_do_in_an_environment_is_told() {
+    let run = |id: &str, command: &str| Reply::call(id, "exec_command", &json!({"cmd": command, "yield_time_ms": 250}));
+    let replies = vec![run("a", "exit 3"), run("b", "sleep 600"), Reply::message("done")];
+    let app = AppServer::start(OUTPOST, replies).await;
+    let mut client = app.client().await;
+    let info = client.result("environment/info", json!({"environmentId": "local"})).await;
+    assert!(info["sandbox"].as_array().unwrap().iter().any(|row| row["promise"].is_string() && row["holds"].is_boolean()), "{info}");
+    assert!(info["executorVersion"].is_string() && info["limits"].is_array(), "{info}");
+    let settings = json!({"sandbox": "danger-full-access", "approvalPolicy": "never"});
+    let id = outpost_testkit::app::thread(&mut client, settings).await;
+    assert_eq!(outpost_testkit::app::turn(&mut client, &id, "go").await["status"], "completed");
+    let told = client.result("environment/activity", json!({"environmentId": "local"})).await;
+    let commands = told["commands"].as_array().unwrap();
+    let of = |command: &str| commands.iter().find(|one| one["command"].as_str().unwrap().contains(command)).unwrap();
+    assert_eq!((&of("exit 3")["threadId"], &of("exit 3")["exitCode"], &of("exit 3")["status"]), (&json!(id), &json!(3), &json!("failed")));
+    let processes = told["processes"].as_array().unwrap();
+    assert_eq!((processes.len(), &processes[0]["threadId"]), (1, &json!(id)), "{told}");
+    let process = json!({"threadId": id, "processId": processes[0]["processId"]});
+    assert_eq!(client.result("thread/backgroundTerminals/terminate", process).await, json!({"terminated": true}));
+    let elsewhere = client.result("environment/activity", json!({"environmentId": "elsewhere"})).await;
+    assert_eq!(elsewhere, json!({"processes": [], "commands": []}));
 }
 
 #[tokio::test]

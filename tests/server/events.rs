@@ -149,6 +149,12 @@ async fn what_the_model_thinks_says_and_plans_is_told_as_it_comes() {
         .count();
     assert_eq!((starts, ends), (1, 1));
     assert_eq!(of("turn/plan/updated")[0]["plan"], json!([{"step": "a", "status": "inProgress"}]));
+    let read = client.result("thread/turns/list", json!({"threadId": id, "itemsView": "full"})).await;
+    assert_eq!(
+        read["data"][0]["plan"],
+        json!({"explanation": null, "plan": [{"step": "a", "status": "inProgress"}]}),
+        "who comes later sees it"
+    );
     let thought = of("item/completed").into_iter().find(|params| params["item"]["type"] == "reasoning").unwrap();
     assert_eq!(thought["item"]["summary"], json!(["hm"]));
     what_is_read_is_what_was_told(&mut client, &id).await;

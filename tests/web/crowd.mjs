@@ -56,16 +56,18 @@ await play(async () => {
   const script = Array.from({ length: 80 }, (_, line) => `line ${line} of something that is longer than a phone is wide, or high`);
   await page.getByLabel("What is to be done").fill(["$ cat <<'EOF'", ...script, "EOF"].join("\n"));
   await page.getByRole("button", { name: "Start", exact: true }).click();
-  await page.locator("#questions .badge").waitFor();
+  await page.locator(".question .badge").waitFor();
   await look("crowd-asked");
   for (const [width, height] of [[1280, 900], [390, 844]]) {
     await page.setViewportSize({ width, height });
     await page.evaluate(() => scrollTo(0, 0));
     check(await isInSight(page.getByRole("button", { name: "Allow once" }), height), `the answer is in sight at a width of ${width}`);
   }
-  await page.locator("#questions .unfold").click();
-  check((await page.locator("#questions pre").textContent()).split("\n").length === 82, "the command is shown line by line");
+  await page.locator(".question .unfold").click();
+  await text(".question pre", "line 79 of something");
+  check((await page.locator(".question pre").textContent()).split("\n").length === 82, "the command is shown line by line");
   await look("crowd-unfolded");
   await page.getByRole("button", { name: "Do not allow" }).click();
+  await page.getByRole("button", { name: "To the end" }).click();
   await text("#items .turn-end", "end of the turn");
 });

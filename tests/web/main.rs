@@ -10,7 +10,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use outpost_testkit::model::{Reply, ScriptedModel, call, message};
 use outpost_testkit::{Cutter, ExecutorProcess};
+use serde_json::{Value, json};
 
 use crate::support::{Server, joined, joined_in};
 
@@ -29,7 +31,7 @@ impl Stage {
             "mend" => self.cutter.mend(),
             "kill" => self.home = self.executor.take().map(|mut executor| executor.kill_and_keep_home()),
             "start" => self.executor = Some(joined_in(&self.cutter.url(), "box", &self.token, self.home.take().unwrap())),
-            other => panic!("nobody knows `{other}`"),
+            other => panic!("`{other}` is not known"),
         }
     }
 }
@@ -114,6 +116,138 @@ fn the_page_shows_what_the_program_shows() {
     for ((_, form, text), shown) in cases.into_iter().zip(shown) {
         assert_eq!(shown, Untrusted::from(&text).show(form), "{text:?}");
     }
+}
+
+/// Markdown of agents is read, and nothing in it can do harm. Needs no browser.
+#[test]
+fn the_page_reads_markdown() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/web/markdown.mjs");
+    let output = Command::new("node").arg(script).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Plans, changes, calls that fail, questions, and what people do to threads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_working_day_in_a_browser() {
+    let (home, work, profile) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::write(work.path().join("greeting"), "hello\n").unwrap();
+    let step = |step: &str, status: &str| json!({"step": step, "status": status});
+    let plan = json!({"plan": [step("look", "completed"), step("mend", "in_progress"), step("test", "pending")]});
+    let patch = "*** Begin Patch\n*** Update File: greeting\n@@\n-hello\n+good day\n*** End Patch";
+    let done = "**Done.** See [the log](https://example.org/log).\n\n| file | change |\n|---|---|\n| greeting | 1 line |\n\n\
+                <img src=x onerror=\"document.title='harm'\"> and <script>document.title='harm'</script>";
+    let model = ScriptedModel::with(vec![
+        Reply::Items(vec![
+            message("I look first."),
+            call("plan", "update_plan", &plan),
+            call("far", "exec_command", &json!({"cmd": "uname -a", "environment_id": "gone"})),
+            call("pixel", "view_image", &json!({"path": "no-such.png"})),
+        ]),
+        Reply::call("made", "exec_command", &json!({"cmd": "echo made; : make everything"})),
+        Reply::call("heard", "mcp__tools__echo", &json!({"text": "over here"})),
+        Reply::Items(vec![json!({"type": "custom_tool_call", "call_id": "patched", "name": "apply_patch", "input": patch})]),
+        Reply::message(done),
+    ])
+    .await;
+    // A sandbox does not see a clone of this project that lies in /tmp; it sees the workspace.
+    let server = work.path().join("server.py");
+    std::fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/mcp/server.py"), &server).unwrap();
+    let config = format!(
+        "model = \"scripted\"\nmodel_provider = \"scripted\"\nsandbox_mode = \"workspace-write\"\napproval_policy = \"untrusted\"\n\
+         [model_providers.scripted]\nbase_url = \"{}\"\n\
+         [mcp_servers.tools]\ncommand = \"python3\"\nargs = [\"{}\"]\nrequired = true\nstartup_timeout_sec = 60\n",
+        model.base_url(),
+        server.display()
+    );
+    std::fs::write(home.path().join("config.toml"), config).unwrap();
+    let gone = "[[environments]]\nid = \"gone\"\nurl = \"ws://127.0.0.1:9\"\n";
+    std::fs::write(home.path().join("environments.toml"), gone).unwrap();
+    let server = Server::start_in(home, &["--listen", "ws://127.0.0.1:0"]);
+    let mut script = browser("daily.mjs", &server, profile.path())
+        .env("WORK", work.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let answered = work.path().join("answered");
+    let (mut answers, wishes) = (script.stdin.take().unwrap(), BufReader::new(script.stdout.take().unwrap()));
+    tokio::task::block_in_place(|| {
+        for line in wishes.lines().map_while(Result::ok) {
+            match line.strip_prefix("wish ") {
+                Some("ask") => {
+                    let reply = Reply::call("again", "exec_command", &json!({"cmd": "touch again"}));
+                    model.push(Reply::Once(answered.clone(), Box::new(reply)));
+                    model.push(Reply::message("As you wish."));
+                }
+                Some("answer") => std::fs::write(&answered, "").unwrap(),
+                Some(other) => panic!("`{other}` is not known"),
+                None => {
+                    println!("{line}");
+                    continue;
+                }
+            }
+            writeln!(answers, "done").unwrap();
+        }
+    });
+    assert!(script.wait().unwrap().success(), "see what it says above");
+    assert_eq!(std::fs::read_to_string(work.path().join("greeting")).unwrap(), "good day\n");
+    assert!(!work.path().join("again").exists(), "what was not allowed did not run");
+}
+
+/// Ten thousand items. How many are in the document is counted; nothing is measured by a clock.
+#[test]
+fn a_long_thread_in_a_browser() {
+    const ID: &str = "01928f2e-4c1d-7a33-9c55-000000000001";
+    let (home, profile) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let line = |kind: &str, payload: Value| json!({"timestamp": "2026-11-15T23:01:09.992Z", "type": kind, "payload": payload});
+    let said = |role: &str, kind: &str, text: &str| {
+        line("response_item", json!({"type": "message", "role": role, "content": [{"type": kind, "text": text}]}))
+    };
+    let mut lines = vec![line(
+        "session_meta",
+        json!({"id": ID, "session_id": ID, "timestamp": "2026-11-15T23:01:09.992Z", "cwd": "/", "originator": "x", "cli_version": "0.166.0",
+            "source": "exec", "model_provider": "offline", "base_instructions": {"text": "Be good."}}),
+    )];
+    for number in 0..2500 {
+        let turn = format!("turn-{number}");
+        let (ask, answer) = (format!("question {number} of many"), format!("answer {number}\n\n{}", "more words. ".repeat(number % 40)));
+        lines.push(line("event_msg", json!({"type": "task_started", "turn_id": turn})));
+        lines.push(said("user", "input_text", &ask));
+        lines.push(line("event_msg", json!({"type": "user_message", "message": ask})));
+        lines.push(said("assistant", "output_text", "I look."));
+        let call = format!("call-{number}");
+        let command = json!({"type": "function_call", "name": "exec_command", "arguments": "{\"cmd\":\"ls\"}", "call_id": call});
+        lines.push(line("response_item", command));
+        lines.push(line("response_item", json!({"type": "function_call_output", "call_id": call, "output": "a.txt"})));
+        lines.push(said("assistant", "output_text", &answer));
+        lines.push(line("event_msg", json!({"type": "task_complete", "turn_id": turn, "last_agent_message": answer})));
+    }
+    let rollout = profile.path().join(format!("rollout-2026-11-15T23-01-09-{ID}.jsonl"));
+    std::fs::write(&rollout, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let imported = support::outpost(home.path(), &["thread", "import", rollout.to_str().unwrap()]);
+    assert!(imported.status.success(), "{imported:?}");
+    let server = Server::start_in(home, &["--listen", "ws://127.0.0.1:0"]);
+    let script = browser("long.mjs", &server, profile.path()).env("THREAD", ID).stdin(Stdio::null()).output().unwrap();
+    assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stdout));
+}
+
+/// A thread that `outpost exec` holds.
+#[test]
+fn a_thread_is_taken_over_in_a_browser() {
+    let (home, work, profile) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let waits = "$ : wait for a file; echo begun > begun; until [ -e over ]; do sleep 0.05; done";
+    let arguments = ["exec", "-e", "local", "--provider", "offline", "--sandbox", "danger-full-access", waits];
+    let mut holder =
+        support::command(home.path(), &arguments).current_dir(work.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while !work.path().join("begun").exists() {
+        assert!(holder.try_wait().unwrap().is_none(), "it ended");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let server = Server::start_in(home, &["--listen", "ws://127.0.0.1:0"]);
+    let script = browser("takeover.mjs", &server, profile.path()).stdin(Stdio::null()).output().unwrap();
+    std::fs::write(work.path().join("over"), "").unwrap();
+    let _ = holder.wait();
+    assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stdout));
 }
 
 /// The only journal below a directory.

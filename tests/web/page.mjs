@@ -24,13 +24,13 @@ await play(async () => {
   await page.getByRole("link", { name: "New thread" }).click();
   await page.locator("#places label").filter({ hasText: "box" }).getByRole("checkbox").check();
   await page.getByLabel("Directory in box").fill(WORK);
-  await page.getByLabel("Sandbox").selectOption("danger-full-access");
+  await page.getByLabel("Sandbox", { exact: true }).selectOption("danger-full-access");
   await page.getByLabel("Ask me").selectOption("untrusted");
   const steps = "echo x >> counter; for step in one two three; do echo step $step; while [ ! -e $step ]; do sleep 0.05; done; done; echo over";
   await page.getByLabel("What is to be done").fill(`$ ${steps}`);
   await look("new");
   await page.getByRole("button", { name: "Start", exact: true }).click();
-  await page.locator("#questions .badge").filter({ hasText: "box" }).waitFor();
+  await page.locator(".question .badge").filter({ hasText: "box" }).waitFor();
   await look("asked");
   await page.getByRole("button", { name: "Allow once" }).click();
 
@@ -57,30 +57,30 @@ await play(async () => {
   await environment("recovering");
   await wish("start");
   await environment("ready");
-  await page.getByLabel("Message").fill("$ echo here again");
+  await page.getByLabel("Message", { exact: true }).fill("$ echo here again");
   await page.getByRole("button", { name: "Send" }).click();
   await page.getByRole("button", { name: "Allow once" }).click();
   await text("#items pre", "here again");
-  await page.locator("#items .turn-end").nth(1).waitFor();
+  await page.locator('#items > li[data-key^="end of"]:last-child').waitFor();
 
   // What is asked about is shown exactly; a long command is allowed only after all of it was seen.
-  await page.getByLabel("Message").fill(`$ echo p\u0430ss \u202e\u200b ${"y".repeat(1700)} seen`);
+  await page.getByLabel("Message", { exact: true }).fill(`$ echo p\u0430ss \u202e\u200b ${"y".repeat(1700)} seen`);
   await page.getByRole("button", { name: "Send" }).click();
-  await text("#questions pre", "echo p<U+0430:\u0430>ss <U+202E><U+200B> ");
-  await text("#questions .terms", "Sandbox");
+  await text(".question pre", "echo p<U+0430:\u0430>ss <U+202E><U+200B> ");
+  await text(".question .terms", "Sandbox");
   const allow = page.getByRole("button", { name: "Allow once" });
   check(await allow.isDisabled(), "what is folded cannot be allowed");
-  check(!(await page.locator("#questions pre").textContent()).includes("seen"), "it is folded");
+  check(!(await page.locator(".question pre").textContent()).includes("seen"), "it is folded");
   await look("folded");
   await page.getByRole("button", { name: /^Show all of it: 1 line, 17\d\d characters/ }).click();
-  await text("#questions pre", "seen");
+  await text(".question pre", "seen");
   await allow.click();
   await text("#items pre", "p\u0430ss <U+202E><U+200B>");
-  await page.locator("#items .turn-end").nth(2).waitFor();
+  await page.locator('#items > li[data-key^="end of"]:last-child').waitFor();
 
   // A fork stands below what it was forked from.
   const first = page.url();
-  await page.getByRole("button", { name: "Fork" }).click();
+  await page.getByRole("button", { name: "Fork", exact: true }).click();
   await page.locator("#threads ul a[aria-current=page]").waitFor();
   check(page.url() !== first, "the fork is shown");
   await text("#items pre", "here again");
@@ -88,7 +88,7 @@ await play(async () => {
   await look("fork");
   await lookInTheDark("dark");
 
-  // After a reload everything is there again, and nobody has to log in.
+  // After a reload everything is there again, without a new login.
   await page.reload();
   await text("#items pre", "here again");
   await page.goto(PAGE);

@@ -1,7 +1,7 @@
 // A browser with the page in it, and a way to look at it. Whatever is wrong is collected and told at the end.
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
-import { mkdirSync, readFileSync } from "node:fs";
+import { mkdirSync, readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 
 export const { PAGE, TOKEN, WORK } = process.env;
@@ -26,13 +26,15 @@ const browser = await chromium.launch({
 });
 export const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, reducedMotion: "reduce" });
 export const page = await context.newPage();
-page.setDefaultTimeout(30_000);
+// Only a page that hangs takes so long, however busy the machine is.
+page.setDefaultTimeout(180_000);
 page.on("console", (message) => { if (message.type() === "error") problems.push(`console: ${message.text()}`); });
 page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
 
-// For work on the page: its looks and its script from the disk, so that nothing has to be built in between.
-for (const [name, contentType] of process.env.FILES ? [["page.css", "text/css"], ["page.js", "text/javascript"], ["shown.js", "text/javascript"]] : []) {
-  await page.route(new URL(name, PAGE).href, (route) => route.fulfill({ contentType, body: readFileSync(join(process.env.FILES, name)) }));
+// For work on the page: its looks and its scripts from the disk, so that nothing has to be built in between.
+for (const name of process.env.FILES ? readdirSync(process.env.FILES).filter((name) => !name.endsWith(".html")) : []) {
+  const contentType = name.endsWith(".css") ? "text/css" : "text/javascript";
+  await context.route(new URL(name, PAGE).href, (route) => route.fulfill({ contentType, body: readFileSync(join(process.env.FILES, name)) }));
 }
 
 /** Looks at the page as it is: accessible, no wider than the screen, and a picture of it. */
@@ -50,6 +52,8 @@ export async function look(name) {
     await page.screenshot({ path: join(PICTURES, `${name}-${size}.png`) });
   }
   await page.setViewportSize({ width: 1280, height: 900 });
+  // The page has drawn itself in this size: a scroll in the same frame as a resize counts as a part of it, and no user is so quick.
+  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done)))));
 }
 
 /** The same in the dark. */

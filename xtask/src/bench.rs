@@ -46,3 +46,19 @@ pub(crate) fn with_peer(verb: &str, options: &[&str]) -> anyhow::Result<()> {
     }
     sh(run.args(options))
 }
+
+/// A conversation on a terminal.
+pub(crate) fn terminal(options: &[&str]) -> anyhow::Result<()> {
+    sh(cargo().args(["build", "--release", "-p", "outpost"]))?;
+    let mut run = cargo();
+    run.args(["run", "--release", "-p", "outpost-bench", "--", "terminal", "--outpost"]).arg(target().join("release/outpost"));
+    sh(run.args(options))
+}
+
+/// Records a conversation and writes what its terminal shows as a picture.
+pub(crate) fn picture() -> anyhow::Result<()> {
+    sh(cargo().args(["build", "-p", "outpost"]))?;
+    let mut run = cargo();
+    run.args(["run", "-p", "outpost-bench", "--", "picture", "--outpost"]).arg(target().join("debug/outpost"));
+    sh(run.arg("docs/terminal.svg"))
+}

@@ -51,6 +51,9 @@ usage: cargo xtask test            install what the tests need and run all of th
                                    turns of an agent whose model answers at once: latency, CPU, many at once, long histories
        cargo xtask bench app [--stored N] [--small] [--markdown]
                                    the app server beside the peer's: starts, memory, turns, long threads, many threads
+       cargo xtask bench terminal [--small] [--markdown]
+                                   a conversation on a terminal: the first paint, from a key to its echo beside 50 MB/s of output, memory
+       cargo xtask picture         write docs/terminal.svg: a conversation, recorded on a terminal
        cargo xtask hosts [HOST...] [checks] [security] [faults] | page
                                    the same checks, tests/security and broken hosts on this machine, in containers, other roots, a
                                    Slurm job and virtual machines; writes the rows of docs/hosts.md. Needs root
@@ -101,6 +104,8 @@ fn run() -> anyhow::Result<()> {
         ["tidy"] => tidy::run(false),
         ["tidy", "--deny"] => tidy::run(true),
         ["release", version] => release::run(version),
+        ["bench", "terminal", options @ ..] => bench::terminal(options),
+        ["picture"] => bench::picture(),
         ["bench", "threads", options @ ..] => bench::threads(options),
         ["bench", verb @ ("turns" | "app"), options @ ..] => bench::with_peer(verb, options),
         _ => bail!("{USAGE}"),

@@ -7,9 +7,11 @@ mod environments;
 mod exec;
 mod figure;
 mod floor;
+mod picture;
 mod sandbox;
 mod scenario;
 mod table;
+mod terminal;
 mod threads;
 mod turns;
 mod wire;
@@ -28,6 +30,8 @@ const USAGE: &str = "usage: outpost-bench exec --outpost PROGRAM [--codex PROGRA
        outpost-bench threads [--small] [--markdown]
        outpost-bench turns --outpost PROGRAM [--codex PROGRAM] [--small] [--markdown]
        outpost-bench app --outpost PROGRAM [--codex PROGRAM] [--stored N] [--small] [--markdown]
+       outpost-bench terminal --outpost PROGRAM [--small] [--markdown]
+       outpost-bench picture --outpost PROGRAM FILE
        outpost-bench sandbox PROGRAM";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
@@ -52,6 +56,8 @@ fn run() -> anyhow::Result<()> {
         Some("turns") => turns::run(&turns_plan(words)?),
         Some("app") => app::run(&app_plan(words.collect())?),
         Some(turns::MODEL) => turns::model(),
+        Some("terminal") => terminal::run(&terminal_plan(words)?),
+        Some("picture") => picture(words),
         Some("sandbox") => sandbox::run(Contender::outpost(words.next().context(USAGE)?.into())),
         Some(floor::VERB) => floor::serve(),
         Some(PRINT) => print(words.next().context(USAGE)?.parse()?),
@@ -113,6 +119,26 @@ fn turns_plan(mut words: impl Iterator<Item = String>) -> anyhow::Result<turns::
         }
     }
     Ok(turns::Plan { outpost: outpost.context(USAGE)?, codex, small, markdown })
+}
+
+fn terminal_plan(mut words: impl Iterator<Item = String>) -> anyhow::Result<terminal::Plan> {
+    let (mut outpost, mut small, mut markdown) = (None, false, false);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--outpost" => outpost = Some(PathBuf::from(words.next().context(USAGE)?)),
+            "--small" => small = true,
+            "--markdown" => markdown = true,
+            _ => bail!("`{word}` is not known\n{USAGE}"),
+        }
+    }
+    Ok(terminal::Plan { outpost: outpost.context(USAGE)?, small, markdown })
+}
+
+fn picture(words: impl Iterator<Item = String>) -> anyhow::Result<()> {
+    match words.collect::<Vec<_>>().as_slice() {
+        [flag, outpost, file] if flag == "--outpost" => picture::run(outpost.as_ref(), file.as_ref()),
+        _ => bail!(USAGE),
+    }
 }
 
 fn app_plan(mut words: Vec<String>) -> anyhow::Result<app::Plan> {

@@ -57,19 +57,38 @@ pub(crate) const CHAT_HELP: &str = "\
 Examples:
   outpost chat                                  with the model of config.toml, or the offline one
   outpost chat --provider ollama --model qwen3 -e local -e box=/srv/app
+  outpost chat resume                           choose a thread from a list
   outpost chat resume ID                        go on with a thread
   outpost chat resume --last
   printf 'first\\nsecond\\n' | outpost chat     one turn for each line
 
-What you type while a turn runs is told to the agent at its next step. Ctrl-C stops the turn; where none runs, it \
-leaves, as Ctrl-D does. A line that ends with a backslash goes on in the next one. `!COMMAND` runs a command of yours, \
-without a sandbox and without the model; `/help` lists the rest. The thread stays: `outpost chat resume ID` and \
+On a terminal you edit what you type, with a history for each directory; Esc stops the turn, Ctrl-C twice leaves, and \
+`/help` lists keys and commands (docs/terminal.md). Without a terminal, with --plain, NO_COLOR or TERM=dumb, and in 40 \
+columns or fewer, lines come one after the other; there, Ctrl-C stops the turn, and where none runs it leaves. What you type \
+while a turn runs is told to the agent at its next step. `!COMMAND` runs a command of yours, without a sandbox and without \
+the model. The thread stays: `outpost chat resume ID` and \
 `outpost exec resume ID` go on with it.";
+
+#[derive(Args, Default)]
+pub(crate) struct ChatOptions {
+    #[command(flatten)]
+    agent: AgentOptions,
+    /// Lines one after the other, without redraws: for screen readers and logs. OUTPOST_PLAIN=1 does the same
+    #[arg(long)]
+    plain: bool,
+}
+
+/// What is to be talked about, and how.
+pub(crate) struct ChatRequest {
+    pub options: AgentOptions,
+    pub which: Which,
+    pub plain: bool,
+}
 
 #[derive(Args)]
 pub(crate) struct ChatArguments {
     #[command(flatten)]
-    options: AgentOptions,
+    options: ChatOptions,
     #[command(subcommand)]
     command: Option<ChatCommand>,
 }
@@ -79,21 +98,25 @@ enum ChatCommand {
     /// Go on with a thread
     Resume {
         #[command(flatten)]
-        options: Box<AgentOptions>,
+        options: Box<ChatOptions>,
         /// The thread that changed last, instead of ID
         #[arg(long)]
         last: bool,
-        /// The thread
-        #[arg(value_name = "ID", required_unless_present = "last", conflicts_with = "last")]
+        /// The thread; without it, you choose one from a list
+        #[arg(value_name = "ID", conflicts_with = "last")]
         id: Option<String>,
     },
 }
 
 impl ChatArguments {
-    pub(crate) fn request(self) -> (AgentOptions, Which) {
+    pub(crate) fn request(self) -> ChatRequest {
+        let ChatOptions { agent, plain } = self.options;
         match self.command {
-            None => (self.options, Which::New),
-            Some(ChatCommand::Resume { options, id, .. }) => (options.within(self.options), id.map_or(Which::Last, Which::Id)),
+            None => ChatRequest { options: agent, which: Which::New, plain },
+            Some(ChatCommand::Resume { options, id, last }) => {
+                let which = if last { Which::Last } else { id.map_or(Which::Pick, Which::Id) };
+                ChatRequest { options: options.agent.within(agent), which, plain: plain || options.plain }
+            }
         }
     }
 }
@@ -104,6 +127,8 @@ pub(crate) enum Which {
     New,
     Last,
     Id(String),
+    /// One that the user chooses from a list.
+    Pick,
 }
 
 /// What is to be done, wherever on the command line its parts stood.
@@ -138,6 +163,9 @@ pub(crate) struct ExecOptions {
     pub json: bool,
     #[command(flatten)]
     pub agent: AgentOptions,
+    /// Show all output of commands; without it, the first and the last lines of what a model runs
+    #[arg(long)]
+    pub full: bool,
     /// A file with a JSON schema that the answer must follow
     #[arg(long, value_name = "FILE")]
     pub output_schema: Option<PathBuf>,
@@ -150,6 +178,13 @@ pub(crate) struct ExecOptions {
     /// Keep the thread only as long as the program runs
     #[arg(long)]
     pub ephemeral: bool,
+    /// Also wait for commands that the turn left running, and show their output; with `resume ID` and without a prompt, nothing else.
+    /// Ctrl-C leaves them running
+    #[arg(long)]
+    pub wait: bool,
+    /// Stop commands that the turn left running; with `resume ID` and without a prompt, nothing else
+    #[arg(long, conflicts_with = "wait")]
+    pub stop: bool,
     /// What made the thread, for lists
     #[arg(long, value_name = "WORD")]
     pub thread_source: Option<String>,
@@ -177,7 +212,8 @@ pub(crate) struct AgentOptions {
     /// The model
     #[arg(short, long, value_name = "NAME")]
     pub model: Option<String>,
-    /// An environment to work in, and where in it; may be given several times. The first one is the primary
+    /// An environment to work in, and where in it; may be given several times. The first one is the primary. `*` alone is every
+    /// configured one; without this option the default environment is used
     #[arg(short, long = "environment", value_name = "ENV[=CWD]")]
     pub environments: Vec<String>,
     /// An executor that is not written down, under a name for -e; may be given several times. A token is taken from OUTPOST_TOKEN
@@ -198,9 +234,15 @@ pub(crate) struct AgentOptions {
     /// Run every command without a sandbox and without asking; only where something else confines this program
     #[arg(long, alias = "yolo", conflicts_with = "sandbox")]
     pub dangerously_bypass_approvals_and_sandbox: bool,
+    /// Commands on this machine end with this program, also when it is killed: for the demo, which leaves nothing
+    #[arg(long, hide = true)]
+    pub unkept: bool,
     /// Short for `--provider ollama`
     #[arg(long, hide = true, conflicts_with = "provider")]
     pub oss: bool,
+    /// Nothing of a command's output is left out.
+    #[arg(skip)]
+    pub full_output: bool,
 }
 
 impl AgentOptions {
@@ -226,7 +268,9 @@ impl AgentOptions {
             sandbox: self.sandbox.or(outer.sandbox),
             dangerously_bypass_approvals_and_sandbox: self.dangerously_bypass_approvals_and_sandbox
                 || outer.dangerously_bypass_approvals_and_sandbox,
+            unkept: self.unkept || outer.unkept,
             oss: self.oss || outer.oss,
+            full_output: self.full_output || outer.full_output,
         }
     }
 }
@@ -235,11 +279,14 @@ impl ExecOptions {
     fn within(self, outer: Self) -> Self {
         Self {
             json: self.json || outer.json,
+            full: self.full || outer.full,
             agent: self.agent.within(outer.agent),
             output_schema: self.output_schema.or(outer.output_schema),
             output_last_message: self.output_last_message.or(outer.output_last_message),
             images: joined(outer.images, self.images),
             ephemeral: self.ephemeral || outer.ephemeral,
+            wait: self.wait || outer.wait,
+            stop: self.stop || outer.stop,
             thread_source: self.thread_source.or(outer.thread_source),
             color: self.color.or(outer.color),
             skip_git_repo_check: self.skip_git_repo_check || outer.skip_git_repo_check,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use futures_util::future::join_all;
 use outpost_environment::{Definition, InfoError, Registry};
+use outpost_runtime::feed::FeedLimits;
 use outpost_runtime::follow::ThreadFollower;
 use outpost_runtime::live::LiveThread;
 use outpost_runtime::model::{Provider, WireApi, built_in};
@@ -24,6 +25,12 @@ use crate::commands::thread::find;
 use crate::config::Config;
 use crate::environments::{token, unknown};
 use crate::home::Home;
+use crate::notify::Notifier;
+
+/// All output is to be shown: so much of it may wait while a terminal or a pipe is slow.
+const FULL_OUTPUT: FeedLimits = FeedLimits { events: 1 << 16, weight: 64 << 20 };
+/// Stands for every configured environment.
+const EVERY: &str = "*";
 
 /// A runtime as the options want it, and what the configuration says about threads.
 pub(crate) struct Agents {
@@ -34,6 +41,7 @@ pub(crate) struct Agents {
     has_no_model: bool,
     here: Here,
     audience: Audience,
+    notifier: Notifier,
 }
 
 /// Whether a user can be asked while it runs.
@@ -86,17 +94,20 @@ impl Agents {
             config.approval_policy = Some(config.approval_policy.unwrap_or(ApprovalPolicy::Never));
         }
         let here = Here::new(options)?;
+        let notifier = Notifier::new(&config.notify, &own.variables);
         let provider = options.provider().or_else(|| config.model_provider.clone());
         let has_no_model =
             options.model.is_none() && config.model.is_none() && provider.is_some_and(|provider| !built_in().contains_key(&provider));
         let wish = RuntimeOptions {
-            config,
             provider: options.provider(),
             model: options.model.clone(),
             questions: audience == Audience::User,
             keeps_sessions: true,
             // A conversation lasts; a single turn has what there was when it began.
             follows_environments: audience == Audience::User,
+            keeps_local: !options.unkept,
+            feed: if options.full_output { FULL_OUTPUT } else { FeedLimits::default() },
+            ..RuntimeOptions::of(config)
         };
         let assembly = Assembly::new(&home, wish, own).await?;
         for attached in &options.attached {
@@ -113,7 +124,23 @@ impl Agents {
             sandbox: names_sandbox.then(|| Raw::of(&runtime.sandbox)).transpose()?,
             ..Settings::default()
         };
-        Ok(Self { assembly, settings, has_no_model, here, audience })
+        Ok(Self { assembly, settings, has_no_model, here, audience, notifier })
+    }
+
+    /// What the user wants to be started when a turn of a thread ends, fails or asks.
+    pub(crate) fn notifier(&self, thread: ThreadId) -> Notifier {
+        self.notifier.clone().of_thread(thread)
+    }
+
+    /// Environments by name, as `-e` takes them.
+    pub(crate) async fn select(&self, names: &[String]) -> anyhow::Result<Selection> {
+        let here = Here { environments: names.to_vec(), is_named: false, more: vec![], roots: vec![], cwd: self.here.cwd.clone() };
+        here.named(self.runtime()).await
+    }
+
+    /// The directory that this program was started for.
+    pub(crate) fn directory(&self) -> &PathUri {
+        &self.here.cwd
     }
 
     fn runtime(&self) -> &Runtime {
@@ -170,6 +197,7 @@ impl Agents {
             Which::New => return self.start(birth).await,
             Which::Id(name) => find(store, name).await?,
             Which::Last => self.last().await?,
+            Which::Pick => bail!("no thread was chosen"),
         };
         let opened = outpost_store::open(store, id).await?;
         // Opening reads only the end; who goes on with a thread is told of all that it lacks.
@@ -273,7 +301,7 @@ impl Here {
     /// Of a new thread.
     async fn selection(&self, runtime: &Runtime) -> anyhow::Result<Selection> {
         let selection = if self.environments.is_empty() {
-            runtime.registry().default_selection(&self.cwd, std::slice::from_ref(&self.cwd))
+            runtime.registry().start_selection(&self.cwd, std::slice::from_ref(&self.cwd))
         } else {
             self.named(runtime).await?
         };
@@ -295,6 +323,12 @@ impl Here {
 
     /// `-e ENV[=CWD]`.
     async fn named(&self, runtime: &Runtime) -> anyhow::Result<Selection> {
+        if self.environments.iter().any(|wish| wish == EVERY) {
+            if self.environments.len() > 1 {
+                bail!("-e '*' stands for every configured environment and cannot be combined with another -e");
+            }
+            return Ok(runtime.registry().default_selection(&self.cwd, std::slice::from_ref(&self.cwd)));
+        }
         let mut infos = self.wake(runtime).await;
         let mut attachments = Vec::new();
         for wish in &self.environments {

@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,6 +10,7 @@ use crate::compat_flags::{Habits, feature};
 use crate::env_args::{ENV_HELP, EnvCommand};
 use crate::executor_args::{APP_SERVER_HELP, AppServerArguments, EXECUTOR_HELP, ExecutorArguments, KeeperArguments};
 use crate::serve_args::{SERVE_HELP, ServeArguments, TOKEN_HELP, TokenCommand};
+use crate::settings_args::{CONFIG_HELP, ConfigCommand, MCP_HELP, McpCommand};
 use crate::thread_args::{THREAD_HELP, ThreadArguments};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -67,7 +69,19 @@ impl Arguments {
 /// `outpost help VERB` is what people type; `help` as a verb of its own would stand in the way of prompts.
 fn words(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<OsString> = given.collect();
+    // At a terminal there is one thing that people want most.
+    if words.len() == 1 && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
+        words.push("chat".into());
+    }
     if words.get(1).is_some_and(|word| word == "help") {
+        let is_verb = |word: &OsString| word.to_str().is_some_and(|name| Arguments::command().find_subcommand(name).is_some());
+        match words.get(2) {
+            Some(word) if word == "page" && words.len() > 3 => return vec![words[0].clone(), PAGE.into(), words[3].clone()],
+            Some(word) if !is_verb(word) && !word.to_string_lossy().starts_with('-') => {
+                return vec![words[0].clone(), PAGE.into(), word.clone()];
+            }
+            _ => {}
+        }
         words.remove(1);
         words.push("--help".into());
     }
@@ -79,6 +93,9 @@ fn words(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     words
 }
 
+/// The verb behind `outpost help TOPIC`.
+const PAGE: &str = "__page";
+
 const FIRST_STEPS: &str = "\
 First steps:
   outpost demo                          see it work, on this machine alone
@@ -86,6 +103,7 @@ First steps:
   outpost chat                          talk with an agent
   outpost env add box --ssh you@host    another machine to work on
   outpost doctor                        what is wrong, and what to do about it
+  outpost help topics                   the documentation, inside the program
 
 Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unreachable, 70 a bug of ours. `run` and \
 `shell` exit with the command's own code, or 125 for a failure of ours.";
@@ -98,7 +116,7 @@ pub(crate) enum Verb {
     /// Let an agent work on a prompt, and show what it does
     #[command(after_help = EXEC_HELP)]
     Exec(Box<ExecArguments>),
-    /// Talk with an agent, line by line
+    /// Talk with an agent; `outpost` alone does the same on a terminal
     #[command(after_help = CHAT_HELP)]
     Chat(Box<ChatArguments>),
     /// List, add, remove, check and watch environments
@@ -119,6 +137,18 @@ pub(crate) enum Verb {
     /// List, show, fork, check, import and export threads
     #[command(after_help = THREAD_HELP)]
     Thread(ThreadArguments),
+    /// List, add and remove MCP servers of config.toml
+    #[command(after_help = MCP_HELP)]
+    Mcp {
+        #[command(subcommand)]
+        command: McpCommand,
+    },
+    /// Show and change settings of config.toml
+    #[command(after_help = CONFIG_HELP)]
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
     /// Look at this machine, its configuration, environments and threads, and say what to do about what is wrong
     #[command(after_help = DOCTOR_HELP)]
     Doctor(DoctorArguments),
@@ -161,6 +191,9 @@ pub(crate) enum Verb {
     /// Ends the keeper that runs here.
     #[command(name = "__end-keeper", hide = true)]
     EndKeeper,
+    /// A page of the documentation; `outpost help TOPIC` says this
+    #[command(name = PAGE, hide = true)]
+    Page { name: String },
     /// The page about config.toml, for `cargo xtask docs`
     #[command(name = "__reference", hide = true)]
     Reference,
@@ -175,6 +208,7 @@ Examples:
 #[derive(Subcommand)]
 pub(crate) enum SandboxCommand {
     /// Workspaces whose commands left something in a layer over the home
+    #[command(visible_alias = "ls")]
     List {
         /// As JSON
         #[arg(long)]
@@ -251,11 +285,13 @@ impl Verb {
             Self::Exec(_) | Self::Chat(_) | Self::Serve(_) => true,
             Self::Demo(_)
             | Self::Reference
+            | Self::Page { .. }
             | Self::Kept
             | Self::EndKeeper
             | Self::Schema(_)
             | Self::Completions { .. }
             | Self::Doctor(_) => false,
+            Self::Mcp { .. } | Self::Config { .. } => false,
             Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } | Self::Sandbox { .. } => false,
         }
     }
@@ -267,6 +303,9 @@ pub(crate) struct PlaceArguments {
     /// The environment: a name from environments.toml, ws://HOST:PORT or unix://PATH. Without one, this machine
     #[arg(short, long, value_name = "ENV", conflicts_with = "via")]
     pub environment: Option<String>,
+    /// The same, without a flag
+    #[arg(value_name = "ENV", conflicts_with_all = ["environment", "via"])]
+    pub named: Option<String>,
     /// A command whose standard input and output are an executor
     #[arg(long, value_name = "COMMAND")]
     pub via: Option<String>,
@@ -278,7 +317,7 @@ pub(crate) struct PlaceArguments {
 const RUN_HELP: &str = "\
 Examples:
   outpost run -- uname -a                            here
-  outpost run -e box -- make test                    in an environment of `outpost env add`
+  outpost run box -- make test                       on a machine of `outpost env add`, as -e box
   outpost run -e ws://127.0.0.1:7000 -- make test    on an executor that listens
   outpost run --via 'ssh -T box outpost executor --listen stdio --keep' -- make test
   outpost run -t -- top                              on a terminal of its own
@@ -290,9 +329,14 @@ if one killed it). On a terminal, what its output would make the terminal do is 
 is taken from OUTPOST_TOKEN, or for this machine from OUTPOST_HOME/tokens/executor.";
 
 impl PlaceArguments {
+    /// The environment, however it was named.
+    pub(crate) fn environment(&self) -> Option<&String> {
+        self.environment.as_ref().or(self.named.as_ref())
+    }
+
     /// Whether this very process is the executor.
     pub(crate) fn is_here(&self) -> bool {
-        self.environment.is_none() && self.via.is_none()
+        self.environment().is_none() && self.via.is_none()
     }
 }
 
@@ -320,7 +364,7 @@ pub(crate) struct RunArguments {
 
 const SHELL_HELP: &str = "\
 Examples:
-  outpost shell -e box
+  outpost shell box
   outpost shell --via 'docker exec -i web outpost executor --listen stdio --keep'
 
 The shell acts as you, without a sandbox; an executor with a ceiling refuses it. \
@@ -362,6 +406,15 @@ pub(crate) struct CpArguments {
     /// Copy a directory with everything in it
     #[arg(short, long)]
     pub recursive: bool,
+    /// Leave out what has this name, or this path below SRC: * and ? stand for parts of a name, ** for directories
+    #[arg(long, value_name = "PATTERN", requires = "recursive")]
+    pub exclude: Vec<String>,
+    /// Remove what is in the directory at DST and not in SRC
+    #[arg(long, requires = "recursive")]
+    pub delete: bool,
+    /// Change nothing, and print what would be written and removed
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
     /// Show no progress
     #[arg(short, long)]
     pub quiet: bool,

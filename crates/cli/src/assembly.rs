@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use outpost_environment::{EnvironmentOptions, Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
+use outpost_runtime::feed::FeedLimits;
 use outpost_runtime::mcp::McpConfig;
 use outpost_runtime::model::{ModelError, ModelProvider, Provider, Quirk, Quirks, built_in};
 use outpost_runtime::models::{Models, VariableLookup as ModelVariables};
@@ -19,7 +20,7 @@ use outpost_runtime::{Runtime, RuntimeParts};
 use outpost_sandbox::Limits;
 use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::ThreadId;
-use outpost_wire::{EnvironmentId, PathUri};
+use outpost_wire::PathUri;
 use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -28,7 +29,7 @@ use crate::config::{Config, wrong_line};
 use crate::environments::{self, KnownEnvironments};
 use crate::home::Home;
 use crate::lock::Lock;
-use crate::reach::{Caller, local};
+use crate::reach::{Caller, kept_local, local};
 use crate::variables::VisibleVariables;
 use crate::{ProcessContext, servers, store};
 
@@ -54,15 +55,47 @@ pub(crate) struct RuntimeOptions {
     pub keeps_sessions: bool,
     /// Whether changes of environments.toml take effect while it runs.
     pub follows_environments: bool,
+    /// Whether commands on this machine outlive the program.
+    pub keeps_local: bool,
+    /// How much is remembered for a reader of a thread that is slow.
+    pub feed: FeedLimits,
+    pub role: NodeRole,
+}
+
+/// What a program is to others that use the same database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeRole {
+    /// Its threads are those of its user, who comes back to them.
+    Single,
+    /// One of several servers: it takes up threads of others that died, and they take up its own.
+    Server,
+}
+
+impl RuntimeOptions {
+    /// What servers and checks want: the provider and the model of the configuration.
+    pub(crate) fn of(config: Config) -> Self {
+        Self {
+            config,
+            provider: None,
+            model: None,
+            questions: false,
+            keeps_sessions: false,
+            follows_environments: false,
+            keeps_local: true,
+            feed: FeedLimits::default(),
+            role: NodeRole::Single,
+        }
+    }
 }
 
 impl Assembly {
     pub(crate) async fn new(home: &Home, wish: RuntimeOptions, own: &ProcessContext) -> anyhow::Result<Self> {
-        let RuntimeOptions { config, provider, model, questions, keeps_sessions, follows_environments } = wish;
+        let RuntimeOptions { config, provider, model, questions, keeps_sessions, follows_environments, keeps_local, feed, role } = wish;
         let clock: Clock = Arc::new(store::now);
         home.usable()?;
         let (provider, note) = choose(provider.or_else(|| config.model_provider.clone()), &own.variables);
-        let (connector, executor) = local(config.limits.over(Limits::default()), own)?;
+        let limits = config.limits.over(Limits::default());
+        let (connector, executor) = if keeps_local { kept_local(home, limits, own)? } else { local(limits, own)? };
         let caller = Caller { client: "outpost", patience: Duration::from_secs(600) };
         let lock = Lock::read()?;
         let approval = config.approval_policy.unwrap_or_default();
@@ -91,6 +124,7 @@ impl Assembly {
                 model: model.clone(),
                 model_provider: provider.clone(),
                 reasoning_effort: config.model_reasoning_effort.clone(),
+                service_tier: config.service_tier.clone(),
                 approval,
                 allowed_policies: lock.policies(),
                 sandbox: config.sandbox()?,
@@ -102,10 +136,11 @@ impl Assembly {
                 host_skills: host_skills(home, &own.variables),
                 user_instructions: Some(home.path().join("AGENTS.md")),
                 skill_choices: config.skills.config.clone(),
+                feed,
                 mcp: McpConfig { source: servers::source(home, &config), secrets: own.secrets.clone(), ..McpConfig::default() },
                 ..RuntimeConfig::default()
             },
-            store: store::open_for(&config, home, Some(own.secrets.clone())).await?,
+            store: store::open_for(&config, home, Some(own.secrets.clone()), role).await?,
             ephemeral: Store::Memory(MemoryStore::new(clock.clone(), None)),
             registry,
             models: Models::new(providers, (provider, model), variables, ids.clone()),
@@ -129,19 +164,20 @@ impl Assembly {
     pub(crate) async fn shut_down(self) {
         self.runtime.shutdown(Duration::from_secs(10)).await;
         self.runtime.store().close().await;
-        // What a sandbox needs in a workspace elsewhere goes with its session; it should not lie there until the grace is over.
+        // What a sandbox needs in a workspace goes with its session; it should not lie there until the grace is over.
         let registry = self.runtime.registry();
-        let elsewhere = registry.list().into_iter().filter(|status| !status.id.is_local()).filter_map(|status| registry.get(&status.id));
-        join_all(elsewhere.map(|environment| async move {
-            if let Err(error) = environment.end_if_idle().await {
-                tracing::debug!(%error, "a session was not ended");
+        let environments = registry.list().into_iter().filter_map(|status| registry.get(&status.id));
+        let sessions = self.sessions.as_ref();
+        join_all(environments.map(|environment| async move {
+            match environment.end_if_idle().await {
+                Ok(true) => sessions.into_iter().for_each(|sessions| sessions.forget(environment.name())),
+                Ok(false) => {}
+                Err(error) => tracing::debug!(%error, "a session was not ended"),
             }
         }))
         .await;
         self.executor.shut_down().await;
-        if let Some(sessions) = &self.sessions {
-            // That of this machine has ended with its executor.
-            sessions.forget(EnvironmentId::local().as_str());
+        if let Some(sessions) = sessions {
             sessions.leave();
         }
     }
@@ -211,7 +247,7 @@ fn choose(wanted: Option<String>, own: &VisibleVariables) -> (String, Option<Str
     ("offline".into(), Some(note.into()))
 }
 
-fn default_model(provider: &str) -> &'static str {
+pub(crate) fn default_model(provider: &str) -> &'static str {
     match provider {
         "openai" => "gpt-5",
         "anthropic" => "claude-sonnet-4-5",

@@ -40,6 +40,7 @@ pub(crate) struct Config {
     /// What is known of models, in the place of the built-in table.
     pub models: BTreeMap<String, ModelOverrides>,
     pub model_reasoning_effort: Option<String>,
+    pub service_tier: Option<String>,
     /// Where the built-in provider `openai` is.
     pub openai_base_url: Option<String>,
     pub approval_policy: Option<ApprovalPolicy>,
@@ -53,6 +54,8 @@ pub(crate) struct Config {
     #[serde(deserialize_with = "git")]
     pub git: GitMode,
     pub store: Option<String>,
+    /// A command that hears when a turn ends, fails or asks.
+    pub notify: Vec<String>,
     pub durability: Option<DurabilitySetting>,
     pub budgets: Budgets,
     pub agents: AgentLimits,
@@ -169,6 +172,16 @@ impl Config {
         let mut shown = serde_json::to_value(&self.written).unwrap_or_default();
         outpost_server::hide_secrets(&mut shown);
         shown
+    }
+
+    /// Whether a key, with dots, has an effect.
+    pub(crate) fn is_key(key: &str) -> bool {
+        reference::is_known(key)
+    }
+
+    /// All keys.
+    pub(crate) fn keys() -> Vec<String> {
+        reference::KEYS.iter().map(|key| key.name.to_owned()).collect()
     }
 
     /// Keys of a file that have no effect.

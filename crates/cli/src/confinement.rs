@@ -95,12 +95,29 @@ impl ExecutorArguments {
         const USUAL: u64 = 600;
         self.grace.unwrap_or_else(|| self.confinement.profile.map_or(USUAL, Profile::grace))
     }
+
+    /// How long one is kept in which a command runs, or has ended unheard.
+    pub(crate) fn grace_running(&self) -> u64 {
+        // Where only one time is given, it is meant for every session.
+        let usual = || self.grace.unwrap_or_else(|| self.confinement.profile.map_or(GRACE_RUNNING, Profile::grace_running));
+        self.grace_running.unwrap_or_else(usual).max(self.grace())
+    }
 }
 
 /// What only their owner needs to read, below the home of the executor's user.
 const PRIVATE: [&str; 9] = [".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".kube", ".docker", ".netrc", ".git-credentials"];
 
+/// A session in which a command runs waits for a client so many seconds, on a machine of one's own.
+pub(crate) const GRACE_RUNNING: u64 = 24 * 3600;
+
 impl Profile {
+    const fn grace_running(self) -> u64 {
+        match self {
+            Self::OwnMachine => GRACE_RUNNING,
+            Self::SharedHost | Self::Container => 600,
+        }
+    }
+
     fn limits(self) -> Limits {
         match self {
             Self::OwnMachine => Limits::of_machine(4096, (3, 4)),

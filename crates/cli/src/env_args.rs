@@ -23,11 +23,13 @@ hand; comments and order are kept. `run -e NAME`, `shell -e NAME` and `cp NAME:P
 #[derive(Subcommand)]
 pub(crate) enum EnvCommand {
     /// Show what is written down; nothing is connected
+    #[command(visible_alias = "ls")]
     List(EnvListArguments),
     /// Add an environment
     #[command(after_help = ADD_HELP)]
     Add(Box<AddArguments>),
     /// Forget an environment; nothing is removed on the machine itself
+    #[command(visible_alias = "rm")]
     Remove {
         /// Its name
         name: String,

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, anyhow, bail};
 use outpost_environment::config::ConfigWatch;
 use outpost_environment::{
-    ActiveConfiguration, ConfigurationSnapshot, ConnectionWay, Connector, Definition, Environment, EnvironmentOptions, Registry,
-    RegistryError, RegistryOptions, Token, Variable, config,
+    ActiveConfiguration, ConfigurationSnapshot, ConnectionWay, Connector, Definition, Environment, EnvironmentError, EnvironmentOptions,
+    Obstacle, Registry, RegistryError, RegistryOptions, Token, Variable, config,
 };
 use outpost_wire::EnvironmentId;
 use tokio_util::task::AbortOnDropHandle;
@@ -14,6 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::home::Home;
 use crate::lock::Lock;
 use crate::tokens;
+use crate::topics::nearest;
 use crate::variables::VisibleVariables;
 
 /// What is configured, and where.
@@ -94,25 +95,44 @@ pub(crate) fn watch() -> Option<ConfigWatch> {
 
 /// An unknown name, reported with the known ones.
 pub(crate) fn unknown(id: &EnvironmentId, known: &[EnvironmentId]) -> anyhow::Error {
+    let ids = known;
     let names = known.iter().map(|id| format!("`{id}`")).collect::<Vec<_>>().join(", ");
     let known = match known {
         [] => "there are none".to_owned(),
         [_] => format!("there is only {names}"),
         _ => format!("there are {names}"),
     };
-    anyhow!("there is no environment `{id}`; {known}. `outpost env add {id} --ssh USER@HOST` adds a machine")
+    let nearest =
+        nearest(id.as_str(), ids.iter().map(EnvironmentId::as_str)).map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
+    anyhow!("there is no environment `{id}`; {nearest}{known}. `outpost env add {id} --ssh USER@HOST` adds a machine")
 }
 
-/// What to look at when an environment does not answer, for the reason that it gave.
-pub(crate) fn advice(name: &str, reason: &str) -> Option<String> {
-    if reason.contains("401") {
-        return Some("it asks for a token: pass it in OUTPOST_TOKEN, or name a `token_file` in environments.toml".to_owned());
+/// What stands in the way of an environment that could not be reached.
+pub(crate) fn obstacle(error: &anyhow::Error) -> Obstacle {
+    match error.downcast_ref::<EnvironmentError>() {
+        Some(EnvironmentError::Unreachable { obstacle, .. }) => *obstacle,
+        _ => Obstacle::Unknown,
+    }
+}
+
+/// What to look at when an environment does not answer, for what stands in the way.
+pub(crate) fn advice(name: &str, obstacle: Obstacle) -> Option<String> {
+    match obstacle {
+        Obstacle::Token => {
+            return Some("it asks for a token: pass it in OUTPOST_TOKEN, or name a `token_file` in environments.toml".to_owned());
+        }
+        // The way there works; what to type is told already.
+        Obstacle::NoProgram | Obstacle::Version => return None,
+        Obstacle::FirstConnection => {
+            return Some(format!("start `outpost executor --join` with the id `{name}` and its token on that machine"));
+        }
+        Obstacle::TokenFile | Obstacle::Unknown => {}
     }
     let snapshot = config::read(&Home::from_environment()?.environments()).ok()??;
     let definition = snapshot.entries.iter().find(|entry| entry.id.as_str() == name)?.definition.as_ref().ok()?;
     match &definition.way {
         // What is wrong with the file is told already.
-        ConnectionWay::Listening { .. } if reason.contains("token file") => None,
+        ConnectionWay::Listening { .. } if obstacle == Obstacle::TokenFile => None,
         ConnectionWay::Listening { target, .. } => {
             Some(format!("`{name}` is {target} in environments.toml; does an executor listen there, and does the network let you through?"))
         }

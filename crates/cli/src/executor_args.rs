@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use outpost_environment::ExecutorAddress;
 use outpost_executor::HttpTarget;
-use outpost_rpc::access::{HostName, WebOrigin};
-use outpost_rpc::listen::ListenAddr;
+use outpost_listener::access::{HostName, WebOrigin};
+use outpost_listener::listen::ListenAddr;
 
 use crate::args::YEAR;
 use crate::config::limits::LimitSetting;
@@ -62,6 +62,9 @@ pub(crate) struct ExecutorArguments {
     /// Keep a session so many seconds after its connection was lost [default: 600, or what --profile says]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=YEAR))]
     pub grace: Option<u64>,
+    /// Keep one in which a command runs, or has ended unheard, so many seconds [default: --grace, 86400, or what --profile says]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=YEAR))]
+    pub grace_running: Option<u64>,
     /// Keep so many bytes of output per process on disk for a client that is away
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(..=1 << 40))]
     pub spool: u64,
@@ -109,7 +112,7 @@ pub(crate) enum AppListen {
 }
 
 impl std::str::FromStr for AppListen {
-    type Err = outpost_rpc::listen::ListenAddrError;
+    type Err = outpost_listener::listen::ListenAddrError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "off" { Ok(Self::Off) } else { text.parse().map(Self::At) }
@@ -158,8 +161,13 @@ pub(crate) enum Profile {
 
 #[derive(Args)]
 pub(crate) struct KeeperArguments {
+    /// The keeper of `local`: sessions run in the place of the programs that ask for them
+    #[arg(long, conflicts_with_all = ["grace", "grace_running", "spool", "http_allow"])]
+    pub local: bool,
     #[arg(long, default_value_t = 600)]
     pub grace: u64,
+    #[arg(long, default_value_t = 600)]
+    pub grace_running: u64,
     #[arg(long, default_value_t = 64 << 20)]
     pub spool: u64,
     #[arg(long)]

@@ -78,6 +78,12 @@ fn wrap(text: &str, width: usize) -> Vec<&str> {
     pieces
 }
 
+/// As much of a shown text as fits into so many columns, on one line.
+pub(crate) fn fitting(text: &str, width: usize) -> String {
+    let line = text.lines().next().unwrap_or_default().replace('\t', " ");
+    wrap(&line, width).first().map(|first| (*first).to_owned()).unwrap_or_default()
+}
+
 /// The most columns that a character may take. Rather too many: a row that is too short does no harm.
 const fn wide(c: char) -> usize {
     match c {

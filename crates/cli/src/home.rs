@@ -24,7 +24,7 @@ pub(crate) const APP: &str = "app";
 pub(crate) struct Home(PathBuf);
 
 /// Everything that we ever put there.
-const OURS: [&str; 17] = [
+const OURS: [&str; 18] = [
     "config.toml",
     "requirements.toml",
     "environments.toml",
@@ -42,6 +42,7 @@ const OURS: [&str; 17] = [
     "skills",
     "programs",
     "layers",
+    "history",
 ];
 
 impl Home {
@@ -119,6 +120,11 @@ impl Home {
     /// What sandboxed code wrote into the home of its user, by workspace.
     pub(crate) fn layers(&self) -> PathBuf {
         self.0.join("layers")
+    }
+
+    /// What users typed, by directory.
+    pub(crate) fn history(&self) -> PathBuf {
+        self.0.join("history")
     }
 
     /// Copies of files that are being rewritten in place.

@@ -17,6 +17,7 @@ use crate::variables::VisibleVariables;
 /// What the verbs that need an executor choose for it.
 pub(crate) struct ExecutorSettings {
     pub grace: Duration,
+    pub grace_running: Duration,
     pub spool: u64,
     pub peer: PeerOptions,
     /// Whether a later start answers for the processes of this one.
@@ -62,7 +63,7 @@ pub(crate) fn executor_config(settings: ExecutorSettings, variables: &VisibleVar
         idle: IdleCells::default(),
     };
     let grounds = Grounds {
-        temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),
+        temporary: variables.get("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),
         own: home.iter().map(|home| home.path().to_owned()).collect(),
         shared: home.iter().flat_map(|home| ["skills", "plugins"].map(|name| home.path().join(name))).collect(),
         home: variables.get("HOME").map(|path| Arc::new(UserHome::new(path.into(), settings.confinement.home))),
@@ -74,6 +75,7 @@ pub(crate) fn executor_config(settings: ExecutorSettings, variables: &VisibleVar
     let redo_directory = home.as_ref().map(Home::redo);
     Ok(ExecutorConfig {
         grace: settings.grace,
+        grace_running: settings.grace_running,
         closed_retention: Duration::from_secs(30),
         output: OutputLimits { spool: settings.spool, ..OutputLimits::default() },
         input: InputLimits::default(),
@@ -94,6 +96,7 @@ pub(crate) fn executor_config(settings: ExecutorSettings, variables: &VisibleVar
         cwd: std::env::current_dir()?,
         http_allow: settings.http_allow,
         peer: settings.peer,
+        for_caller: None,
     })
 }
 

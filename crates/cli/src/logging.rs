@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 
 use outpost_runtime::TOLD;
-use outpost_wire::secrets::Secrets;
+use outpost_runtime::secrets::Secrets;
 use outpost_wire::shown::{Form, Untrusted};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};

@@ -19,6 +19,7 @@ mod home;
 mod local;
 mod lock;
 mod logging;
+mod notify;
 mod out;
 mod panics;
 mod progress;
@@ -26,17 +27,19 @@ mod reach;
 mod render;
 mod serve_args;
 mod servers;
+mod settings_args;
 mod signals;
 mod store;
 mod streamed;
 mod terminal;
 mod thread_args;
 mod tokens;
+mod topics;
 mod variables;
 
 use std::process::ExitCode;
 
-use outpost_wire::secrets::Secrets;
+use outpost_runtime::secrets::Secrets;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::args::{Arguments, Verb};
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
             Verb::EndKeeper => commands::keeper::end(&process).await,
             Verb::Run(arguments) => commands::run::run(arguments, &process).await,
             Verb::Schema(arguments) => commands::schema::run(&arguments),
+            Verb::Page { name } => commands::page(&name),
             Verb::Reference => commands::reference(),
             Verb::Doctor(arguments) => commands::doctor::run(&arguments, &process).await,
             Verb::Exec(arguments) => commands::exec::run(*arguments, &process).await,
@@ -96,6 +100,8 @@ fn main() -> ExitCode {
             Verb::Thread(arguments) => commands::thread::run(arguments, &process).await,
             Verb::Serve(arguments) => commands::serve::run(arguments, &process).await,
             Verb::Token { command } => commands::token::run(command),
+            Verb::Mcp { command } => commands::settings::mcp(command, &process),
+            Verb::Config { command } => commands::settings::config(command, &process),
             Verb::Sandbox { command } => commands::sandbox::run(command),
         }
     };

@@ -70,6 +70,11 @@ pub(crate) fn own_mark() -> String {
     if io::stdout().is_terminal() { format!("{FRAME} ") } else { String::new() }
 }
 
+/// The same on standard error.
+pub(crate) fn error_mark() -> String {
+    if io::stderr().is_terminal() { format!("{FRAME} ") } else { String::new() }
+}
+
 /// Prints all of it at once.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write_all(&on_lines(text))

@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
 use std::process::ExitCode;
 
-use outpost_wire::secrets::Secrets;
+use outpost_runtime::secrets::Secrets;
 
 use crate::commands::{BUG, FAILED};
 use crate::out::say;

@@ -1,22 +1,25 @@
 //! From what a person wrote to an environment.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use outpost_environment::{Carrier, CommandLine, Connector, Definition, Environment, EnvironmentOptions, Means};
 use outpost_executor::{Executor, Lifetime};
-use outpost_rpc::PeerOptions;
 use outpost_rpc::link::memory;
+use outpost_rpc::{Link, PeerOptions};
 use outpost_sandbox::Limits;
-use outpost_wire::EnvironmentId;
 use outpost_wire::exec::environment::EnvironmentInfo;
+use outpost_wire::exec::session::CallerContext;
+use outpost_wire::{EnvironmentId, PathUri};
 
 use crate::ProcessContext;
 use crate::args::PlaceArguments;
 use crate::commands::env;
-use crate::confinement::{configured_git, configured_home, configured_limits, configured_minimum, http_allow};
+use crate::commands::keeper::LocalKeeper;
+use crate::confinement::{GRACE_RUNNING, configured_git, configured_home, configured_limits, configured_minimum, http_allow};
 use crate::environments::{KnownEnvironments, token};
-use crate::home::local_directories;
+use crate::home::{Home, local_directories};
 use crate::local::{ExecutorSettings, SandboxSettings, executor_config};
 
 /// An environment that is used by a verb.
@@ -64,7 +67,7 @@ impl Reached {
 
     /// Ends what was started there.
     pub(crate) async fn leave(self) {
-        let _ = self.environment.end().await;
+        let _ = self.environment.end_unheard().await;
         if let Some(executor) = self.executor {
             executor.shut_down().await;
         }
@@ -74,7 +77,7 @@ impl Reached {
 /// Nothing is connected yet.
 pub(crate) fn reach(place: &PlaceArguments, client: &'static str, own: &ProcessContext) -> anyhow::Result<Reached> {
     let caller = Caller { client, patience: Duration::from_secs(place.patience) };
-    match (&place.via, &place.environment) {
+    match (&place.via, place.environment()) {
         (Some(command), _) => via(command, caller, own),
         (None, Some(name)) => named(name, caller, own),
         (None, None) => here(caller, own),
@@ -113,12 +116,14 @@ pub(crate) fn here(caller: Caller, own: &ProcessContext) -> anyhow::Result<Reach
     Ok(Reached { environment: Environment::new(connector, caller.options(own)), executor: Some(executor) })
 }
 
-/// An executor of this very process, and the way to it.
-pub(crate) fn local(limits: Limits, own: &ProcessContext) -> anyhow::Result<(Connector, Executor)> {
-    let http_allow = http_allow(Vec::new(), &own.settings)?;
-    let (minimum, minimum_from) = configured_minimum(&own.settings)?;
-    let settings = ExecutorSettings {
-        grace: Duration::from_secs(600),
+/// What an executor of this machine is told by the configuration of its home.
+pub(crate) fn local_settings(limits: Limits, settings: &[String]) -> anyhow::Result<ExecutorSettings> {
+    let http_allow = http_allow(Vec::new(), settings)?;
+    let (minimum, minimum_from) = configured_minimum(settings)?;
+    Ok(ExecutorSettings {
+        // A session of this machine in which nothing runs has nothing that a program would come back for.
+        grace: Duration::from_secs(60),
+        grace_running: Duration::from_secs(GRACE_RUNNING),
         spool: 64 << 20,
         peer: PeerOptions::default(),
         keeps_fates: false,
@@ -128,18 +133,57 @@ pub(crate) fn local(limits: Limits, own: &ProcessContext) -> anyhow::Result<(Con
             limits,
             minimum,
             minimum_from,
-            git: configured_git(&own.settings)?,
-            home: configured_home(&own.settings)?,
+            git: configured_git(settings)?,
+            home: configured_home(settings)?,
             ..SandboxSettings::default()
         },
-    };
-    let executor = Executor::new(executor_config(settings, &own.variables)?);
+    })
+}
+
+/// An executor of this very process, and the way to it.
+pub(crate) fn local(limits: Limits, own: &ProcessContext) -> anyhow::Result<(Connector, Executor)> {
+    let executor = own_executor(limits, own)?;
     let serving = executor.clone();
-    let connector = Connector::new("this machine", move || {
-        let (ours, theirs) = memory::pair();
-        let executor = serving.clone();
-        tokio::spawn(async move { executor.serve(theirs, Lifetime::Grace).await });
-        std::future::ready(Ok(ours))
-    });
+    let connector = Connector::new("this machine", move || std::future::ready(Ok(link_to(&serving))));
     Ok((connector, executor))
+}
+
+fn own_executor(limits: Limits, own: &ProcessContext) -> anyhow::Result<Executor> {
+    Ok(Executor::new(executor_config(local_settings(limits, &own.settings)?, &own.variables)?))
+}
+
+fn link_to(executor: &Executor) -> Link {
+    let (ours, theirs) = memory::pair();
+    let executor = executor.clone();
+    tokio::spawn(async move { executor.serve(theirs, Lifetime::Grace).await });
+    ours
+}
+
+/// The way to this machine for programs that run threads: through the keeper of the home, so that commands outlive the program. Where
+/// there can be no keeper, an executor of this very process takes its place.
+pub(crate) fn kept_local(home: &Home, limits: Limits, own: &ProcessContext) -> anyhow::Result<(Connector, Executor)> {
+    let executor = own_executor(limits, own)?;
+    let keeper = LocalKeeper::of(home, own).inspect_err(|error| tracing::debug!("local commands are not kept: {error:#}")).ok();
+    let (serving, keeper) = (executor.clone(), keeper.map(Arc::new));
+    let connector = Connector::for_session("this machine", move |session| {
+        let (executor, keeper, session) = (serving.clone(), keeper.clone(), session.map(str::to_owned));
+        async move {
+            let kept = match &keeper {
+                Some(keeper) => keeper.reach(session.as_deref()).await,
+                None => Err(anyhow::anyhow!("there is no place for a keeper")),
+            };
+            Ok(kept.unwrap_or_else(|error| {
+                tracing::warn!("commands on this machine end with this program: {error:#}");
+                link_to(&executor)
+            }))
+        }
+    });
+    let here = std::env::current_dir().context("the current directory is gone")?;
+    let caller = CallerContext {
+        variables: own.variables.block_for_commands().into(),
+        cwd: PathUri::from_native(&here)?,
+        settings: own.settings.clone(),
+        open_files: own.variables.open_files(),
+    };
+    Ok((connector.in_place_of(caller), executor))
 }

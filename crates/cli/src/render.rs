@@ -13,6 +13,7 @@ use std::time::Instant;
 use outpost_runtime::live::ThreadEvent;
 use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::ModelProgress;
+use outpost_terminal::folded::{FoldedEnd, FoldedOutput, HEAD, TAIL};
 use outpost_thread::{
     CallDetail, CallFinished, CallId, CallOutcome, CallReport, CallStarted, Fact, InterruptReason, PlannedStepStatus, Raw, Recorded,
     ThreadId, TurnFinished, TurnStatus,
@@ -26,7 +27,7 @@ use crate::frame::{FrameRow, cut, draw, line, lines, plain, word};
 use crate::streamed::Streamed;
 use crate::variables::VisibleVariables;
 
-/// So many lines of a command's output are shown.
+/// So many lines of a command are shown.
 const LINES: usize = 12;
 /// So much of a remark is shown.
 const REMARK: usize = 2000;
@@ -44,6 +45,10 @@ pub(crate) struct Screen {
     running: BTreeMap<CallId, Announced>,
     /// Commands that the user wrote and that run: all of their output is shown, as it comes.
     streams: BTreeMap<CallId, Streamed>,
+    /// Commands of the model that run: their output is folded.
+    folded: BTreeMap<CallId, FoldedOutput>,
+    /// Nothing is folded.
+    is_full: bool,
     /// Commands that the model wants to run, by their calls. Not all of them come to be started.
     wanted: BTreeMap<String, Announced>,
     /// The call that was announced by the line above.
@@ -80,11 +85,18 @@ impl Screen {
             is_drawn: false,
             running: BTreeMap::new(),
             streams: BTreeMap::new(),
+            folded: BTreeMap::new(),
+            is_full: false,
             wanted: BTreeMap::new(),
             above: None,
             open: None,
             streaming: Showing::new(Form::Text),
         }
+    }
+
+    /// Shows all output of every command.
+    pub(crate) fn with_full_output(self, is_full: bool) -> Self {
+        Self { is_full, ..self }
     }
 
     pub(crate) fn thread(&mut self, id: ThreadId) {
@@ -108,15 +120,24 @@ impl Screen {
 
     /// Output of a command that still runs.
     fn output(&mut self, call: &CallId, bytes: &[u8]) {
-        let Some(stream) = self.streams.get_mut(call) else { return };
-        let whole = stream.push(bytes);
-        whole.iter().for_each(|line| self.output_line(call, line));
+        if let Some(stream) = self.streams.get_mut(call) {
+            let whole = stream.push(bytes);
+            whole.iter().for_each(|line| self.output_line(call, line));
+        } else if let Some(folded) = self.folded.get_mut(call) {
+            let head = folded.push(bytes);
+            head.iter().for_each(|line| self.shown_line(call, line));
+        }
     }
 
     /// A line of a command's output.
     fn output_line(&mut self, call: &CallId, text: &str) {
+        lines(text, Form::Text).iter().for_each(|line| self.shown_line(call, line));
+    }
+
+    /// The same, made visible already.
+    fn shown_line(&mut self, call: &CallId, line: &str) {
         self.below(call);
-        lines(text, Form::Text).iter().for_each(|line| self.rest(Style::Plain, &format!("  {line}")));
+        self.rest(Style::Plain, &format!("  {line}"));
         self.above = Some(call.clone());
     }
 
@@ -140,7 +161,10 @@ impl Screen {
             Fact::CallStarted(started) => self.started(started),
             Fact::CallFinished(finished) => self.finished(finished),
             Fact::ContextCompacted(_) => self.say(Style::Quiet, "the conversation was summed up"),
-            Fact::TurnFinished(_) => self.wait_for_nothing(),
+            Fact::TurnFinished(_) => {
+                self.folded.clear();
+                self.wait_for_nothing();
+            }
             _ => {}
         }
     }
@@ -153,8 +177,10 @@ impl Screen {
                 self.announce(Style::Strong, &line);
                 self.wanted.remove(&started.call.to_string());
                 self.running.insert(started.call.clone(), line);
-                if detail.is_awaited() {
+                if detail.is_awaited() || self.is_full {
                     self.streams.insert(started.call.clone(), Streamed::default());
+                } else {
+                    self.folded.insert(started.call.clone(), FoldedOutput::default());
                 }
                 self.above = Some(started.call.clone());
                 self.wait_for(&detail.command);
@@ -195,6 +221,9 @@ impl Screen {
         if let Some(stream) = self.streams.remove(&finished.call).filter(|stream| stream.bytes() > 0) {
             return self.stream_ended(finished, stream, &report);
         }
+        if let Some(folded) = self.folded.remove(&finished.call).filter(|folded| folded.bytes() > 0) {
+            return self.fold_ended(finished, folded, &report);
+        }
         // Whose output it is shows only as long as nothing stands between.
         match self.running.remove(&finished.call) {
             Some(line) if self.above.as_ref() != Some(&finished.call) => self.announce(Style::Quiet, &line),
@@ -205,13 +234,14 @@ impl Screen {
             }
         }
         if let Some(output) = report.aggregated_output.as_ref().filter(|output| !output.is_empty()) {
+            // It was not followed while it ran: this is what the thread keeps of it.
             let lines = lines(output, Form::Text);
-            for line in lines.iter().take(LINES) {
-                self.rest(Style::Plain, &format!("  {line}"));
+            let (head, tail) = if self.is_full || lines.len() <= HEAD + TAIL { (lines.len(), 0) } else { (HEAD, TAIL) };
+            lines.iter().take(head).for_each(|line| self.rest(Style::Plain, &format!("  {line}")));
+            if head < lines.len() {
+                self.say(Style::Quiet, &format!("  … {} lines left out", lines.len() - head - tail));
             }
-            if lines.len() > LINES {
-                self.say(Style::Quiet, &format!("  … {} more lines", lines.len() - LINES));
-            }
+            lines.iter().skip(lines.len() - tail).for_each(|line| self.rest(Style::Plain, &format!("  {line}")));
         }
         if let Some(end) = ending(finished, &report) {
             self.say(Style::Bad, &format!("  {end}"));
@@ -238,6 +268,34 @@ impl Screen {
         }
         self.running.remove(&finished.call);
         self.notices(report);
+    }
+
+    /// The end of a command whose output was folded.
+    fn fold_ended(&mut self, finished: &CallFinished, folded: FoldedOutput, report: &CallReport) {
+        let missed = report.output_bytes.unwrap_or_default().saturating_sub(folded.bytes());
+        let FoldedEnd { left_out, tail } = folded.end();
+        if let Some((lines, bytes)) = left_out {
+            self.line_of(&finished.call, Style::Quiet, &format!("… {lines} lines ({}) left out", crate::progress::size(bytes)));
+        }
+        if missed > 0 {
+            self.line_of(&finished.call, Style::Quiet, &format!("… {missed} bytes of its output came too fast to be shown"));
+        }
+        tail.iter().for_each(|line| self.shown_line(&finished.call, line));
+        if let Some(end) = ending(finished, report) {
+            self.line_of(&finished.call, Style::Bad, &end);
+        }
+        self.running.remove(&finished.call);
+        self.notices(report);
+    }
+
+    /// What the agent says before it goes on; the answer comes at the end.
+    pub(crate) fn remark_of_agent(&mut self, text: &str) {
+        self.wait_for_nothing();
+        self.end_line();
+        self.above = None;
+        for line in lines(text, Form::Text) {
+            self.put(Style::Plain, &line);
+        }
     }
 
     /// The answer.
@@ -329,7 +387,10 @@ impl Screen {
         if seconds < 1 {
             return;
         }
-        let line: String = format!("… {seconds} s {what}").chars().take(columns() - 1).collect();
+        let newest = self.folded.values().filter(|folded| folded.lines() > HEAD as u64).max_by_key(|folded| folded.bytes());
+        let newest = newest.map(|folded| format!(" · {} lines: {}", folded.lines(), folded.last().unwrap_or_default()));
+        let text = format!("… {seconds} s {what}{}", newest.unwrap_or_default());
+        let line = crate::frame::fitting(&guard(&text), columns() - 1);
         let mut out = io::stderr().lock();
         let _ = write!(out, "{CLEAR}{}", self.dressed(Style::Quiet, &line)).and_then(|()| out.flush());
         self.is_drawn = true;
@@ -411,7 +472,7 @@ impl Style {
 }
 
 /// How a call ended, if that is worth a word.
-fn ending(finished: &CallFinished, report: &CallReport) -> Option<String> {
+pub(crate) fn ending(finished: &CallFinished, report: &CallReport) -> Option<String> {
     Some(match finished.outcome {
         CallOutcome::Completed => {
             let code = report.exit_code.filter(|code| *code != 0)?;

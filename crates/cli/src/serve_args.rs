@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use outpost_rpc::listen::ListenAddr;
+use outpost_listener::listen::ListenAddr;
 
 use crate::executor_args::AuthArguments;
 
@@ -55,6 +55,7 @@ pub(crate) enum TokenCommand {
     /// Make a token and print its secret, once
     Create(CreateToken),
     /// Show which tokens are out
+    #[command(visible_alias = "ls")]
     List {
         /// For programs: [{name, scope, createdAt, note?, boundTo?}]
         #[arg(long)]

@@ -116,6 +116,8 @@ pub(crate) enum SignalRequest {
 
 /// An executor that has not answered so long after a signal is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Its answer may wait behind output that a slow link carries first.
+const LONG_SILENCE: Duration = Duration::from_secs(30);
 
 /// Waits for the start of a command. A signal that comes meanwhile is for the command; a second one, or an executor that does not
 /// answer after the first, gives up with the exit code for that signal.
@@ -156,7 +158,9 @@ pub(crate) async fn forward(to: Forwarding, mut signals: ForwardedSignals, tty: 
         };
         let connected = matches!(*to.environment.watch().borrow(), ConnectionState::Ready(_));
         if connected {
-            to.send(signal).await;
+            if let Err(code) = answered(to.send(signal), code(signal), &mut signals).await {
+                return code;
+            }
         } else if told {
             // A second signal while there is no process to pass it on to.
             return code(signal);
@@ -165,6 +169,23 @@ pub(crate) async fn forward(to: Forwarding, mut signals: ForwardedSignals, tty: 
             say("not connected; once more to give up");
         }
     }
+}
+
+/// Waits for the answer to a signal that was passed on. An executor that does not answer is given up when its user asks again, or
+/// with the exit code for the signal when it is silent for long.
+async fn answered(sending: impl Future<Output = ()>, silent: u8, signals: &mut ForwardedSignals) -> Result<(), u8> {
+    let mut sending = std::pin::pin!(sending);
+    if tokio::time::timeout(PATIENCE, &mut sending).await.is_ok() {
+        return Ok(());
+    }
+    say("the executor has not answered yet; once more to give up");
+    let given_up = tokio::select! {
+        () = &mut sending => return Ok(()),
+        again = signals.stop() => again,
+        () = tokio::time::sleep(LONG_SILENCE) => silent,
+    };
+    say("given up: the command may still run");
+    Err(given_up)
 }
 
 impl Forwarding {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use outpost_runtime::secrets::Secrets;
 use outpost_store::{CommitConfig, Durability, LocalConfig, LocalStore, MemoryStore, PostgresConfig, PostgresStore, Redactor, Store};
-use outpost_wire::secrets::Secrets;
 use uuid::Uuid;
 
+use crate::assembly::NodeRole;
 use crate::config::{self, Config};
 use crate::home::Home;
 
@@ -28,17 +29,18 @@ pub(crate) async fn open(asked: Option<&str>, settings: &[String]) -> anyhow::Re
     if config.store.as_deref().unwrap_or("local") == "local" {
         home.usable()?;
     }
-    open_for(&config, &home, None).await
+    open_for(&config, &home, None, NodeRole::Single).await
 }
 
 /// Opens the store of a runtime. Secrets are taken out of everything that is stored.
-pub(crate) async fn open_for(config: &Config, home: &Home, secrets: Option<Secrets>) -> anyhow::Result<Store> {
+pub(crate) async fn open_for(config: &Config, home: &Home, secrets: Option<Secrets>, role: NodeRole) -> anyhow::Result<Store> {
     let store = config.store.as_deref().unwrap_or("local");
     let (instance, host) = (Uuid::new_v4().to_string(), host());
     let redactor = secrets.map(|secrets| Arc::new(Redact(secrets)) as Arc<dyn Redactor>);
     if store.starts_with("postgres://") || store.starts_with("postgresql://") {
         let mut config = PostgresConfig::new(store, instance, host);
         config.redactor = redactor;
+        config.adopts = role == NodeRole::Server;
         config.trust = outpost_rpc::tls::roots;
         return Ok(Store::Postgres(PostgresStore::open(config).await?));
     }

@@ -8,6 +8,7 @@ pub(crate) const THREAD_HELP: &str = "\
 Examples:
   outpost thread list --search 'flaky test'     threads in which these words occur, newest first
   outpost thread show 4f21                      the last turns; a unique part of an id will do
+  outpost thread rename 4f21 'flaky test'       a name, which can be used in the place of the id
   outpost thread fork 4f21 --before-message 2   a new thread that shares what is before message 2
   outpost thread import ~/.codex                every session of Codex; again changes nothing
   outpost thread export 4f21 -o thread.jsonl    one file with all of it; `import` reads it
@@ -30,16 +31,20 @@ pub(crate) struct ThreadArguments {
 #[derive(Subcommand)]
 pub(crate) enum ThreadCommand {
     /// List threads, the one that changed last at the top
+    #[command(visible_alias = "ls")]
     List(ThreadListArguments),
     /// Show the last turns of a thread
     Show(ShowArguments),
     /// Make a new thread that shares the past of another; nothing is copied
     Fork(ForkArguments),
+    /// Give a thread a name; an empty one takes it away
+    Rename(RenameArguments),
     /// Hide threads from the list
     Archive(NameArguments),
     /// Show archived threads in the list again
     Unarchive(NameArguments),
     /// Remove threads for good; forks of them first get their own copy of what they share
+    #[command(visible_alias = "remove")]
     Rm(RemoveArguments),
     /// Read every byte of threads (all of them, if none is named) and name what is wrong
     Verify(VerifyArguments),
@@ -134,6 +139,14 @@ pub(crate) struct ForkArguments {
     /// A name for the new thread
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct RenameArguments {
+    /// An id, a unique beginning or end of one, or a name
+    pub thread: String,
+    /// The new name
+    pub name: String,
 }
 
 #[derive(Args)]

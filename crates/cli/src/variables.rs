@@ -14,8 +14,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use outpost_runtime::secrets::Secrets;
 use outpost_wire::secret_names;
-use outpost_wire::secrets::Secrets;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
@@ -92,6 +92,26 @@ impl VisibleVariables {
         self.all.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
+    /// Those of another program of this user, as it sent them: what its commands may have.
+    pub fn of_caller(block: &[u8], open_files: Option<u64>) -> Self {
+        let pair = |pair: &[u8]| {
+            let at = pair.iter().position(|byte| *byte == b'=')?;
+            Some((OsString::from_vec(pair[..at].to_vec()), OsString::from_vec(pair[at + 1..].to_vec())))
+        };
+        Self { all: block.split(|byte| *byte == 0).filter_map(pair).collect(), keys: BTreeSet::new(), are_hidden: true, open_files }
+    }
+
+    /// What commands may have, in the form in which it is sent to another program of this user.
+    pub fn block_for_commands(&self) -> Vec<u8> {
+        let pairs = self.for_commands();
+        pairs.iter().flat_map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat()).collect()
+    }
+
+    /// Those that need not be kept out of sight.
+    pub fn in_sight(&self) -> impl Iterator<Item = (&OsString, &OsString)> {
+        self.all.iter().filter(|(name, _)| !self.is_secret(name))
+    }
+
     /// Those whose names say that they are secrets, and keys to providers.
     pub fn secrets(&self) -> impl Iterator<Item = (&OsString, &OsString)> {
         self.all.iter().filter(|(name, _)| self.is_secret(name))
@@ -128,7 +148,7 @@ impl VisibleVariables {
 }
 
 /// By its path, so that it keeps its name in lists of processes; also if its file was replaced meanwhile.
-fn own_program() -> PathBuf {
+pub(crate) fn own_program() -> PathBuf {
     std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| "/proc/self/exe".into())
 }
 

@@ -22,7 +22,7 @@ use crate::state::Connected;
 /// Large enough for full speed, small enough for many in memory.
 pub(crate) const BLOCK: usize = 512 << 10;
 /// Blocks of one file that are on their way at once.
-pub(crate) const WINDOW: usize = 8;
+pub(crate) const WINDOW: usize = 32;
 
 /// A piece of a file. While it is held it counts against the memory that a transfer may use.
 #[derive(Clone)]

@@ -15,7 +15,7 @@ use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
 use crate::definition::Definition;
-use crate::provider::{ConfigurationSnapshot, ConfiguredEnvironment, DefaultChoice, Nameless};
+use crate::provider::{ConfigurationSnapshot, ConfiguredEnvironment, DefaultChoice, Nameless, StartChoice};
 
 pub use entry::span;
 pub use watch::{ConfigWatch, WatchError};
@@ -57,12 +57,19 @@ pub fn parse(text: &str, path: &Path) -> Result<ConfigurationSnapshot, Environme
                 let chosen = value.get_ref().as_str().ok_or_else(|| wrong("`default` is a text"))?;
                 default = Some((chosen.trim().to_owned(), value.span()));
             }
+            "start" => {
+                snapshot.start = match value.get_ref().as_str() {
+                    Some("default") => StartChoice::Default,
+                    Some("all") => StartChoice::All,
+                    _ => return Err(wrong("`start` is \"default\" or \"all\"")),
+                }
+            }
             "environments" => {
                 let DeValue::Array(entries) = value.get_ref() else { return Err(wrong("`environments` is a list: use [[environments]]")) };
                 found = entries.iter().map(|entry| find(&text, entry)).collect();
             }
             other => {
-                let known = "there are `default`, `include_local` and `[[environments]]`";
+                let known = "there are `default`, `start`, `include_local` and `[[environments]]`";
                 return Err(text.fatal(key.span(), &format!("unknown key `{other}`; {known}")));
             }
         }

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use outpost_rpc::{Link, LinkError};
+use outpost_wire::exec::session::CallerContext;
 
 pub(crate) use command::withhold_secrets;
 pub use command::{CommandLine, Complaints, NoExecutor, TAKEN_OVER_EXIT};
@@ -30,14 +31,18 @@ use crate::pending::Provision;
 #[derive(Clone)]
 pub struct Connector {
     name: String,
-    make: Arc<dyn Fn() -> Connecting + Send + Sync>,
+    make: LinkSource,
     nature: Nature,
+    /// In whose place commands run there.
+    caller: Option<Arc<CallerContext>>,
 }
 
 /// What else is to be known about the links of a connector.
 #[derive(Clone)]
 enum Nature {
     Plain,
+    /// The same, over a network.
+    Dialled,
     /// Whatever is behind a command ends with it, unless there is a keeper.
     Command,
     /// The same, through places that may have to be started, prepared and logged in to.
@@ -47,6 +52,9 @@ enum Nature {
     /// It cannot be connected to before it is provided.
     Pending(Arc<Provision>),
 }
+
+/// Why there is no connection to an executor that has never dialled in.
+pub const FIRST_CONNECTION: &str = "waiting for the first connection";
 
 /// A link, and how to tell whether anything comes in on it.
 pub(crate) struct MonitoredLink {
@@ -74,6 +82,9 @@ impl Pulse {
     }
 }
 
+/// Asked with the session that is to be resumed, if one is.
+type LinkSource = Arc<dyn Fn(Option<&str>) -> Connecting + Send + Sync>;
+
 type Connecting = Pin<Box<dyn Future<Output = Result<MonitoredLink, LinkError>> + Send>>;
 
 impl Connector {
@@ -94,7 +105,30 @@ impl Connector {
         F: Fn() -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<MonitoredLink, LinkError>> + Send + 'static,
     {
-        Self { name, make: Arc::new(move || Box::pin(make())), nature }
+        Self { name, make: Arc::new(move |_| Box::pin(make())), nature, caller: None }
+    }
+
+    /// The same where the way depends on the session that is to be resumed, if one is.
+    pub fn for_session<F, Fut>(name: impl Into<String>, make: F) -> Self
+    where
+        F: Fn(Option<&str>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Link, LinkError>> + Send + 'static,
+    {
+        let make = move |session: Option<&str>| -> Connecting {
+            let link = make(session);
+            Box::pin(async move { Ok(link.await?.into()) })
+        };
+        Self { name: name.into(), make: Arc::new(make), nature: Nature::Plain, caller: None }
+    }
+
+    /// Commands run there in the place of this program.
+    pub fn in_place_of(mut self, caller: CallerContext) -> Self {
+        self.caller = Some(Arc::new(caller));
+        self
+    }
+
+    pub(crate) fn caller(&self) -> Option<&CallerContext> {
+        self.caller.as_deref()
     }
 
     /// An executor that listens. The token is only ever sent to websockets.
@@ -105,9 +139,9 @@ impl Connector {
     /// The same, where the address says something else every time.
     pub fn dialling(name: impl Into<String>, token: Token, address: impl Fn() -> ExecutorAddress + Send + Sync + 'static) -> Self {
         let tls = Arc::new(tls::Tls::default());
-        Self::new(name, move || {
+        Self::with_nature(name.into(), Nature::Dialled, move || {
             let (target, token, tls) = (address(), token.clone(), tls.clone());
-            async move { target::connect(&target, &token, &tls).await }
+            async move { Ok(target::connect(&target, &token, &tls).await?.into()) }
         })
     }
 
@@ -153,7 +187,7 @@ impl Connector {
             let connector = provided.connector();
             async move {
                 match connector {
-                    Some(connector) => connector.connect().await,
+                    Some(connector) => connector.connect(None).await,
                     None => Err(LinkError::Protocol("it is not provided yet".into())),
                 }
             }
@@ -166,11 +200,12 @@ impl Connector {
 
     /// One link, for callers that do not want the environment's own session.
     pub async fn link(&self) -> Result<Link, LinkError> {
-        Ok(self.connect().await?.link)
+        Ok(self.connect(None).await?.link)
     }
 
-    pub(crate) async fn connect(&self) -> Result<MonitoredLink, LinkError> {
-        (self.make)().await
+    /// A link, and for a session that is to be resumed one to where that is.
+    pub(crate) async fn connect(&self, session: Option<&str>) -> Result<MonitoredLink, LinkError> {
+        (self.make)(session).await
     }
 
     /// Whether sessions outlive the link only with a keeper on the other side.
@@ -178,15 +213,28 @@ impl Connector {
         match &self.nature {
             Nature::Command | Nature::Journey(_) => true,
             Nature::Pending(provision) => provision.connector().is_some_and(|connector| connector.needs_keeper()),
-            Nature::Plain | Nature::Joined(_) => false,
+            Nature::Plain | Nature::Dialled | Nature::Joined(_) => false,
         }
+    }
+
+    /// Whether its executor is certainly on this machine.
+    pub(crate) fn is_here(&self) -> bool {
+        matches!(self.nature, Nature::Plain)
     }
 
     /// Waits until connecting makes sense; says why it never will.
     pub(crate) async fn provided(&self) -> Result<(), String> {
         match &self.nature {
             Nature::Pending(provision) => provision.wait().await,
-            Nature::Plain | Nature::Command | Nature::Journey(_) | Nature::Joined(_) => Ok(()),
+            Nature::Plain | Nature::Dialled | Nature::Command | Nature::Journey(_) | Nature::Joined(_) => Ok(()),
+        }
+    }
+
+    /// Whether its executor has never dialled in.
+    pub(crate) fn waits_for_the_first(&self) -> bool {
+        match &self.nature {
+            Nature::Joined(slot) => !slot.is_known(),
+            Nature::Plain | Nature::Dialled | Nature::Command | Nature::Journey(_) | Nature::Pending(_) => false,
         }
     }
 
@@ -194,7 +242,7 @@ impl Connector {
     pub(crate) async fn arrival(&self) {
         match &self.nature {
             Nature::Joined(slot) => slot.filled().await,
-            Nature::Plain | Nature::Command | Nature::Journey(_) | Nature::Pending(_) => std::future::pending().await,
+            Nature::Plain | Nature::Dialled | Nature::Command | Nature::Journey(_) | Nature::Pending(_) => std::future::pending().await,
         }
     }
 
@@ -202,7 +250,7 @@ impl Connector {
     pub(crate) async fn login(&self) {
         match &self.nature {
             Nature::Journey(journey) => journey.login().await,
-            Nature::Plain | Nature::Command | Nature::Joined(_) | Nature::Pending(_) => std::future::pending().await,
+            Nature::Plain | Nature::Dialled | Nature::Command | Nature::Joined(_) | Nature::Pending(_) => std::future::pending().await,
         }
     }
 

@@ -1,17 +1,19 @@
 //! What folders in environments hold, as their executors tell it: told once, and then only when it changes.
 //!
 //! What is known is kept by environment, executor, folder and sandbox, so a fresh handle to the same executor is not told it
-//! again. An executor of ours is asked each time whether that is still true, which costs it a walk and us a few bytes; one
-//! that tells no digests is taken at its word for a short while. A failure is never kept: the next look asks again.
+//! again. An executor of ours follows what it told and says when that changes, so it is asked only then; an older one is asked each time
+//! whether it is still true, which costs it a walk and us a few bytes; one that tells no digests is taken at its word for a short while.
+//! A failure is never kept: the next look asks again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use outpost_wire::PathUri;
 use outpost_wire::exec::discovery::{
-    Discover, DiscoverInstalled, DiscoverParams, DiscoverRoot, DiscoveredRoot, InstalledParams, InstalledResponse,
+    Discover, DiscoverInstalled, DiscoverParams, DiscoverResponse, DiscoverRoot, DiscoveredRoot, InstalledParams, InstalledResponse,
 };
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::intent::EnvironmentId;
@@ -95,11 +97,13 @@ struct Known<T> {
     digest: Option<String>,
     found: Arc<T>,
     since: Instant,
+    /// The answer that it was taken from, where the executor follows that.
+    source: Option<Weak<DiscoverResponse>>,
 }
 
 impl<T> Clone for Known<T> {
     fn clone(&self) -> Self {
-        Self { digest: self.digest.clone(), found: self.found.clone(), since: self.since }
+        Self { digest: self.digest.clone(), found: self.found.clone(), since: self.since, source: self.source.clone() }
     }
 }
 
@@ -153,6 +157,10 @@ impl Discoveries {
             return Err(DiscoveryError::Unconfined { name: name() });
         }
         let keys: Vec<Key> = wanted.iter().map(|wanted| Key::of(handle, wanted)).collect();
+        if capabilities.call_follow {
+            let looks = wanted.iter().zip(&keys).map(|(wanted, key)| self.look_followed(handle, wanted, key, patience));
+            return join_all(looks).await.into_iter().collect();
+        }
         let known: Vec<Option<Known<DiscoveredRoot>>> = {
             let all = self.lock();
             keys.iter().map(|key| all.get(key).cloned()).collect()
@@ -183,6 +191,48 @@ impl Discoveries {
         Ok(found.into_iter().flatten().collect())
     }
 
+    /// What one folder holds, asked for only if that may have changed.
+    async fn look_followed(
+        &self,
+        handle: &Environment,
+        wanted: &WantedFolder,
+        key: &Key,
+        patience: Duration,
+    ) -> Result<Arc<DiscoveredRoot>, DiscoveryError> {
+        let name = || handle.name().to_owned();
+        let params = wanted.question();
+        let answer = match timeout(patience, handle.followed::<Discover>(&params)).await {
+            Err(_) => return Err(DiscoveryError::Slow { name: name(), patience }),
+            Ok(Ok(answer)) => answer,
+            Ok(Err(EnvironmentError::Fault(fault))) => return Err(DiscoveryError::Nonsense { name: name(), reason: fault.message }),
+            Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: error.to_string() }),
+        };
+        let [root] = &answer.roots[..] else {
+            return Err(DiscoveryError::Nonsense { name: name(), reason: "it is about other folders".into() });
+        };
+        if root.path != wanted.path {
+            return Err(DiscoveryError::Nonsense { name: name(), reason: "it is about other folders".into() });
+        }
+        let before = self.lock().get(key).cloned();
+        let is_source = |known: &Weak<DiscoverResponse>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(&answer));
+        if let Some(before) = before.as_ref().filter(|before| before.source.as_ref().is_some_and(is_source)) {
+            return Ok(before.found.clone());
+        }
+        let source = Some(Arc::downgrade(&answer));
+        let found = match before {
+            Some(before) if is_same(&before.found, root) => before.found,
+            before => {
+                self.told.fetch_add(1, Ordering::Relaxed);
+                if before.is_some() {
+                    self.tell_change(handle, Some(wanted.path.clone()));
+                }
+                Arc::new(root.clone())
+            }
+        };
+        remember(&mut self.lock(), key, Known { digest: root.digest.clone(), found: found.clone(), since: Instant::now(), source });
+        Ok(found)
+    }
+
     /// What is installed on the machine of an environment for all its users. `None` if its executor cannot tell.
     pub async fn installed(
         &self,
@@ -200,6 +250,9 @@ impl Discoveries {
         let known = self.installed.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some(known) = known.as_ref().filter(|known| !capabilities.capability_digests && known.since.elapsed() < CURRENT) {
             return Ok(Some(known.found.clone()));
+        }
+        if capabilities.call_follow {
+            return self.installed_followed(handle, &place, (&key, known), patience).await.map(Some);
         }
         let digest = || known.as_ref().and_then(|known| known.digest.clone()).unwrap_or_default();
         let known_digest = capabilities.capability_digests.then(digest);
@@ -221,8 +274,38 @@ impl Discoveries {
             self.tell_change(handle, None);
         }
         let mut all = self.installed.lock().unwrap_or_else(PoisonError::into_inner);
-        remember(&mut all, &key, Known { digest, found: found.clone(), since: Instant::now() });
+        remember(&mut all, &key, Known { digest, found: found.clone(), since: Instant::now(), source: None });
         Ok(Some(found))
+    }
+
+    async fn installed_followed(
+        &self,
+        handle: &Environment,
+        place: &WantedFolder,
+        (key, known): (&Key, Option<Known<InstalledResponse>>),
+        patience: Duration,
+    ) -> Result<Arc<InstalledResponse>, DiscoveryError> {
+        let name = || handle.name().to_owned();
+        let found = match timeout(patience, handle.followed::<DiscoverInstalled>(&place.installed_question())).await {
+            Err(_) => return Err(DiscoveryError::Slow { name: name(), patience }),
+            Ok(Err(EnvironmentError::Fault(fault))) => return Err(DiscoveryError::Nonsense { name: name(), reason: fault.message }),
+            Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: error.to_string() }),
+            Ok(Ok(found)) => found,
+        };
+        match known {
+            Some(known) if Arc::ptr_eq(&known.found, &found) => return Ok(found),
+            Some(known) if known.found != found => self.tell_change(handle, None),
+            _ => {}
+        }
+        let mut all = self.installed.lock().unwrap_or_else(PoisonError::into_inner);
+        remember(&mut all, key, Known { digest: found.digest.clone(), found: found.clone(), since: Instant::now(), source: None });
+        Ok(found)
+    }
+
+    /// Says that these folders, and what is installed there, will be looked at: a connection that is not there yet brings them along.
+    pub fn foresee(handle: &Environment, place: &WantedFolder, folders: &[WantedFolder]) {
+        handle.foresee::<DiscoverInstalled>(&place.as_asked().installed_question());
+        folders.iter().for_each(|wanted| handle.foresee::<Discover>(&wanted.as_asked().question()));
     }
 
     fn keep(&self, key: &Key, before: Option<&Known<DiscoveredRoot>>, told: DiscoveredRoot) -> Arc<DiscoveredRoot> {
@@ -234,7 +317,7 @@ impl Discoveries {
         self.told.fetch_add(1, Ordering::Relaxed);
         let digest = told.digest.clone();
         let found = Arc::new(told);
-        remember(&mut self.lock(), key, Known { digest, found: found.clone(), since: Instant::now() });
+        remember(&mut self.lock(), key, Known { digest, found: found.clone(), since: Instant::now(), source: None });
         found
     }
 }
@@ -251,6 +334,20 @@ impl WantedFolder {
     fn as_asked(&self) -> Self {
         let sandbox = self.sandbox.clone().filter(|sandbox| !sandbox.leaves_files_open());
         Self { path: self.path.clone(), sandbox }
+    }
+}
+
+impl WantedFolder {
+    /// An empty digest asks for everything that our own clients are told.
+    fn question(&self) -> DiscoverParams {
+        let known_digest = Some(String::new());
+        DiscoverParams {
+            roots: vec![DiscoverRoot { id: "0".into(), path: self.path.clone(), sandbox: self.sandbox.clone(), known_digest }],
+        }
+    }
+
+    fn installed_question(&self) -> InstalledParams {
+        InstalledParams { cwd: self.path.clone(), sandbox: self.sandbox.clone(), known_digest: Some(String::new()) }
     }
 }
 

@@ -3,6 +3,7 @@
 //! A handle is bound to the executor that first answered it. It comes back to that one after any number of lost
 //! connections and restarts, and to no other: a call through a handle cannot end up on another machine.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,11 +21,13 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::backoff::Waits;
 use crate::connector::{Connector, Means};
 use crate::files::Files;
+use crate::first_start::StartSlot;
+use crate::followed::FollowedCalls;
 use crate::http::Bodies;
 use crate::narrowing::Narrowing;
 use crate::session::SessionProcesses;
 use crate::session_store::SessionMemory;
-use crate::state::{Connected, ConnectionState, ExecutorIdentity, Failure, FailureKind};
+use crate::state::{Connected, ConnectionState, ExecutorIdentity, Failure, FailureKind, Obstacle};
 use crate::supervisor::Supervisor;
 use crate::usage::CallCounter;
 use crate::watching::HandleWatches;
@@ -117,7 +120,7 @@ pub(crate) struct HandleLabel {
 #[derive(Debug, Clone, Error)]
 pub enum EnvironmentError {
     #[error("{name} is unreachable: {reason}")]
-    Unreachable { name: String, reason: String },
+    Unreachable { name: String, reason: String, obstacle: Obstacle },
     #[error("the connection to {name} is gone for good: {reason}")]
     Gone { name: String, reason: String },
     #[error("{name} needs a login: {reason}; type `outpost env login {name}`")]
@@ -168,6 +171,8 @@ pub(crate) struct EnvironmentShared {
     pub processes: Arc<SessionProcesses>,
     pub bodies: Arc<Bodies>,
     pub watches: Arc<HandleWatches>,
+    pub followed: Arc<FollowedCalls>,
+    pub first_start: Arc<StartSlot>,
     losses: broadcast::Sender<SandboxLossParams>,
     use_count: Arc<CallCounter>,
     /// What stops it, and when, if this program has ended.
@@ -188,6 +193,7 @@ impl Environment {
         let (wanted, stop) = (Arc::new(Notify::new()), CancellationToken::new());
         let (processes, identity) = (Arc::new(SessionProcesses::default()), Arc::new(Mutex::new(None)));
         let (bodies, watches) = (Arc::new(Bodies::default()), Arc::new(HandleWatches::default()));
+        let (followed, first_start) = (Arc::new(FollowedCalls::default()), Arc::new(StartSlot::default()));
         let losses = broadcast::Sender::new(LOSSES);
         let (policy, is_program) = (options.connect, connector.needs_keeper());
         let use_count = Arc::new(CallCounter::default());
@@ -202,6 +208,9 @@ impl Environment {
             processes: processes.clone(),
             bodies: bodies.clone(),
             watches: watches.clone(),
+            followed: followed.clone(),
+            first_start: first_start.clone(),
+            can_carry: AtomicBool::new(true),
             losses: losses.clone(),
             identity: identity.clone(),
             wanted: wanted.clone(),
@@ -222,6 +231,8 @@ impl Environment {
             processes,
             bodies,
             watches,
+            followed,
+            first_start,
             losses,
             use_count,
             leave,
@@ -337,16 +348,33 @@ impl Environment {
         Ok(())
     }
 
-    /// The same, unless something still runs there that the next start of a program may ask for.
-    pub async fn end_if_idle(&self) -> Result<(), EnvironmentError> {
+    /// The same for a program that ends now: it is said, and no answer is waited for. A connection through a program is waited for,
+    /// because what is said would end with it.
+    pub async fn end_unheard(&self) -> Result<(), EnvironmentError> {
         let ConnectionState::Ready(connected) = self.state() else { return Ok(()) };
-        if !connected.info.capabilities.process_list {
-            return Ok(());
+        if self.0.is_program || !connected.info.capabilities.session_end {
+            return self.end().await;
+        }
+        let peer = connected.peer.0.clone();
+        let ending = peer.call::<SessionEnd>(&Some(Empty {}));
+        // The request is queued by the first look at the call.
+        if futures_util::FutureExt::now_or_never(ending).is_none() {
+            let _ = timeout(GOODBYE, peer.sink().flushed()).await;
+        }
+        self.0.leave.iter().for_each(|(connector, idle)| connector.stop_later(*idle));
+        Ok(())
+    }
+
+    /// The same, unless something still runs there that the next start of a program may ask for. True if the session is over.
+    pub async fn end_if_idle(&self) -> Result<bool, EnvironmentError> {
+        let ConnectionState::Ready(connected) = self.state() else { return Ok(false) };
+        if !connected.info.capabilities.process_list || !connected.info.capabilities.session_end {
+            return Ok(false);
         }
         let listed = timeout(GOODBYE, connected.peer.0.call::<List>(&Unit)).await;
         match listed {
-            Ok(Ok(listed)) if listed.processes.iter().all(|process| process.exited) => self.end().await,
-            _ => Ok(()),
+            Ok(Ok(listed)) if listed.processes.iter().all(|process| process.exited) => self.end().await.map(|()| true),
+            _ => Ok(false),
         }
     }
 
@@ -463,7 +491,9 @@ impl EnvironmentShared {
     fn failed(&self, failure: &Failure) -> EnvironmentError {
         let (name, reason) = (self.label.name.clone(), failure.reason.clone());
         match failure.kind {
-            FailureKind::Unreachable | FailureKind::SessionLost => EnvironmentError::Unreachable { name, reason },
+            FailureKind::Unreachable | FailureKind::SessionLost => {
+                EnvironmentError::Unreachable { name, reason, obstacle: failure.obstacle }
+            }
             FailureKind::NeedsLogin => EnvironmentError::NeedsLogin { name, reason },
             FailureKind::TakenOver | FailureKind::OtherExecutor | FailureKind::Retired | FailureKind::Provisioning => {
                 EnvironmentError::Gone { name, reason }

@@ -28,7 +28,7 @@ impl<'a> Files<'a> {
     }
 
     pub async fn write(&self, path: PathUri, data: Bytes) -> Result<(), EnvironmentError> {
-        let params = WriteFileParams { path, data_base64: data.into(), follow_symlinks: None, sync: None, sandbox: None };
+        let params = WriteFileParams { path, data_base64: data.into(), follow_symlinks: None, sync: None, mode: None, sandbox: None };
         self.0.call_again::<WriteFile>(&params).await?;
         Ok(())
     }

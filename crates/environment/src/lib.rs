@@ -14,6 +14,8 @@ mod definition;
 mod discovery;
 mod environment;
 mod files;
+mod first_start;
+mod followed;
 mod http;
 mod narrowing;
 mod pending;
@@ -37,25 +39,26 @@ pub use admission::{EnvironmentAdmission, SOURCES};
 pub use backoff::{Backoff, Waits};
 pub use capability::{CapabilityAccess, ResolvedRoot, gather_roots, resolve_selected_capability_roots};
 pub use connector::{
-    Carrier, CommandLine, Complaints, Connector, ExecutorAddress, JoinedLinks, Journey, LinkRefused, Means, NoExecutor, TAKEN_OVER_EXIT,
-    TargetError, Token,
+    Carrier, CommandLine, Complaints, Connector, ExecutorAddress, FIRST_CONNECTION, JoinedLinks, Journey, LinkRefused, Means, NoExecutor,
+    TAKEN_OVER_EXIT, TargetError, Token,
 };
 pub use definition::{ConnectionWay, Definition, DefinitionError, Setup, Ssh};
 pub use discovery::{ChangedFolder, Discoveries, DiscoveryError, WantedFolder};
 pub use environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, Heartbeat, Repeat};
 pub use files::Files;
+pub use first_start::FirstStart;
 pub use http::{BodyError, HttpBody, HttpCall, HttpHead};
 pub use narrowing::{Fence, NarrowedApproval, Narrowing};
 pub use pending::{Provided, ReportError};
 pub use process::{ProcessStart, RemoteProcess};
 pub use process_event_buffer::ProcessEvent;
-pub use provider::{ActiveConfiguration, ConfigurationSnapshot, ConfiguredEnvironment, DefaultChoice, Nameless, Variable};
+pub use provider::{ActiveConfiguration, ConfigurationSnapshot, ConfiguredEnvironment, DefaultChoice, Nameless, StartChoice, Variable};
 pub use registry::{
     EnvironmentOrigin, EnvironmentRow, EnvironmentState, FailureCause, InfoError, Registry, RegistryChange, RegistryError, RegistryEvent,
     RegistryNews, RegistryOptions, Watcher,
 };
 pub use session_store::SessionMemory;
-pub use state::{Connected, ConnectionState, ExecutorIdentity, Failure, FailureKind};
-pub use transfer::{Location, Transfer, TransferError, TransferOptions, TransferProgress, TransferSummary};
+pub use state::{Connected, ConnectionState, ExecutorIdentity, Failure, FailureKind, Obstacle};
+pub use transfer::{ExcludePattern, Location, PatternError, Transfer, TransferError, TransferOptions, TransferProgress, TransferSummary};
 pub use view::{Captured, StepView, ViewError, ViewMember, Workplace};
 pub use watching::{FileChanges, FileWatch};

@@ -38,6 +38,27 @@ pub struct ProcessStart {
 }
 
 impl ProcessStart {
+    /// As the wire says it, without a sandbox and a terminal's size.
+    pub(crate) fn params(&self, shell_snapshot: Option<ShellSnapshot>) -> StartParams {
+        StartParams {
+            process_id: self.id.clone(),
+            metadata: None,
+            argv: self.argv.clone(),
+            cwd: self.cwd.clone(),
+            env_policy: self.env_policy.clone(),
+            env: self.env.clone(),
+            shell_snapshot,
+            tty: self.tty,
+            pipe_stdin: self.pipe_stdin,
+            arg0: None,
+            sandbox: None,
+            enforce_managed_network: false,
+            managed_network: None,
+            network_proxy: None,
+            terminal_size: None,
+        }
+    }
+
     /// How the executor is asked to read the profiles of a login shell.
     fn shell_snapshot(&self, info: &EnvironmentInfo) -> Option<ShellSnapshot> {
         let scope_id = self.profiles.clone()?;
@@ -50,12 +71,12 @@ impl ProcessStart {
 
 /// A process that was started. Dropping it does not end it.
 pub struct RemoteProcess {
-    environment: Environment,
-    id: String,
-    inbox: Arc<ProcessEventBuffer>,
-    writes: AtomicU64,
+    pub(crate) environment: Environment,
+    pub(crate) id: String,
+    pub(crate) inbox: Arc<ProcessEventBuffer>,
+    pub(crate) writes: AtomicU64,
     /// The session that it was started in. It is in no other.
-    session: u64,
+    pub(crate) session: u64,
 }
 
 impl Environment {
@@ -92,23 +113,7 @@ impl Environment {
     ) -> Result<RemoteProcess, EnvironmentError> {
         let connected = self.shared().ready().await?;
         let shell_snapshot = start.shell_snapshot(&connected.info);
-        let params = StartParams {
-            process_id: start.id.clone(),
-            metadata: None,
-            argv: start.argv,
-            cwd: start.cwd,
-            env_policy: start.env_policy,
-            env: start.env,
-            shell_snapshot,
-            tty: start.tty,
-            pipe_stdin: start.pipe_stdin,
-            arg0: None,
-            sandbox,
-            enforce_managed_network: false,
-            managed_network: None,
-            network_proxy: None,
-            terminal_size,
-        };
+        let params = StartParams { sandbox, terminal_size, ..start.params(shell_snapshot) };
         let session = connected.session;
         let inbox = Arc::new(ProcessEventBuffer::default());
         // Its first output may overtake the answer to its start.
@@ -186,12 +191,17 @@ impl Environment {
         }
     }
 
-    fn unknown<M: Method>(&self) -> EnvironmentError {
+    pub(crate) fn unknown<M: Method>(&self) -> EnvironmentError {
         EnvironmentError::Unknown { name: self.name().to_owned(), method: M::NAME }
     }
 }
 
 impl RemoteProcess {
+    /// Where it runs.
+    pub fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -235,6 +245,8 @@ impl RemoteProcess {
 
     pub async fn signal(&self, signal: Signal) -> Result<(), EnvironmentError> {
         self.call_once::<SendSignal>(&SignalParams { process_id: self.id.clone(), signal }).await?;
+        // It may have ended long ago without our having heard of it.
+        self.environment.shared().processes.note_behind(&self.id);
         Ok(())
     }
 
@@ -261,7 +273,12 @@ impl RemoteProcess {
 
     /// Kills it and its group. False if it had ended.
     pub async fn terminate(&self) -> Result<bool, EnvironmentError> {
-        Ok(self.call_again::<Terminate>(&ProcessParams { process_id: self.id.clone() }).await?.running)
+        let running = self.call_again::<Terminate>(&ProcessParams { process_id: self.id.clone() }).await?.running;
+        if !running {
+            // Its end is known there; it may not be known here.
+            self.environment.shared().processes.note_behind(&self.id);
+        }
+        Ok(running)
     }
 }
 

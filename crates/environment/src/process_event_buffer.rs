@@ -136,6 +136,8 @@ impl ProcessEventBuffer {
                 state.missed = state.missed.max(seq);
                 taken.is_behind = true;
             } else {
+                // After the close nothing is pushed: what is missing before it stays missing.
+                taken.is_behind = event == Pushed::Closed;
                 state.stash_bytes += event.bytes();
                 state.stash.insert(seq, event);
             }
@@ -361,6 +363,16 @@ mod tests {
             drain(&inbox),
             [output("one"), ProcessEvent::Exited { code: 3, denied: false, limit: None, notices: Vec::new() }, ProcessEvent::Closed]
         );
+    }
+
+    #[test]
+    fn what_is_missing_before_the_close_must_be_read() {
+        let inbox = attended();
+        assert!(!inbox.push(2, chunk(2, "two")).is_behind, "it may still come");
+        assert!(inbox.push(4, Pushed::Closed).is_behind);
+        let whole = attended();
+        whole.push(1, Pushed::Exited { code: 0, denied: false, limit: None, notices: Vec::new() });
+        assert!(!whole.push(2, Pushed::Closed).is_behind);
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub struct ConfigurationSnapshot {
     pub include_local: bool,
     pub entries: Vec<ConfiguredEnvironment>,
     pub default: DefaultChoice,
+    /// What the command line selects for a new thread that names nothing.
+    pub start: StartChoice,
     /// Entries that are wrong and have not even a name to be listed under.
     pub nameless: Vec<Nameless>,
 }
@@ -53,6 +55,16 @@ pub enum DefaultChoice {
     Derived,
     Id(EnvironmentId),
     Disabled,
+}
+
+/// What a new thread of the command line starts with. Clients of the app protocol start with every environment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StartChoice {
+    /// The default environment alone.
+    #[default]
+    Default,
+    /// Every configured environment, the default first.
+    All,
 }
 
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
@@ -158,7 +170,7 @@ impl ActiveConfiguration {
                 // The name is one of ours and keeps the rules.
                 let Ok(id) = EnvironmentId::parse_own("remote") else { return Self::Off };
                 let entries = vec![ConfiguredEnvironment { id: id.clone(), definition: Ok(*definition) }];
-                Self::On(ConfigurationSnapshot { include_local: false, entries, default: DefaultChoice::Id(id), nameless: Vec::new() })
+                Self::On(ConfigurationSnapshot { entries, default: DefaultChoice::Id(id), ..ConfigurationSnapshot::default() })
             }
         }
     }
@@ -203,7 +215,7 @@ mod tests {
             include_local: true,
             entries: vec![entry("a"), entry("b")],
             default: DefaultChoice::Id(id("b")),
-            nameless: vec![],
+            ..ConfigurationSnapshot::default()
         };
         assert_eq!(fine.check(), Ok(()));
         assert_eq!(fine.ids(), [id("local"), id("a"), id("b")]);

@@ -26,7 +26,7 @@ use crate::connector::{Connector, JoinedLinks};
 use crate::definition::Definition;
 use crate::environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, HandleLabel};
 use crate::pending::ReportError;
-use crate::provider::{Nameless, SnapshotError};
+use crate::provider::{Nameless, SnapshotError, StartChoice};
 use crate::selection::Catalogue;
 use crate::state::{ConnectionState, ExecutorIdentity};
 use crate::view::{Captured, StepView};
@@ -67,6 +67,8 @@ struct Inside {
     entries: Entries,
     /// What a thread gets that asks for nothing, in order.
     defaults: Vec<EnvironmentId>,
+    /// How many of them a thread of the command line starts with.
+    start: StartChoice,
     nameless: Vec<Nameless>,
     is_off: bool,
     generation: u64,
@@ -321,6 +323,13 @@ impl Registry {
     pub fn default_selection(&self, cwd: &PathUri, workspace_roots: &[PathUri]) -> Selection {
         let attach = |id: &EnvironmentId| Attachment::new(id.clone(), cwd.clone()).with_roots(workspace_roots.iter().cloned());
         Selection::new(self.lock().defaults.iter().map(attach).collect()).unwrap_or_default()
+    }
+
+    /// What a new thread of the command line gets that names nothing: the default alone, unless the configuration says `start = "all"`.
+    pub fn start_selection(&self, cwd: &PathUri, workspace_roots: &[PathUri]) -> Selection {
+        let all = Vec::from(self.default_selection(cwd, workspace_roots));
+        let count = if self.lock().start == StartChoice::All { all.len() } else { 1 };
+        Selection::new(all.into_iter().take(count).collect()).unwrap_or_default()
     }
 
     /// Which ids may be selected now.

@@ -7,15 +7,19 @@ use std::time::Duration;
 
 use outpost_rpc::peer::{PeerRequest, ResponseFuture};
 use outpost_rpc::{CallError, Lane, Peer, Service, Violation, frame};
+use outpost_wire::exec::calls::{CallChanged, CarriedAnswer, CarriedCall, FollowIds};
 use outpost_wire::exec::environment::{EnvironmentInfo, Info, Unit};
 use outpost_wire::exec::http::BodyDelta;
 use outpost_wire::exec::policy::{SandboxLoss, SandboxLossParams};
 use outpost_wire::exec::process::{Closed, ClosedParams, Exited, ExitedParams, Output, OutputParams};
-use outpost_wire::exec::session::{INITIALIZED, Initialize, InitializeParams, InitializeResponse, OUTPUT_GAPS, SANDBOX_LOSSES};
+use outpost_wire::exec::session::{
+    CallerContext, INITIALIZED, Initialize, InitializeParams, InitializeResponse, OUTPUT_GAPS, SANDBOX_LOSSES,
+};
 use outpost_wire::exec::watch::Changed;
 use outpost_wire::{Fault, Notification, envelope, fault};
 use tokio::sync::{Notify, broadcast};
 
+use crate::followed::FollowedCalls;
 use crate::http::Bodies;
 use crate::process_event_buffer::{ProcessEventBuffer, Pushed};
 use crate::watching::HandleWatches;
@@ -133,6 +137,7 @@ pub(crate) struct SessionListener {
     pub processes: Arc<SessionProcesses>,
     pub bodies: Arc<Bodies>,
     pub watches: Arc<HandleWatches>,
+    pub followed: Arc<FollowedCalls>,
     /// What programs outside took away from sandboxes of the session.
     pub losses: broadcast::Sender<SandboxLossParams>,
 }
@@ -163,6 +168,10 @@ impl Service for SessionListener {
             BodyDelta::NAME => {
                 let taken = self.bodies.push(frame::decode_value(params).map_err(nonsense)?);
                 self.processes.note_unread(taken);
+            }
+            CallChanged::NAME => {
+                let FollowIds { ids } = frame::decode_value(params).map_err(nonsense)?;
+                self.followed.changed(&ids);
             }
             Changed::NAME => self.watches.push(frame::decode_value(params).map_err(nonsense)?),
             SandboxLoss::NAME => {
@@ -197,15 +206,36 @@ pub(crate) struct Greeting {
     pub info: EnvironmentInfo,
     /// How long the session outlives its connection, if the executor says so.
     pub grace: Option<Duration>,
+    /// To the calls that came along, in their order; nothing from an executor that does not know of such calls.
+    pub answers: Option<Vec<CarriedAnswer>>,
 }
 
-pub(crate) async fn greet(peer: &Peer, client_name: &str, resume: Option<String>) -> Result<Greeting, CallError> {
+/// What a connection begins with.
+#[derive(Clone)]
+pub(crate) struct Opening {
+    pub client_name: String,
+    pub resume: Option<String>,
+    /// In whose place commands run there.
+    pub caller: Option<CallerContext>,
+    /// The only executor that is meant, if that is known.
+    pub expected: Option<String>,
+    /// What a new session is to be called.
+    pub new_session: Option<String>,
+    pub calls: Vec<CarriedCall>,
+}
+
+pub(crate) async fn greet(peer: &Peer, opening: Opening) -> Result<Greeting, CallError> {
+    let Opening { client_name, resume, caller, expected, new_session, calls } = opening;
     let params = InitializeParams {
-        client_name: client_name.to_owned(),
+        client_name,
         resume_session_id: resume,
         extensions: Some(vec![OUTPUT_GAPS.to_owned(), SANDBOX_LOSSES.to_owned()]),
+        caller,
+        expected_executor_id: expected,
+        new_session_id: new_session,
+        calls: (!calls.is_empty()).then_some(calls),
     };
-    let InitializeResponse { session_id, environment_info, grace_ms } = peer.call::<Initialize>(&params).await?;
+    let InitializeResponse { session_id, environment_info, grace_ms, answers } = peer.call::<Initialize>(&params).await?;
     if !peer.sink().send(envelope::notification(INITIALIZED, &outpost_wire::exec::session::Empty {})) {
         return Err(CallError::Lost);
     }
@@ -214,5 +244,5 @@ pub(crate) async fn greet(peer: &Peer, client_name: &str, resume: Option<String>
         Some(info) => info,
         None => peer.call::<Info>(&Unit).await?,
     };
-    Ok(Greeting { session_id, info, grace: grace_ms.map(Duration::from_millis) })
+    Ok(Greeting { session_id, info, grace: grace_ms.map(Duration::from_millis), answers })
 }

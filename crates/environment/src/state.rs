@@ -29,6 +29,8 @@ pub enum ConnectionState {
 pub struct Failure {
     pub kind: FailureKind,
     pub reason: String,
+    /// What stands in the way, for those who advise people.
+    pub obstacle: Obstacle,
     /// Before that, nothing is tried; nothing at all is tried by itself if it is not told.
     pub retry_at: Option<Instant>,
     /// The processes that were given up with the session, by name.
@@ -55,6 +57,23 @@ pub enum FailureKind {
     NeedsLogin,
 }
 
+/// What stands in the way of a connection, where that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Obstacle {
+    #[default]
+    Unknown,
+    /// The other side wants a token, or another one.
+    Token,
+    /// The file that should hold the token cannot be used.
+    TokenFile,
+    /// The program is not there.
+    NoProgram,
+    /// The two versions are too far apart.
+    Version,
+    /// The executor has never dialled in.
+    FirstConnection,
+}
+
 impl Failure {
     /// Whether asking again can help now.
     pub fn may_retry(&self, now: Instant) -> bool {
@@ -74,6 +93,8 @@ pub struct Connected {
     /// Counts the sessions of one handle. What was started in one is not in the next.
     pub(crate) session: u64,
     pub info: EnvironmentInfo,
+    /// A question is answered at once: the executor is on this machine, or as good as.
+    pub(crate) is_near: bool,
 }
 
 /// Only so that [`State`] can be printed.

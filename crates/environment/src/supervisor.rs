@@ -5,28 +5,32 @@
 use std::any::Any;
 use std::io;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use outpost_rpc::peer::LinkEnd;
 use outpost_rpc::{CallError, Close, LinkError, Peer, PeerOptions};
+use outpost_wire::exec::calls::{CarriedAnswer, CarriedCall};
 use outpost_wire::exec::environment::{Status, Unit};
 use outpost_wire::exec::policy::SandboxLossParams;
 use outpost_wire::exec::process::{Read, ReadParams};
 use outpost_wire::exec::session::{Empty, SessionEnd};
-use outpost_wire::fault;
+use outpost_wire::{Method, fault};
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::backoff::Backoff;
-use crate::connector::{Connector, MonitoredLink, NoExecutor, Pulse};
+use crate::connector::{Connector, FIRST_CONNECTION, MonitoredLink, NoExecutor, Pulse};
 use crate::environment::{ConnectPolicy, EnvironmentOptions, Observer};
+use crate::first_start::{SentStart, StartSlot};
+use crate::followed::{CarriedQuestion, FollowedCalls};
 use crate::http::Bodies;
-use crate::session::{Greeting, SessionListener, SessionProcesses, greet};
-use crate::state::{Connected, ConnectionState, ExecutorIdentity, Failure, FailureKind, PeerHandle};
+use crate::session::{Greeting, Opening, SessionListener, SessionProcesses, greet};
+use crate::state::{Connected, ConnectionState, ExecutorIdentity, Failure, FailureKind, Obstacle, PeerHandle};
 use crate::usage::CallCounter;
 use crate::version;
 use crate::watching::HandleWatches;
@@ -40,6 +44,11 @@ pub(crate) struct Supervisor {
     pub processes: Arc<SessionProcesses>,
     pub bodies: Arc<Bodies>,
     pub watches: Arc<HandleWatches>,
+    pub followed: Arc<FollowedCalls>,
+    /// A process that is started with the connection.
+    pub first_start: Arc<StartSlot>,
+    /// False once an executor has shown that it takes no calls along with `initialize`.
+    pub can_carry: AtomicBool,
     pub losses: broadcast::Sender<SandboxLossParams>,
     pub identity: Arc<Mutex<Option<ExecutorIdentity>>>,
     pub wanted: Arc<Notify>,
@@ -51,6 +60,13 @@ pub(crate) struct Supervisor {
 
 /// A connection that lasted so long was a good one; the next attempt need not wait.
 const STEADY: Duration = Duration::from_secs(5);
+
+/// An executor that answers the first message so soon is near enough to be asked often.
+const NEAR: Duration = Duration::from_millis(5);
+
+/// Of so many processes what was missed is asked for in the first message, so much of each.
+const READS_ALONG: usize = 16;
+const READ_ALONG: usize = 256 << 10;
 
 /// Whether trying again at once would most likely end in the same way.
 fn session_was_short(end: &LinkEnd) -> bool {
@@ -72,6 +88,10 @@ enum Refused {
     Unprovided(String),
     /// The user has to log in first.
     Login(String),
+    /// For good, and it is known why.
+    Barred(Obstacle, String),
+    /// No executor is there, and it is known why; worth waiting for only if one was.
+    Lacks(Obstacle, String),
 }
 
 /// How a session ended.
@@ -103,6 +123,13 @@ struct FirstHandshake {
 struct Loss {
     kind: FailureKind,
     reason: String,
+    obstacle: Obstacle,
+}
+
+impl Loss {
+    fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
+        Self { kind, reason: reason.into(), obstacle: Obstacle::Unknown }
+    }
 }
 
 /// A connection that is through the handshake.
@@ -111,6 +138,10 @@ struct Conversation {
     driver: AbortOnDropHandle<LinkEnd>,
     greeting: Greeting,
     pulse: Option<Pulse>,
+    /// What was asked along with the greeting, and what came of it.
+    told: Vec<(CarriedQuestion, CarriedAnswer)>,
+    read: Vec<(String, CarriedAnswer)>,
+    is_near: bool,
 }
 
 impl Supervisor {
@@ -128,7 +159,7 @@ impl Supervisor {
     /// The handle is no longer meant, and says so to its callers.
     pub(crate) fn retired(&self) {
         let reason = "it was replaced or removed before it was ready".to_owned();
-        self.fail(Loss { kind: FailureKind::Retired, reason }, None, u64::MAX);
+        self.fail(Loss::new(FailureKind::Retired, reason), None, u64::MAX);
     }
 
     fn publish(&self, state: ConnectionState) {
@@ -137,11 +168,11 @@ impl Supervisor {
     }
 
     fn fail(&self, loss: Loss, retry_at: Option<Instant>, attempt: u64) {
-        let Loss { kind, reason } = loss;
+        let Loss { kind, reason, obstacle } = loss;
         self.bodies.fail_all(&reason);
         let lost = self.processes.lose_all(&reason).into();
         tracing::debug!(environment = self.name, reason, ?lost, "no connection");
-        self.publish(ConnectionState::Failed(Failure { kind, reason, retry_at, lost, attempt }));
+        self.publish(ConnectionState::Failed(Failure { kind, reason, obstacle, retry_at, lost, attempt }));
     }
 
     /// One session after the other, each only when it is asked for.
@@ -231,13 +262,13 @@ impl Supervisor {
                 if let Some(sessions) = &self.options.sessions {
                     sessions.forget(&self.name);
                 }
-                return Loss { kind: FailureKind::TakenOver, reason: "another client has taken the session over".into() }.into();
+                return Loss::new(FailureKind::TakenOver, "another client has taken the session over").into();
             }
             let reason = describe(&end);
             self.bodies.fail_all(&reason);
             if !keeps_sessions {
                 let reason = format!("{reason}; what is behind this command keeps no sessions, so nothing can be recovered");
-                return Loss { kind: FailureKind::SessionLost, reason }.into();
+                return Loss::new(FailureKind::SessionLost, reason).into();
             }
             tracing::debug!(environment = self.name, reason, "connection lost");
             self.publish(ConnectionState::Recovering { reason: reason.clone(), retry_at: None, needs_login: false });
@@ -302,10 +333,12 @@ impl Supervisor {
             let deadline = first.deadline.filter(|_| session.is_none()).unwrap_or(until);
             let reason = match connecting {
                 Ok(conversation) => return Ok(conversation),
-                Err(Refused::ForGood(reason)) => return Err(Loss { kind, reason }),
-                Err(Refused::Stranger(reason)) => return Err(Loss { kind: FailureKind::OtherExecutor, reason }),
+                Err(Refused::ForGood(reason)) => return Err(Loss::new(kind, reason)),
+                Err(Refused::Barred(obstacle, reason)) => return Err(Loss { kind, reason, obstacle }),
+                Err(Refused::Lacks(obstacle, reason)) if session.is_none() => return Err(Loss { kind, reason, obstacle }),
+                Err(Refused::Stranger(reason)) => return Err(Loss::new(FailureKind::OtherExecutor, reason)),
                 Err(Refused::Login(reason)) if session.is_none() || Instant::now() >= deadline => {
-                    return Err(Loss { kind: FailureKind::NeedsLogin, reason });
+                    return Err(Loss::new(FailureKind::NeedsLogin, reason));
                 }
                 Err(Refused::Login(reason)) => {
                     // The session is kept there for a while.
@@ -314,20 +347,20 @@ impl Supervisor {
                     let _ = timeout_at(deadline, self.logged_in()).await;
                     continue;
                 }
-                Err(Refused::Unprovided(reason)) => return Err(Loss { kind: FailureKind::Provisioning, reason }),
-                Err(Refused::Absent(reason)) if session.is_none() => return Err(Loss { kind, reason }),
+                Err(Refused::Unprovided(reason)) => return Err(Loss::new(FailureKind::Provisioning, reason)),
+                Err(Refused::Absent(reason)) if session.is_none() => return Err(Loss::new(kind, reason)),
                 // What an earlier attempt was told says more than that there was no time left for this one.
                 Err(Refused::Silent(reason)) if session.is_none() => before.take().unwrap_or(reason),
-                Err(Refused::ForNow(reason) | Refused::Silent(reason) | Refused::Absent(reason)) => reason,
+                Err(Refused::ForNow(reason) | Refused::Silent(reason) | Refused::Absent(reason) | Refused::Lacks(_, reason)) => reason,
             };
             if Instant::now() >= deadline {
-                return Err(Loss { kind, reason });
+                return Err(Loss::new(kind, reason));
             }
             before = Some(reason.clone());
             tracing::debug!(environment = self.name, reason, "cannot connect yet");
             let paused = timeout_at(deadline, self.pause(backoff, reason.clone())).await;
             if paused.is_err() && session.is_none() {
-                return Err(Loss { kind, reason });
+                return Err(Loss::new(kind, reason));
             }
         }
     }
@@ -336,16 +369,21 @@ impl Supervisor {
         self.connector.provided().await.map_err(Refused::Unprovided)?;
         // Whatever a connector is, one that panics must not leave those waiting who want the environment.
         let reached = async {
-            let reached = AssertUnwindSafe(async { self.connector.connect().await }).catch_unwind().await;
+            let reached = AssertUnwindSafe(async { self.connector.connect(session).await }).catch_unwind().await;
             reached.unwrap_or_else(|panic| Err(LinkError::Protocol(format!("the connector panicked: {}", said_by(&*panic)))))
         };
         let MonitoredLink { link, pulse } = match timeout(self.options.connect_timeout, reached).await {
             Ok(Ok(line)) => line,
             // A proxy in front of an executor that is being restarted refuses, too.
-            Ok(Err(error @ LinkError::Protocol(_))) if session.is_none() => return Err(Refused::ForGood(error.to_string())),
+            Ok(Err(error @ (LinkError::Protocol(_) | LinkError::Refused { .. } | LinkError::Credentials(_)))) if session.is_none() => {
+                return Err(Refused::Barred(obstacle(&error), error.to_string()));
+            }
             Ok(Err(error)) if NoExecutor::of(&error).is_some() => return Err(missing(&error, &self.name)),
             Ok(Err(LinkError::Io(error))) if is_cut(&error) => return Err(Refused::ForNow(error.to_string())),
             Ok(Err(error)) => return Err(Refused::Absent(error.to_string())),
+            Err(_) if self.connector.waits_for_the_first() => {
+                return Err(Refused::Lacks(Obstacle::FirstConnection, FIRST_CONNECTION.to_owned()));
+            }
             Err(_) => return Err(Refused::Absent(format!("no connection within {:?}", self.options.connect_timeout))),
         };
         let (peer, driver) = Peer::new(link, PeerOptions::default(), |_| {
@@ -353,16 +391,55 @@ impl Supervisor {
                 processes: self.processes.clone(),
                 bodies: self.bodies.clone(),
                 watches: self.watches.clone(),
+                followed: self.followed.clone(),
                 losses: self.losses.clone(),
             })
         });
         let mut driver = AbortOnDropHandle::new(tokio::spawn(driver));
         let now = Instant::now() + self.options.initialize_timeout;
         let deadline = first.map_or(now, |first| *first.deadline.get_or_insert(now));
-        let greeting = match timeout_at(deadline, greet(&peer, &self.options.client_name, session.map(str::to_owned))).await {
+        let can_carry = self.can_carry.load(Ordering::Acquire);
+        let start = self.first_start.take().filter(|_| session.is_none() && can_carry);
+        let reads = if can_carry && session.is_some() { self.reads() } else { Vec::new() };
+        let questions = if can_carry { self.followed.carried() } else { Vec::new() };
+        let calls = start.iter().map(SentStart::call).chain(reads.iter().map(|(_, call)| call.clone()));
+        let calls: Vec<CarriedCall> = calls.chain(questions.iter().map(|question| question.call.clone())).collect();
+        let has_calls = !calls.is_empty();
+        let expected = self.identity.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(|bound| bound.executor_id.clone());
+        let new_session = start.as_ref().map(|start| start.session_id.clone());
+        let opening = Opening {
+            client_name: self.options.client_name.clone(),
+            resume: session.map(str::to_owned),
+            caller: self.connector.caller().cloned(),
+            expected,
+            new_session: new_session.clone(),
+            calls,
+        };
+        let asked = Instant::now();
+        let greeted = if start.as_ref().is_some_and(|start| start.may_have_begun) {
+            // The session may be there. If it is not, nothing was started, and the same link takes it from the beginning.
+            let resumed = Opening { resume: new_session, new_session: None, ..opening.clone() };
+            match timeout_at(deadline, greet(&peer, resumed)).await {
+                Ok(Err(CallError::Fault(fault))) if fault.code == fault::INVALID_REQUEST => {
+                    timeout_at(deadline, greet(&peer, opening)).await
+                }
+                other => other,
+            }
+        } else {
+            timeout_at(deadline, greet(&peer, opening)).await
+        };
+        let is_near = self.connector.is_here() || asked.elapsed() < NEAR;
+        let is_started = start.is_some();
+        if let Some(again) = start.and_then(|start| start.settle(&greeted)) {
+            self.first_start.put(again);
+        }
+        let mut greeting = match greeted {
             Ok(Ok(greeting)) if session.is_none_or(|id| id == greeting.session_id) => greeting,
             Ok(Ok(_)) => return Err(Refused::ForGood("the executor answered with another session than the one asked for".into())),
             Ok(Err(CallError::Fault(fault))) if fault.code == fault::SESSION_ATTACHED => return Err(Refused::ForNow(fault.message)),
+            Ok(Err(CallError::Fault(fault))) if fault.code == fault::OTHER_EXECUTOR => {
+                return Err(Refused::Stranger(format!("another executor answers now: {}", fault.message)));
+            }
             Ok(Err(CallError::Fault(fault))) if session.is_some() => {
                 let hint = if self.connector.needs_keeper() { "; a command keeps its sessions only with `--keep`" } else { "" };
                 return Err(Refused::ForGood(format!("the session could not be resumed: {}{hint}", fault.message)));
@@ -384,10 +461,19 @@ impl Supervisor {
             && let Some(refusal) = version::refusal(&self.options.version, there, &self.name)
         {
             let _ = timeout(Duration::from_secs(1), peer.call::<SessionEnd>(&Some(Empty {}))).await;
-            return Err(Refused::ForGood(refusal));
+            return Err(Refused::Barred(Obstacle::Version, refusal));
         }
         self.recognise(&peer, &greeting, session.is_some()).await?;
-        Ok(Conversation { peer, driver, greeting, pulse })
+        let mut answers = greeting.answers.take().unwrap_or_default().into_iter();
+        if has_calls && answers.len() == 0 {
+            self.can_carry.store(false, Ordering::Release);
+        }
+        if is_started {
+            answers.next();
+        }
+        let read = reads.into_iter().map(|(id, _)| id).zip(answers.by_ref()).collect();
+        let told = questions.into_iter().zip(answers).collect();
+        Ok(Conversation { peer, driver, greeting, pulse, told, read, is_near })
     }
 
     /// A handle is bound to the first executor that answers. One that cannot prove to be the same is another executor, unless
@@ -413,14 +499,17 @@ impl Supervisor {
 
     /// Stays with a connection until it ends.
     async fn stay(&self, conversation: Conversation, number: u64) -> Stayed {
-        let Conversation { peer, mut driver, greeting, pulse } = conversation;
+        let Conversation { peer, mut driver, greeting, pulse, told, read, is_near } = conversation;
         let is_ours = greeting.info.capabilities.session_takeover;
         let idle_stop = self.options.idle_stop.filter(|_| is_ours);
-        let connected = Connected { peer: PeerHandle(peer.clone()), session: number, info: greeting.info };
-        self.publish(ConnectionState::Ready(Arc::new(connected)));
+        let connected = Connected { peer: PeerHandle(peer.clone()), session: number, info: greeting.info, is_near };
+        let connected = Arc::new(connected);
+        self.followed.adopt(&connected, told);
+        let known: Vec<String> = read.into_iter().filter_map(|(id, answer)| self.take_read(&id, answer).then_some(id)).collect();
+        self.publish(ConnectionState::Ready(connected));
         let reading = async {
-            for id in self.processes.ids() {
-                self.read_up(&peer, &id).await;
+            for id in self.processes.ids().iter().filter(|id| !known.contains(id)) {
+                self.read_up(&peer, id).await;
             }
             loop {
                 let id = self.processes.next_behind().await;
@@ -467,6 +556,27 @@ impl Supervisor {
         }
     }
 
+    /// The questions with which a connection begins that takes a session up: what was missed of its processes.
+    fn reads(&self) -> Vec<(String, CarriedCall)> {
+        let question = |id: String| {
+            let inbox = self.processes.get(&id)?;
+            let params =
+                ReadParams { process_id: id.clone(), after_seq: Some(inbox.last_seq()), max_bytes: Some(READ_ALONG), wait_ms: None };
+            let params = serde_json::value::to_raw_value(&params).ok()?;
+            Some((id, CarriedCall { method: Read::NAME.to_owned(), params, follow: None }))
+        };
+        self.processes.ids().into_iter().take(READS_ALONG).filter_map(question).collect()
+    }
+
+    /// Takes what was missed of a process. False if it has to be asked for.
+    fn take_read(&self, id: &str, answer: CarriedAnswer) -> bool {
+        let Some(inbox) = self.processes.get(id) else { return true };
+        let Some(answer) = answer.result.and_then(|result| serde_json::from_str(result.get()).ok()) else { return false };
+        let (bytes, more) = inbox.catch_up(answer);
+        self.processes.note_unread(bytes);
+        !more
+    }
+
     /// Reads what was missed of one process.
     async fn read_up(&self, peer: &Peer, id: &str) {
         let Some(inbox) = self.processes.get(id) else { return };
@@ -499,11 +609,22 @@ impl Supervisor {
     }
 }
 
+/// What stands in the way of a link that is refused for good.
+fn obstacle(error: &LinkError) -> Obstacle {
+    match error {
+        LinkError::Refused { status: 401, .. } => Obstacle::Token,
+        LinkError::Credentials(_) => Obstacle::TokenFile,
+        _ => Obstacle::Unknown,
+    }
+}
+
 /// What a way that is known to lead nowhere means.
 fn missing(error: &LinkError, name: &str) -> Refused {
     match NoExecutor::of(error) {
         Some(NoExecutor::NeedsLogin { said }) => Refused::Login(said.trim_end_matches('.').to_owned()),
-        Some(NoExecutor::NoProgram) => Refused::Absent(format!("there is no outpost there; type `outpost env upgrade {name}`")),
+        Some(NoExecutor::NoProgram) => {
+            Refused::Lacks(Obstacle::NoProgram, format!("there is no outpost there; type `outpost env upgrade {name}`"))
+        }
         Some(NoExecutor::Over { said }) => Refused::ForGood(said.clone()),
         _ => Refused::Absent(error.to_string()),
     }

@@ -4,6 +4,7 @@
 //! looks there sees the old thing or the new one, whole. Bytes stream through in bounded memory; a connection that is lost
 //! on either side is waited for. Where either side is, even this machine, makes no difference here.
 
+mod exclude;
 mod tree;
 
 use std::collections::BTreeSet;
@@ -12,14 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outpost_wire::exec::attributes::{Attributes, FileKind};
+use outpost_wire::exec::files::{WriteFile, WriteFileParams};
 use outpost_wire::{Escaped, PathUri, fault};
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
 use crate::blocks::{BlockFile, BlockReadError, WINDOW};
-use crate::environment::{Environment, EnvironmentError};
+use crate::environment::{Environment, EnvironmentError, Repeat};
 use crate::state::ConnectionState;
+
+pub use self::exclude::{ExcludePattern, PatternError};
 
 /// Blocks in memory at once, over all files of a transfer.
 const ROOM: usize = 2 * WINDOW;
@@ -65,6 +69,10 @@ pub struct TransferSummary {
     pub path: PathUri,
     /// Pipes, sockets and devices that were left out.
     pub skipped: Vec<PathUri>,
+    /// What was removed at the destination.
+    pub removed: Vec<PathUri>,
+    /// What would be written, if nothing was to be changed.
+    pub planned: Vec<PathUri>,
 }
 
 #[derive(Debug, Error)]
@@ -92,12 +100,18 @@ pub enum TransferError {
 }
 
 /// What is wanted of a copy.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TransferOptions {
     /// Directories with everything in them.
     pub recursive: bool,
     /// A file goes into the destination, which must be a directory.
     pub into_directory: bool,
+    /// What is left out of a directory, and what is in it.
+    pub exclude: Vec<ExcludePattern>,
+    /// What is in a directory at the destination and not in the source is removed, unless it is left out.
+    pub delete: bool,
+    /// Nothing is changed; the summary says what would be.
+    pub dry_run: bool,
 }
 
 /// One copy.
@@ -152,7 +166,7 @@ impl Transfer {
         }
         let (root, attributes) = self.find_source().await?;
         let target = self.find_target(attributes.kind).await?;
-        let mut summary = TransferSummary { files: 0, bytes: 0, path: target.clone(), skipped: Vec::new() };
+        let mut summary = TransferSummary { files: 0, bytes: 0, path: target.clone(), skipped: vec![], removed: vec![], planned: vec![] };
         match attributes.kind {
             FileKind::Directory if !self.options.recursive => {
                 return Err(self.source.refuse(|name, path| TransferError::Directory { name, path }));
@@ -160,6 +174,10 @@ impl Transfer {
             FileKind::Directory => self.copy_tree(&root, attributes, &target, &mut summary).await?,
             FileKind::File => {
                 self.progress.total.store(attributes.size, Ordering::Relaxed);
+                if self.options.dry_run {
+                    summary.planned.push(target);
+                    return Ok(summary);
+                }
                 self.copy_file(&root, &attributes, &target, Placing::Each).await?;
                 summary.files = 1;
             }
@@ -263,6 +281,57 @@ impl Transfer {
             }
         }
         self.finish(&path, to, placing).await
+    }
+
+    /// A file that fits into one message each way. It is written under another name, and put in its place by the same flight.
+    async fn copy_small(&self, from: &PathUri, attributes: &Attributes, to: &PathUri, placing: Placing) -> Result<(), TransferError> {
+        let bytes = self.source.environment.files().read(from.clone()).await.map_err(|error| self.unread(from, error))?;
+        let length = bytes.len() as u64;
+        let path = self.begin(to, placing);
+        let (data_base64, mode) = (bytes.into(), Some(attributes.mode));
+        let params = WriteFileParams { path: path.clone(), data_base64, follow_symlinks: None, sync: None, mode, sandbox: None };
+        let there = &self.destination.environment;
+        let written = match placing {
+            Placing::Together => there.call::<WriteFile>(&params, Repeat::Harmless).await.map(drop),
+            Placing::Each => {
+                let files = there.files();
+                // File calls of one connection take effect in the order in which they were sent.
+                let placed = tokio::join!(biased; there.call::<WriteFile>(&params, Repeat::Never), files.rename(path.clone(), to.clone()));
+                match placed {
+                    (Ok(_), Ok(())) => {
+                        self.lock().remove(&path);
+                        self.progress.add(length);
+                        return Ok(());
+                    }
+                    (Err(EnvironmentError::Unknown { .. }), _) | (_, Err(EnvironmentError::Unknown { .. })) => {
+                        return self.copy_small_again(params, to, length).await;
+                    }
+                    // The two may have been parted by a connection that was lost before either was sent.
+                    (Ok(_), Err(EnvironmentError::Fault(fault))) if fault.code == fault::NOT_FOUND => {
+                        return self.copy_small_again(params, to, length).await;
+                    }
+                    (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+                }
+            }
+        };
+        written.map_err(|error| self.unwritten(to, error))?;
+        self.progress.add(length);
+        self.finish(&path, to, placing).await
+    }
+
+    /// After a lost connection, one after the other and under another name: what was sent before may still take effect.
+    async fn copy_small_again(&self, params: WriteFileParams, to: &PathUri, length: u64) -> Result<(), TransferError> {
+        let there = &self.destination.environment;
+        let (before, path) = (params.path.clone(), self.begin(to, Placing::Each));
+        let params = WriteFileParams { path: path.clone(), ..params };
+        let written = async {
+            there.call::<WriteFile>(&params, Repeat::Harmless).await?;
+            there.files().remove(before.clone()).await
+        };
+        written.await.map_err(|error| self.unwritten(to, error))?;
+        self.lock().remove(&before);
+        self.progress.add(length);
+        self.put_in_place(&path, to).await
     }
 
     async fn copy_file(&self, from: &PathUri, attributes: &Attributes, to: &PathUri, placing: Placing) -> Result<(), TransferError> {

@@ -1,7 +1,7 @@
 //! A connection that a session pushes to.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use outpost_rpc::{Close, Peer};
 use outpost_sandbox::{self as sandbox, Loss};
@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::follow::Follows;
 use crate::output::OutputEvent;
 use crate::process::Process;
 
@@ -43,12 +44,14 @@ pub(crate) struct SessionAttachment {
     lagged: Notify,
     /// Another connection resumed the session.
     revoked: CancellationToken,
+    /// What the client need not ask for again.
+    follows: Weak<Follows>,
 }
 
 impl SessionAttachment {
-    pub(crate) fn new(peer: Peer, understands: Extensions) -> Arc<Self> {
-        let attachment =
-            Arc::new(Self { peer, understands, lagging: Mutex::default(), lagged: Notify::new(), revoked: CancellationToken::new() });
+    pub(crate) fn new(peer: Peer, understands: Extensions, follows: Weak<Follows>) -> Arc<Self> {
+        let (lagging, lagged, revoked) = (Mutex::default(), Notify::new(), CancellationToken::new());
+        let attachment = Arc::new(Self { peer, understands, lagging, lagged, revoked, follows });
         tokio::spawn(attachment.clone().catch_up());
         attachment
     }
@@ -77,6 +80,13 @@ impl SessionAttachment {
             sandbox::OrderOutcome::Made => LossOutcome::Made,
         };
         self.peer.notify::<SandboxLoss>(&SandboxLossParams { path, held, outcome });
+    }
+
+    /// Tells which followed answers no longer stand.
+    pub(crate) async fn settle_follows(&self) {
+        if let Some(follows) = self.follows.upgrade() {
+            follows.settle().await;
+        }
     }
 
     pub(crate) fn has_room(&self) -> bool {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use outpost_rpc::PeerOptions;
 use outpost_sandbox::Launcher;
+use outpost_wire::exec::session::CallerContext;
 
 use crate::files::worker::WorkerPatience;
 use crate::git::GitSettings;
@@ -19,10 +20,15 @@ use crate::policy::Grounds;
 /// Makes ids that are never made twice.
 pub type IdSource = Arc<dyn Fn() -> String + Send + Sync>;
 
+/// Makes the configuration of a session that runs in the place of its caller, or says why it cannot.
+pub type CallerConfig = Arc<dyn Fn(&CallerContext) -> Result<ExecutorConfig, String> + Send + Sync>;
+
 #[derive(Clone)]
 pub struct ExecutorConfig {
     /// How long a session outlives its connection.
     pub grace: Duration,
+    /// How long one does in which a command runs, or has ended and no client has heard of it.
+    pub grace_running: Duration,
     /// How long a closed process can still be read by a client that is there.
     pub closed_retention: Duration,
     pub output: OutputLimits,
@@ -56,6 +62,9 @@ pub struct ExecutorConfig {
     /// What `http/request` may reach besides public addresses.
     pub http_allow: Vec<HttpTarget>,
     pub peer: PeerOptions,
+    /// For an executor whose clients are programs of its own user on its own machine: sessions run in their place. Without it, what
+    /// clients say about themselves is not heard.
+    pub for_caller: Option<CallerConfig>,
 }
 
 impl ExecutorConfig {

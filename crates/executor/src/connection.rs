@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::attachment::{Extensions, SessionAttachment};
 use crate::executor::ExecutorShared;
 use crate::fault;
+use crate::follow::{self, Follows};
 use crate::http::BodyStreams;
 use crate::session::Session;
 use crate::streams::Streams;
@@ -29,11 +30,14 @@ pub(crate) struct ExecutorConnection {
     streams: Streams,
     bodies: BodyStreams,
     watches: SessionWatches,
+    follows: Arc<Follows>,
 }
 
 /// No bulk is fetched for a client that has so much to read already.
 const FILE_ROOM: usize = 1 << 20;
 const BULK_CALLS: usize = 4;
+/// So many calls may come with `initialize`.
+const MAX_CARRIED: usize = 256;
 
 enum State {
     New,
@@ -51,6 +55,7 @@ struct Attached {
 impl ExecutorConnection {
     pub(crate) fn new(executor: Arc<ExecutorShared>, peer: Peer) -> Self {
         let watches = SessionWatches::new(peer.clone());
+        let follows = Arc::new(Follows::new(peer.clone()));
         Self {
             executor,
             peer,
@@ -61,6 +66,7 @@ impl ExecutorConnection {
             streams: Streams::default(),
             bodies: BodyStreams::default(),
             watches,
+            follows,
         }
     }
 
@@ -83,6 +89,10 @@ impl ExecutorConnection {
 
     pub(crate) fn watches(&self) -> &SessionWatches {
         &self.watches
+    }
+
+    pub(crate) fn follows(&self) -> &Arc<Follows> {
+        &self.follows
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -137,28 +147,46 @@ impl ExecutorConnection {
         self.attached().ok_or_else(|| fault::not_initialized("exec"))
     }
 
-    pub(crate) fn initialize(&self, params: &InitializeParams) -> Result<InitializeResponse, Fault> {
+    pub(crate) fn initialize(self: &Arc<Self>, params: &InitializeParams) -> Result<InitializeResponse, Fault> {
         let mut state = self.lock();
         if !matches!(*state, State::New) {
             return Err(fault::initialized_twice());
         }
+        // Before anything is made or done: whatever the message carries is meant for another machine.
+        let own = self.executor.config.executor_id.as_deref();
+        if let Some(expected) = params.expected_executor_id.as_deref().filter(|expected| own != Some(expected)) {
+            return Err(fault::other_executor(expected, own));
+        }
+        let calls = params.calls.as_ref().map_or(0, Vec::len);
+        if calls > MAX_CARRIED {
+            return Err(fault::too_many_calls(calls, MAX_CARRIED));
+        }
+        let caller = self.executor.caller(params.caller.as_ref()).map_err(|why| fault::caller(&why))?;
         let session = match &params.resume_session_id {
-            None => self.executor.create_session().ok_or_else(fault::shutting_down)?,
+            None => self.executor.create_session(params.new_session_id.as_deref(), caller.clone())?,
             // The session will be known again to the next start.
             Some(_) if self.executor.is_closing() => return Err(fault::ending()),
             Some(id) => self.executor.session(id).ok_or_else(|| fault::unknown_session(id))?,
         };
-        let attachment = SessionAttachment::new(self.peer.clone(), Extensions::of(params.extensions.as_deref()));
+        self.follows.belong_to(self);
+        let attachment =
+            SessionAttachment::new(self.peer.clone(), Extensions::of(params.extensions.as_deref()), Arc::downgrade(&self.follows));
         if !session.attach(attachment.clone()) {
             return Err(fault::unknown_session(session.id()));
+        }
+        if let Some(caller) = caller {
+            session.run_for(caller);
         }
         self.peer.admit();
         let response = InitializeResponse {
             session_id: session.id().to_owned(),
-            environment_info: Some(self.executor.info().clone()),
-            grace_ms: u64::try_from(self.executor.config.grace.as_millis()).ok(),
+            environment_info: Some(session.caller().info(self.executor.instance_id()).clone()),
+            grace_ms: u64::try_from(session.config().grace.as_millis()).ok(),
+            answers: None,
         };
-        *state = State::Greeted(Attached { session, attachment });
+        let attached = Attached { session, attachment };
+        // A client that sends calls along does not wait for our answer before it begins.
+        *state = if calls > 0 { State::Ready(attached) } else { State::Greeted(attached) };
         Ok(response)
     }
 }
@@ -166,7 +194,17 @@ impl ExecutorConnection {
 impl Service for ExecutorConnection {
     fn request(self: Arc<Self>, request: PeerRequest) -> ResponseFuture {
         let executor = self.executor.clone();
-        executor.router.answer(self, request, fault::unknown_method)
+        if !follow::may_change_files(&request.method) {
+            return executor.router.answer(self, request, fault::unknown_method);
+        }
+        let follows = self.follows.clone();
+        let answer = executor.router.answer(self, request, fault::unknown_method);
+        Box::pin(async move {
+            let reply = answer.await;
+            // What it changed is told before it is answered.
+            follows.settle().await;
+            reply
+        })
     }
 
     fn notification(&self, method: &str, _params: &[u8]) -> Result<(), Violation> {

@@ -67,6 +67,17 @@ pub(crate) fn discover(root: &Path, look: &DiscoveryQuery<'_>) -> Result<Discove
     Ok(DiscoveredRoot { plugin, skills, namespace_manifests, warnings: finder.warnings, ..DiscoveredRoot::empty("", uri) })
 }
 
+/// The folders that a look at a root goes into.
+pub(crate) fn folders_of(root: &Path) -> Vec<PathBuf> {
+    Scan::of(root, SKILL).map(|scan| scan.folders).unwrap_or_default()
+}
+
+/// Where manifests above a root may be that give its skills their namespace.
+pub(crate) fn manifests_above(root: &Path) -> impl Iterator<Item = PathBuf> {
+    let above = root.ancestors().skip(1).take(MAX_ABOVE);
+    above.flat_map(|directory| MANIFESTS.into_iter().map(move |name| directory.join(name)))
+}
+
 /// The text of a root that could not be looked at.
 pub(crate) fn inspection_failed(uri: &PathUri, error: &dyn std::fmt::Display) -> String {
     format!("failed to inspect capability root {uri}: {error}")

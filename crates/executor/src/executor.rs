@@ -2,26 +2,28 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use outpost_rpc::peer::LinkEnd;
 use outpost_rpc::{Close, Link, Peer, Router};
+use outpost_wire::Fault;
 use outpost_wire::exec::environment::EnvironmentInfo;
+use outpost_wire::exec::session::CallerContext;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::attachment::SessionAttachment;
+use crate::caller::SessionCaller;
 use crate::config::ExecutorConfig;
 use crate::connection::ExecutorConnection;
 use crate::files::redo::Redo;
-use crate::http::{HttpClients, HttpGuard};
 use crate::journal::{FateLog, Journal, PreviousSession};
 use crate::locks::Locks;
 use crate::mounts::SlowMounts;
 use crate::session::Session;
-use crate::{info, methods};
+use crate::{fault, methods};
 
 /// How long the end of an executor waits for killed processes to be gone.
 const LAST_WAIT: Duration = Duration::from_secs(2);
@@ -47,12 +49,11 @@ pub struct Executor(Arc<ExecutorShared>);
 
 pub(crate) struct ExecutorShared {
     pub config: Arc<ExecutorConfig>,
-    /// Found out when it is first asked for.
-    info: OnceLock<EnvironmentInfo>,
+    /// In whose place sessions run that name no caller.
+    own: Arc<SessionCaller>,
     instance_id: String,
     pub router: Router<ExecutorConnection>,
     pub slow_mounts: SlowMounts,
-    pub http: HttpClients,
     pub redo: Option<Redo>,
     fates: FateLog,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
@@ -82,20 +83,19 @@ impl Executor {
     pub fn new(config: ExecutorConfig) -> Self {
         let instance_id = (config.ids)();
         let (fates, past) = open_journal(&config, &instance_id);
-        let http_allow = config.http_allow.clone();
         let redo = config.redo_directory.clone().map(Redo::new);
         if let Some(redo) = &redo {
             redo.finish();
         }
         config.git.clean_up();
+        let own = SessionCaller::new(config);
         let shared = Arc::new(ExecutorShared {
-            config: Arc::new(config),
-            info: OnceLock::new(),
+            config: own.config.clone(),
+            own,
             instance_id,
             router: methods::router(),
             slow_mounts: SlowMounts::default(),
             redo,
-            http: HttpClients::new(HttpGuard::new(http_allow)),
             fates,
             sessions: Mutex::default(),
             links: AtomicUsize::new(0),
@@ -110,7 +110,7 @@ impl Executor {
 
     /// What it tells about itself.
     pub fn info(&self) -> &EnvironmentInfo {
-        self.0.info()
+        self.0.own.info(&self.0.instance_id)
     }
 
     /// Serves one link until it ends.
@@ -189,6 +189,11 @@ impl Executor {
         }
     }
 
+    /// Whether a client is connected.
+    pub fn has_clients(&self) -> bool {
+        self.0.links.load(Ordering::Acquire) > 0
+    }
+
     pub fn is_idle(&self) -> bool {
         self.0.links.load(Ordering::Acquire) == 0 && self.0.sessions().is_empty()
     }
@@ -210,8 +215,16 @@ impl Drop for Release<'_> {
 }
 
 impl ExecutorShared {
-    pub(crate) fn info(&self) -> &EnvironmentInfo {
-        self.info.get_or_init(|| info::gather(&self.config, self.instance_id.clone()))
+    pub(crate) fn instance_id(&self) -> &str {
+        &self.instance_id
+    }
+
+    /// In whose place a session runs whose client says this about itself. Nothing if it says nothing, or is not heard.
+    pub(crate) fn caller(&self, context: Option<&CallerContext>) -> Result<Option<Arc<SessionCaller>>, String> {
+        match (context, &self.config.for_caller) {
+            (Some(context), Some(config)) => config(context).map(SessionCaller::new).map(Some),
+            _ => Ok(None),
+        }
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
@@ -229,20 +242,28 @@ impl ExecutorShared {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// Nothing if the executor is about to end.
-    pub(crate) fn create_session(&self) -> Option<Arc<Session>> {
-        let session = Session::new((self.config.ids)(), self.config.clone(), self.fates.clone(), PreviousSession::default());
+    /// Under an id of the client's own, or a new one.
+    pub(crate) fn create_session(&self, wanted: Option<&str>, caller: Option<Arc<SessionCaller>>) -> Result<Arc<Session>, Fault> {
+        if let Some(wanted) = wanted.filter(|wanted| !is_session_id(wanted)) {
+            return Err(fault::bad_session_id(wanted));
+        }
         let mut sessions = self.sessions();
         if self.is_closing() {
-            return None;
+            return Err(fault::shutting_down());
         }
+        if let Some(taken) = wanted.filter(|wanted| sessions.contains_key(*wanted)) {
+            return Err(fault::session_exists(taken));
+        }
+        let id = wanted.map_or_else(|| (self.config.ids)(), str::to_owned);
+        let caller = caller.unwrap_or_else(|| self.own.clone());
+        let session = Session::new(id, caller, self.fates.clone(), PreviousSession::default());
         sessions.insert(session.id().to_owned(), session.clone());
-        Some(session)
+        Ok(session)
     }
 
     /// A session of which only the fates of its processes are left, and what it must not forget.
     fn revive(self: &Arc<Self>, id: String, past: PreviousSession) {
-        let session = Session::new(id, self.config.clone(), self.fates.clone(), past);
+        let session = Session::new(id, self.own.clone(), self.fates.clone(), past);
         self.sessions().insert(session.id().to_owned(), session.clone());
         self.expire_later(session, 0);
     }
@@ -269,11 +290,21 @@ impl ExecutorShared {
     fn expire_later(self: &Arc<Self>, session: Arc<Session>, epoch: u64) {
         let executor = self.clone();
         tokio::spawn(async move {
-            sleep(session.config().grace).await;
+            let ExecutorConfig { grace, grace_running, .. } = *session.config();
+            sleep(grace).await;
+            if session.owes_results(epoch) {
+                sleep(grace_running.saturating_sub(grace)).await;
+            }
             if session.expire(epoch) {
                 executor.sessions().remove(session.id());
                 executor.less_to_do.notify_waiters();
             }
         });
     }
+}
+
+/// Ids become names of files, and a client that knows one has the session: only what cannot be guessed is taken.
+fn is_session_id(text: &str) -> bool {
+    let is_hyphen = |at: usize| matches!(at, 8 | 13 | 18 | 23);
+    text.len() == 36 && text.bytes().enumerate().all(|(at, byte)| if is_hyphen(at) { byte == b'-' } else { byte.is_ascii_hexdigit() })
 }

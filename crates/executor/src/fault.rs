@@ -51,6 +51,24 @@ pub(crate) fn unknown_session(id: &str) -> Fault {
     Fault::invalid_request(format!("unknown session id {id}"))
 }
 
+/// Whatever the message carries was meant for another executor.
+pub(crate) fn other_executor(expected: &str, own: Option<&str>) -> Fault {
+    let own = own.unwrap_or("one without an identity");
+    Fault::new(outpost_wire::fault::OTHER_EXECUTOR, format!("this is executor {own}, and the message is for executor {expected}"))
+}
+
+pub(crate) fn too_many_calls(count: usize, most: usize) -> Fault {
+    Fault::invalid_params(format!("initialize carries {count} calls; at most {most} are taken"))
+}
+
+pub(crate) fn bad_session_id(id: &str) -> Fault {
+    Fault::invalid_params(format!("newSessionId must be a UUID, and {id:?} is none"))
+}
+
+pub(crate) fn session_exists(id: &str) -> Fault {
+    Fault::invalid_request(format!("there is a session {id} already"))
+}
+
 pub(crate) fn taken_over() -> Fault {
     Fault::invalid_request("session has been resumed by another connection")
 }
@@ -71,8 +89,13 @@ pub(crate) fn ended_while_starting(id: &str) -> Fault {
     Fault::invalid_request(format!("process {id} was terminated before it had started"))
 }
 
+/// As for a session that is attached elsewhere: the next start of the executor takes it.
 pub(crate) fn shutting_down() -> Fault {
-    Fault::invalid_request("the executor is shutting down")
+    Fault::new(outpost_wire::fault::SESSION_ATTACHED, "the executor is shutting down")
+}
+
+pub(crate) fn caller(why: &str) -> Fault {
+    Fault::invalid_request(format!("commands cannot run in the place of this client: {why}"))
 }
 
 /// As for a session that is attached elsewhere: trying again later makes sense.

@@ -39,6 +39,8 @@ pub(crate) struct WriteOptions {
     pub follow: LinkPolicy,
     /// Make it survive a power cut.
     pub sync: bool,
+    /// The permissions of a file that is not there yet.
+    pub mode: Option<u32>,
 }
 
 pub(crate) struct RemoveOptions {

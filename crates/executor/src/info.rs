@@ -34,6 +34,8 @@ fn capabilities() -> Capabilities {
         environment_config_read: true,
         shell_snapshot_v2: true,
         capability_digests: true,
+        call_follow: true,
+        write_mode: true,
         ..Capabilities::default()
     }
 }

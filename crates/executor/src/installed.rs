@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use outpost_skill::{SkillHead, allows_implicit_invocation};
 use outpost_wire::exec::discovery::{
     CapabilityFile, DiscoveredRoot, DiscoveryRoot, InstalledPlugin, InstalledResponse, InstalledSkill, PluginSkill, SkillFiles, SkillPolicy,
 };
-use outpost_wire::skill::{SkillHead, allows_implicit_invocation};
 use outpost_wire::{Fault, PathUri};
 use serde::Deserialize;
 
@@ -53,6 +53,28 @@ pub(crate) fn look(config: &ExecutorConfig, gate: &FileGate, extended: bool) -> 
         found.plugins.extend(plugin);
     }
     Ok(found)
+}
+
+/// A place that is looked at.
+pub(crate) enum InstalledPlace {
+    Root(PathBuf),
+    /// Only the folders in it are.
+    Folder(PathBuf),
+}
+
+impl InstalledPlace {
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Root(path) | Self::Folder(path) => path,
+        }
+    }
+}
+
+/// All places. It blocks.
+pub(crate) fn places(config: &ExecutorConfig) -> Vec<InstalledPlace> {
+    let roots = skill_folders(config).into_iter().map(|(_, path)| path).chain(plugin_folders(config));
+    let plugins = config.home.iter().map(|home| InstalledPlace::Folder(home.join("plugins")));
+    roots.map(InstalledPlace::Root).chain(plugins).collect()
 }
 
 fn skill_folders(config: &ExecutorConfig) -> Vec<(&'static str, PathBuf)> {

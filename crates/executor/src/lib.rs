@@ -6,6 +6,7 @@
 mod attachment;
 mod attributes;
 mod blocking;
+mod caller;
 pub mod ceiling;
 mod config;
 mod connection;
@@ -15,6 +16,7 @@ mod discovery;
 mod executor;
 mod fault;
 mod files;
+mod follow;
 mod git;
 mod http;
 mod info;
@@ -42,7 +44,7 @@ mod variables;
 mod walk;
 mod watch;
 
-pub use config::{ExecutorConfig, IdSource};
+pub use config::{CallerConfig, ExecutorConfig, IdSource};
 pub use executor::{Executor, Lifetime};
 pub use files::worker::{WorkerPatience, serve as serve_files};
 pub use git::{GitMode, GitSettings};

@@ -264,6 +264,7 @@ impl Process {
                     if !exited {
                         let exit = end.wait_for_kill().await;
                         self.carry_over(session).await;
+                        self.settle_follows().await;
                         self.record_exit(exit);
                     }
                     self.take_last_words(&streams, LAST_WORDS).await;
@@ -277,6 +278,7 @@ impl Process {
                         self.take_last_words(&streams, TRAILING).await;
                         self.carry_over(session).await;
                     }
+                    self.settle_follows().await;
                     self.record_exit(exit);
                     exited = true;
                 }
@@ -284,6 +286,14 @@ impl Process {
                 // A client that stopped polling does not say so.
                 () = sleep(POLLING), if held => {}
             }
+        }
+    }
+
+    /// What it changed of what the client knows is told before its end is.
+    async fn settle_follows(&self) {
+        let target = self.lock().target.clone();
+        if let Some(target) = target {
+            target.settle_follows().await;
         }
     }
 

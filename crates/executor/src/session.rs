@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep};
 pub(crate) use self::start::{Claim, Starting};
 use crate::attachment::SessionAttachment;
 use crate::blocking::blocking;
+use crate::caller::SessionCaller;
 use crate::config::ExecutorConfig;
 use crate::files::worker::{CallProgress, Done, WorkerCall, WorkerReply, Workers};
 use crate::git::{Git, RepositoryInUse};
@@ -38,6 +39,8 @@ const LAUNCHES: usize = 4;
 pub(crate) struct Session {
     id: String,
     config: Arc<ExecutorConfig>,
+    /// In whose place new commands run: of the client that was attached last.
+    caller: Mutex<Arc<SessionCaller>>,
     fates: FateLog,
     /// Whom everything belongs to that is started here.
     owner: ProcessScope,
@@ -97,7 +100,8 @@ impl State {
 }
 
 impl Session {
-    pub(crate) fn new(id: String, config: Arc<ExecutorConfig>, fates: FateLog, past: PreviousSession) -> Arc<Self> {
+    pub(crate) fn new(id: String, caller: Arc<SessionCaller>, fates: FateLog, past: PreviousSession) -> Arc<Self> {
+        let config = caller.config.clone();
         let processes = past.fates.into_iter().map(|(id, fate)| (id, ProcessEntry::Past(fate))).collect();
         let owner = config.launcher.owner();
         let git = Git::new(&id, config.git.clone(), &config.variables);
@@ -115,6 +119,7 @@ impl Session {
             snapshots: Snapshots::default(),
             retained: Retained::new(RetainedLimits::default()),
             config,
+            caller: Mutex::new(caller),
             state: Mutex::new(State { processes, ..State::default() }),
         });
         let told = Arc::downgrade(&session);
@@ -250,6 +255,16 @@ impl Session {
         &self.config
     }
 
+    /// In whose place it runs.
+    pub(crate) fn caller(&self) -> Arc<SessionCaller> {
+        self.caller.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is started from now on inherits from another program. What runs keeps what it has, and so do the sandboxes.
+    pub(crate) fn run_for(&self, caller: Arc<SessionCaller>) {
+        *self.caller.lock().unwrap_or_else(PoisonError::into_inner) = caller;
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -284,6 +299,12 @@ impl Session {
             process.push_to(None);
         }
         (!state.ended).then_some(state.epoch)
+    }
+
+    /// Whether a client that comes back would find a command that still runs, or the end of one that it has not heard of.
+    pub(crate) fn owes_results(&self, epoch: u64) -> bool {
+        let state = self.lock();
+        state.epoch == epoch && state.live().any(|process| !process.is_closed() || !process.is_told())
     }
 
     /// Ends the session if no client came back since `epoch`. True if it is over.
@@ -366,10 +387,11 @@ impl Session {
 
     /// The state of a shell that a start wants to begin with, if it asks for one and one can be had.
     pub(crate) async fn snapshot(self: &Arc<Self>, params: &StartParams) -> Result<Option<Arc<ShellState>>, Fault> {
-        let login = variables::for_login(&self.config.variables, params.env_policy.as_ref(), &params.env);
+        let caller = self.caller();
+        let login = variables::for_login(&caller.config.variables, params.env_policy.as_ref(), &params.env);
         let setting = || {
             Ok(Setting {
-                env: variables::build(&self.config.variables, params.env_policy.as_ref(), &login),
+                env: variables::build(&caller.config.variables, params.env_policy.as_ref(), &login),
                 cwd: params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?,
                 policy: self.start_policy(params)?,
             })

@@ -1,6 +1,6 @@
 //! What the configuration of this machine says about chosen keys. Only keys that are no secrets are told.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use outpost_wire::exec::discovery::{ConfigLayer, ConfigLayers, ReadConfigParams, ReadConfigResponse};
 use outpost_wire::{Fault, PathUri};
@@ -36,6 +36,12 @@ pub(crate) fn read(config: &ExecutorConfig, params: &ReadConfigParams) -> Result
         config: layers("user", user.as_deref(), &params.config_paths)?,
         requirements,
     })
+}
+
+/// The files that are read.
+pub(crate) fn files(config: &ExecutorConfig) -> Vec<PathBuf> {
+    let own = config.home.iter().flat_map(|home| [home.join("config.toml"), home.join(OWN_REQUIREMENTS)]);
+    own.chain([PathBuf::from(REQUIREMENTS)]).collect()
 }
 
 /// One file as layers: none if it is not there or says nothing about these keys.

@@ -21,6 +21,7 @@ use tokio::time::sleep;
 use self::changes::{ChangeLog, Changes};
 use self::notifier::{Gap, Notifier, WatchDemand};
 use self::trail::{LastLink, Trail, TrailEnd};
+pub(crate) use self::trail::{MAX_LINKS, names_from_root, tells_changes};
 use crate::fault;
 
 /// Each costs little, but every change is compared with all of them. All clients of one app server share a connection.

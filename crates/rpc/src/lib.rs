@@ -1,19 +1,14 @@
 //! Symmetric JSON-RPC peers over any link.
 //!
 //! This room knows frames, pending calls, dispatch and backpressure, and how to make a [`Link`] out of a websocket, a
-//! pair of pipes, a unix socket or memory, and who may make one. It must not know the name of any method.
+//! pair of pipes, a unix socket or memory. It must not know the name of any method.
 
-pub mod access;
-pub mod auth;
 pub mod frame;
-pub mod http_service;
 pub mod link;
-pub mod listen;
 pub mod peer;
 mod pending;
 pub mod router;
 pub mod tls;
-pub mod unauthenticated;
 
 pub use frame::FrameLimits;
 pub use link::{Close, FrameSink, FrameSource, Link, LinkError};

@@ -51,6 +51,12 @@ pub enum LinkError {
     Io(#[from] io::Error),
     #[error("{0}")]
     Protocol(String),
+    /// A server answered with a status of HTTP instead of a link.
+    #[error("{reason}")]
+    Refused { status: u16, reason: String },
+    /// What is to be shown to the other side cannot be had here.
+    #[error("{0}")]
+    Credentials(String),
     #[error("closed by the other side: {}", .0.reason)]
     Closed(Close),
     #[error("nothing was heard from the other side for {0:?}")]

@@ -33,6 +33,8 @@ pub struct StepCapabilities {
     pub plugins: Vec<Plugin>,
     /// What is wrong with files that were found.
     pub warnings: Vec<CapabilityWarning>,
+    /// Roots of which nothing was found where they should be, in words for the user.
+    pub missing_roots: Vec<String>,
 }
 
 /// Why a root is in a step, or why not.
@@ -72,6 +74,16 @@ pub(crate) struct CapabilityQuery<'a> {
     pub roots: &'a [CapabilityRoot],
     /// This machine and its folders with skills, whether a thread works on it or not.
     pub host: Option<(Environment, Vec<HostRoot>)>,
+}
+
+/// Says what a step that works in a place will look at there.
+pub(crate) fn foresee(handle: &Environment, attachment: &Attachment, mode: &SandboxMode) {
+    let sandbox = mode.context_in(attachment, handle.narrowing());
+    let wanted = |path: PathUri| WantedFolder { path, sandbox: sandbox.clone() };
+    let folders: Vec<WantedFolder> =
+        host::above(&attachment.cwd).into_iter().map(|directory| wanted(directory.join(host::FOLDER))).collect();
+    Discoveries::foresee(handle, &wanted(attachment.cwd.clone()), &folders);
+    crate::instructions::foresee(handle, attachment, sandbox.as_ref());
 }
 
 /// One folder, and what it is to us.
@@ -120,7 +132,14 @@ impl CapabilityQuery<'_> {
         let (found, installed) = tokio::join!(self.look(&folders), self.installed());
         for (folder, found) in folders.iter().zip(found) {
             match (&folder.role, found) {
-                (Role::Root(index), Err(why)) => step.roots[*index].reason = Some(why),
+                (Role::Root(index), Err(why)) => {
+                    let report = &mut step.roots[*index];
+                    step.missing_roots.push(format!(
+                        "the capability root `{}` is not used: {} in `{}`: {why}",
+                        report.id, report.path, report.environment_id
+                    ));
+                    report.reason = Some(why);
+                }
                 (Role::Root(index), Ok(found)) => step.take_root(*index, folder, &found),
                 // A project or a home without skills is the usual case.
                 (_, Err(why)) if is_missing(&why) => {}

@@ -8,6 +8,7 @@ use outpost_thread::Settings;
 use serde::Deserialize;
 
 use crate::agents::AgentLimits;
+use crate::feed::FeedLimits;
 use crate::mcp::McpConfig;
 use crate::model::{ModelFacts, ModelOverrides};
 use crate::permissions::SandboxMode;
@@ -22,6 +23,8 @@ pub struct RuntimeConfig {
     pub model_provider: String,
     /// How long the model may reason in threads that do not say; without it, as long as the model likes.
     pub reasoning_effort: Option<String>,
+    /// The service tier of requests, in the provider's own word.
+    pub service_tier: Option<String>,
     pub approval: ApprovalPolicy,
     /// Those that threads may have, if an administrator names them.
     pub allowed_policies: Option<AllowedPolicies>,
@@ -55,6 +58,8 @@ pub struct RuntimeConfig {
     pub checkpoint_every: u64,
     /// Which MCP servers there are, and how patient we are with them.
     pub mcp: McpConfig,
+    /// How much of what happens in a thread is remembered for a follower that is slow to read it.
+    pub feed: FeedLimits,
 }
 
 /// How much a thread, one of its turns, or a thread with all its agents may use. Nothing, or zero, is no limit.
@@ -88,6 +93,7 @@ impl Default for RuntimeConfig {
             model: "offline".into(),
             model_provider: "offline".into(),
             reasoning_effort: None,
+            service_tier: None,
             approval: ApprovalPolicy::default(),
             allowed_policies: None,
             sandbox: SandboxMode::workspace_write(),
@@ -106,6 +112,7 @@ impl Default for RuntimeConfig {
             most_resting: 64,
             checkpoint_every: 16,
             mcp: McpConfig::default(),
+            feed: FeedLimits::default(),
         }
     }
 }

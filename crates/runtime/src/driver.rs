@@ -70,6 +70,8 @@ pub(crate) enum Stop {
     Read(#[from] ReadError),
     #[error("it was unloaded")]
     Unloaded,
+    #[error("it goes on in another node")]
+    HandedOver,
 }
 
 /// What came back from work beside the driver.
@@ -499,9 +501,12 @@ impl Driver {
             running.task.abort();
         }
         self.mailbox.close();
-        self.store.release(self.lease).await;
+        match stop {
+            Stop::HandedOver => self.store.hand_over(self.lease).await,
+            _ => self.store.release(self.lease).await,
+        }
         let status = match stop {
-            Stop::Unloaded => ThreadActivity::Closed,
+            Stop::Unloaded | Stop::HandedOver => ThreadActivity::Closed,
             other => {
                 tracing::warn!(thread = %self.thread.id, reason = %other, "a thread had to stop");
                 ThreadActivity::Broken { reason: other.to_string() }

@@ -3,12 +3,16 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{EnvironmentError, Repeat, Workplace};
+use futures_util::future::join_all;
+use outpost_environment::{Environment, EnvironmentError, Workplace};
 use outpost_thread::{Context, Raw};
 use outpost_wire::PathUri;
-use outpost_wire::exec::files::{ReadFile, ReadFileParams};
+use outpost_wire::exec::files::{ReadFile, ReadFileParams, ReadFileResponse};
+use outpost_wire::exec::policy::SandboxContext;
+use outpost_wire::intent::Attachment;
 
 use crate::driver::user_message;
 use crate::tools::StepTools;
@@ -48,16 +52,18 @@ fn clipped(text: &str, most: usize) -> &str {
 /// than this is asked again at the next step.
 pub(crate) async fn gather(tools: &StepTools, context: Option<&Context>, patience: Duration) -> Vec<Raw> {
     let places: Vec<Workplace<'_>> = tools.view.workplaces().collect();
+    let reading = places.iter().map(|place| tokio::time::timeout(patience, read(tools, place)));
+    let files = join_all(reading).await;
     let mut left = BUDGET;
     let mut messages = Vec::new();
-    for (index, place) in places.iter().enumerate() {
+    for (index, (place, files)) in places.iter().zip(files).enumerate() {
         let share = left / (places.len() - index);
         let id = &place.attachment.environment_id;
-        let Ok(read) = tokio::time::timeout(patience, read(tools, place, share)).await else {
+        let Ok(files) = files else {
             tracing::warn!(environment = %id, "project instructions could not be read in time");
             continue;
         };
-        let Some(text) = read else { continue };
+        let Some(text) = together(&files, share) else { continue };
         left -= text.len().min(left);
         let message = user_message(&format!("<project_instructions environment=\"{id}\">\n{text}\n</project_instructions>"));
         let is_known = context.is_some_and(|context| context.items().contains(&message));
@@ -68,22 +74,42 @@ pub(crate) async fn gather(tools: &StepTools, context: Option<&Context>, patienc
     messages
 }
 
+/// Says that the files of an environment will be read.
+pub(crate) fn foresee(handle: &Environment, attachment: &Attachment, sandbox: Option<&SandboxContext>) {
+    for path in files(attachment) {
+        handle.foresee::<ReadFile>(&ReadFileParams { path, follow_symlinks: None, sandbox: sandbox.cloned() });
+    }
+}
+
+/// A file that is there.
+struct InstructionFile {
+    path: PathUri,
+    contents: Arc<ReadFileResponse>,
+}
+
 /// The files of one environment, from its outermost workspace root down to its working directory.
-async fn read(tools: &StepTools, place: &Workplace<'_>, share: usize) -> Option<String> {
-    let mut parts = Vec::new();
-    let mut left = share;
-    for directory in directories(place) {
-        let path = directory.join(NAME);
-        let params = ReadFileParams { path: path.clone(), follow_symlinks: None, sandbox: tools.sandbox(place) };
-        let bytes = match place.handle.call::<ReadFile>(&params, Repeat::Harmless).await {
-            Ok(read) => read.data_base64.0,
-            Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => continue,
+async fn read(tools: &StepTools, place: &Workplace<'_>) -> Vec<InstructionFile> {
+    let sandbox = tools.sandbox(place);
+    let reading = files(place.attachment).into_iter().map(|path| async {
+        let params = ReadFileParams { path: path.clone(), follow_symlinks: None, sandbox: sandbox.clone() };
+        match place.handle.followed::<ReadFile>(&params).await {
+            Ok(contents) => Some(InstructionFile { path, contents }),
+            Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => None,
             Err(error) => {
                 tracing::debug!(environment = %place.attachment.environment_id, %error, "no project instructions");
-                continue;
+                None
             }
-        };
-        let text = String::from_utf8_lossy(&bytes);
+        }
+    });
+    join_all(reading).await.into_iter().flatten().collect()
+}
+
+/// As much of the files as fits into so many bytes.
+fn together(files: &[InstructionFile], share: usize) -> Option<String> {
+    let mut parts = Vec::new();
+    let mut left = share;
+    for InstructionFile { path, contents } in files {
+        let text = String::from_utf8_lossy(&contents.data_base64.0);
         let text = clipped(&text, left);
         if text.is_empty() {
             continue;
@@ -94,11 +120,15 @@ async fn read(tools: &StepTools, place: &Workplace<'_>, share: usize) -> Option<
     (!parts.is_empty()).then(|| parts.join("\n\n"))
 }
 
+fn files(attachment: &Attachment) -> Vec<PathUri> {
+    directories(attachment).iter().map(|directory| directory.join(NAME)).collect()
+}
+
 /// The working directory and those above it, up to the workspace root that holds it; the outermost first.
-fn directories(place: &Workplace<'_>) -> Vec<PathUri> {
-    let cwd = &place.attachment.cwd;
+fn directories(attachment: &Attachment) -> Vec<PathUri> {
+    let cwd = &attachment.cwd;
     let below = |root: &&PathUri| cwd.to_string().starts_with(&format!("{}/", root.to_string().trim_end_matches('/'))) || cwd == *root;
-    let Some(root) = place.attachment.workspace_roots.iter().filter(below).min_by_key(|root| root.to_string().len()) else {
+    let Some(root) = attachment.workspace_roots.iter().filter(below).min_by_key(|root| root.to_string().len()) else {
         return vec![cwd.clone()];
     };
     let mut directories = vec![cwd.clone()];

@@ -26,6 +26,7 @@ pub mod policy;
 mod resting;
 pub mod rules;
 pub mod runtime;
+pub mod secrets;
 pub mod settings;
 pub mod skills;
 pub mod tools;

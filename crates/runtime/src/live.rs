@@ -227,6 +227,9 @@ pub struct BackgroundProcess {
     pub call: CallId,
     /// The entry that asked for it.
     pub asked_seq: Seq,
+    pub command: String,
+    /// The environment that it runs in.
+    pub environment: String,
 }
 
 pub(crate) type CommandReply<T> = oneshot::Sender<Result<T, CommandError>>;
@@ -264,12 +267,18 @@ pub(crate) enum DriverCommand {
     KeepServers(Arc<Binding>),
     /// The commands that outlived their calls and still run.
     Terminals(oneshot::Sender<Vec<BackgroundProcess>>),
+    /// Looks for those that an earlier life of the thread left running.
+    FindCommands(oneshot::Sender<Vec<CallId>>),
     /// Ends one of them, or all.
     Terminate {
         session: Option<u64>,
         reply: CommandReply<usize>,
     },
     Shutdown(InterruptReason),
+    /// The program ends, and the thread can be loaded again: its commands go on.
+    Leave(InterruptReason),
+    /// The same where another node goes on with the turn.
+    HandOver,
 }
 
 /// A handle of a loaded thread. Cheap to clone; dropping it does not unload the thread.
@@ -384,6 +393,15 @@ impl LiveThread {
     pub async fn terminals(&self) -> Result<Vec<BackgroundProcess>, CommandError> {
         let (reply, answer) = oneshot::channel();
         self.mailbox.send(DriverCommand::Terminals(reply)).await.map_err(|_| CommandError::Closed)?;
+        answer.await.map_err(|_| CommandError::Closed)
+    }
+
+    /// Looks for commands that an earlier life of the thread left running, in the environments that it works in now, and follows
+    /// them like those of this life. The end of each is published, also of one that has ended since. An environment that cannot be
+    /// reached is passed over.
+    pub async fn find_commands(&self) -> Result<Vec<CallId>, CommandError> {
+        let (reply, answer) = oneshot::channel();
+        self.mailbox.send(DriverCommand::FindCommands(reply)).await.map_err(|_| CommandError::Closed)?;
         answer.await.map_err(|_| CommandError::Closed)
     }
 

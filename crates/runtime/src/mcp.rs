@@ -13,10 +13,10 @@ pub mod declaration;
 pub(crate) mod elicitation;
 mod http;
 pub mod layers;
-mod machine;
+pub(crate) mod machine;
 pub mod offer;
 pub mod pool;
-mod project;
+pub(crate) mod project;
 pub mod refresh;
 pub mod requirements;
 mod stdio;
@@ -29,7 +29,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outpost_thread::ThreadId;
-use outpost_wire::secrets::Secrets;
 use serde::Serialize;
 use serde_json::Value;
 use thiserror::Error;
@@ -45,6 +44,7 @@ use self::project::Projects;
 pub use self::requirements::Requirements;
 use self::watching::Watching;
 use self::withheld::Withheld;
+use crate::secrets::Secrets;
 
 /// What lies in files of this machine.
 #[derive(Debug, Clone, PartialEq)]

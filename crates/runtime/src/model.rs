@@ -47,6 +47,8 @@ pub struct Prompt {
     /// What the final answer must look like, as a JSON schema.
     pub output_schema: Option<Arc<Value>>,
     pub effort: Option<String>,
+    /// How soon and at which price the provider answers, in its own word.
+    pub service_tier: Option<String>,
     /// What is known of the model.
     pub facts: Arc<ModelFacts>,
     /// Requests with the same key share what the provider has cached of their common beginning.
@@ -65,6 +67,7 @@ impl Prompt {
             tools: [].into(),
             output_schema: None,
             effort: None,
+            service_tier: None,
             facts: Arc::default(),
             cache_key: String::new(),
             trace: None,
@@ -218,9 +221,16 @@ pub struct ModelListing {
     /// The status with which it answers; not every server has a list.
     pub status: u16,
     pub models: Vec<String>,
+    /// It answers with a page for people: what is asked is no API.
+    pub is_web_page: bool,
 }
 
 impl ModelListing {
+    /// Whether a model is in a list that there is.
+    pub fn lists(&self, model: &str) -> bool {
+        !self.models.is_empty() && self.may_have(model)
+    }
+
     /// Whether a model is in the list; also where there is no list.
     pub fn may_have(&self, model: &str) -> bool {
         let is_it = |listed: &String| listed == model || listed.strip_suffix(":latest") == Some(model);

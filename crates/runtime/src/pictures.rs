@@ -127,7 +127,7 @@ pub(crate) fn described(mut item: Value) -> Value {
     item
 }
 
-fn has_pictures(item: &str) -> bool {
+pub(crate) fn has_pictures(item: &str) -> bool {
     item.contains("\"input_image\"")
 }
 

@@ -3,6 +3,7 @@
 mod capture;
 mod manage;
 mod open;
+mod orphans;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -10,12 +10,12 @@ mod watch;
 use std::time::Duration;
 
 use outpost_environment::{Environment, EnvironmentError, Repeat};
+use outpost_skill::{SkillHead, allows_implicit_invocation};
 use outpost_wire::PathUri;
 use outpost_wire::exec::discovery::{CapabilityFile, DiscoveredRoot, InstalledResponse, SkillPolicy};
 use outpost_wire::exec::files::{ReadFile, ReadFileParams};
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::intent::EnvironmentId;
-use outpost_wire::skill::{SkillHead, allows_implicit_invocation};
 use serde::Deserialize;
 use thiserror::Error;
 use tokio::time::timeout;

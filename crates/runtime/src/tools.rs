@@ -10,6 +10,7 @@ pub mod catalogue;
 pub(crate) mod earlier;
 mod exec;
 mod image;
+pub(crate) mod left;
 pub(crate) mod mcp;
 pub(crate) mod narrow;
 pub mod output;

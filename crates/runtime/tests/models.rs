@@ -44,6 +44,7 @@ fn prompt() -> Prompt {
         .into(),
         output_schema: None,
         effort: None,
+        service_tier: None,
         facts: Arc::default(),
         cache_key: "thread".into(),
         trace: None,

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rustix::process::geteuid;
 use thiserror::Error;
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
 
 use self::confined::{Made, works_at};
 use self::home::HeldLayers;
@@ -152,7 +152,8 @@ struct Shared {
     tried: Tried,
     watchdog: Watchdog,
     owners: AtomicU64,
-    clean_ups: Mutex<Vec<JoinHandle<()>>>,
+    /// So many owners have ended of which something is left.
+    clean_ups: watch::Sender<usize>,
 }
 
 impl Launcher {
@@ -180,7 +181,7 @@ impl Launcher {
             tried,
             watchdog: Watchdog::default(),
             owners: AtomicU64::new(1),
-            clean_ups: Mutex::default(),
+            clean_ups: watch::Sender::new(0),
         }))
     }
 
@@ -188,6 +189,11 @@ impl Launcher {
     /// [`crate::stage::run_if_asked`] first.
     pub fn with_own_stage(settings: LauncherSettings) -> Self {
         Self::new("/proc/self/exe", settings)
+    }
+
+    /// What it was told about its machine.
+    pub fn settings(&self) -> &LauncherSettings {
+        &self.0.settings
     }
 
     /// A scope whose processes end with it.
@@ -198,10 +204,7 @@ impl Launcher {
 
     /// Waits until nothing is left of owners that ended.
     pub async fn tidied(&self) {
-        let clean_ups = std::mem::take(&mut *self.0.clean_ups());
-        for clean_up in clean_ups {
-            let _ = clean_up.await;
-        }
+        let _ = self.0.clean_ups.subscribe().wait_for(|left| *left == 0).await;
     }
 
     /// Leaves nothing on the machine. Nothing can be confined any more.
@@ -252,12 +255,6 @@ impl Launcher {
 }
 
 impl Shared {
-    fn clean_ups(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        let mut clean_ups = self.clean_ups.lock().unwrap_or_else(PoisonError::into_inner);
-        clean_ups.retain(|clean_up| !clean_up.is_finished());
-        clean_ups
-    }
-
     fn hierarchies(&self) -> Arc<Hierarchies> {
         let mut known = self.hierarchies.lock().unwrap_or_else(PoisonError::into_inner);
         known.get_or_insert_with(|| Arc::new(self.zygote.find_groups(&self.tried))).clone()
@@ -530,6 +527,15 @@ struct CleanUp {
     temporary: Option<u64>,
 }
 
+/// Counted for as long as it is there, however its task ends.
+struct CountedCleanUp(Arc<Shared>);
+
+impl Drop for CountedCleanUp {
+    fn drop(&mut self) {
+        self.0.clean_ups.send_modify(|left| *left -= 1);
+    }
+}
+
 impl CleanUp {
     fn begin(mut self) {
         let shared = self.shared.clone();
@@ -537,7 +543,14 @@ impl CleanUp {
             shared.releasing.fetch_add(1, Ordering::AcqRel);
         }
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => shared.clean_ups().push(runtime.spawn(self.run())),
+            Ok(runtime) => {
+                shared.clean_ups.send_modify(|left| *left += 1);
+                let counted = CountedCleanUp(shared);
+                runtime.spawn(async move {
+                    let _counted = counted;
+                    self.run().await;
+                });
+            }
             Err(_) => self.release(),
         }
     }

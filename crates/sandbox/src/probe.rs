@@ -24,6 +24,13 @@ pub struct PromiseRow {
     pub reason: Option<String>,
 }
 
+impl PromiseRow {
+    /// Whether a control group would hold what nothing holds here.
+    pub fn lacks_control_group(&self) -> bool {
+        !self.holds && [FORKS, MEMORY].contains(&self.promise)
+    }
+}
+
 /// What this host can hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]

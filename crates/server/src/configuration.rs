@@ -56,7 +56,7 @@ pub(crate) struct Edit {
 }
 
 #[derive(Debug, Error)]
-pub(crate) enum ConfigEditError {
+pub enum ConfigEditError {
     #[error("`{path}` is no key: {why}")]
     Key { path: String, why: String },
     #[error("`{0}` is not a table, so nothing can be put into it")]
@@ -131,6 +131,12 @@ impl UserConfiguration {
         }
         Ok(version(&after))
     }
+}
+
+/// Changes one key of a configuration file for a user at this machine; `null` takes it away. The rest of the file stays as it is.
+pub fn change_key(file: &Path, key_path: &str, value: Value, check: fn(&str) -> Result<(), String>) -> Result<(), ConfigEditError> {
+    let configuration = UserConfiguration { file: file.to_owned(), check, over: Value::Null, writing: Mutex::default() };
+    configuration.write(&[Edit { key_path: key_path.to_owned(), value, merges: false }], None).map(|_| ())
 }
 
 fn version(text: &str) -> String {

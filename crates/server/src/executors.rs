@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use outpost_environment::{EnvironmentOrigin, JoinedLinks, Registry, RegistryError};
-use outpost_rpc::http_service::{HttpOutcome, HttpRequest, plain};
+use outpost_listener::http_service::{HttpOutcome, HttpRequest, plain};
 use outpost_rpc::link::Liveness;
 use outpost_rpc::{Close, FrameSink, Link};
 use outpost_wire::EnvironmentId;
@@ -164,7 +164,11 @@ impl Executors {
         if self.registry.status(id).is_some_and(|status| status.origin == EnvironmentOrigin::Configured) {
             return Err(JoinError::Configured(id.clone()));
         }
-        Ok(self.registry.join(id.clone())?)
+        let door = self.registry.join(id.clone())?;
+        if self.tokens.bound_to(id).is_ok_and(|bound| bound.is_some()) {
+            door.know();
+        }
+        Ok(door)
     }
 
     /// No token leads to this id any more.

@@ -111,7 +111,7 @@ impl Defaults {
             sandbox_policy: self.sandbox(settings),
             active_permission_profile: None,
             cwd: self.cwd(settings),
-            service_tier: None,
+            service_tier: self.config.service_tier.clone(),
             personality: None,
             collaboration_mode: self.collaboration(settings),
             disabled_plugin_ids: vec![],

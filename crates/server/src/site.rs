@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use http::header::{self, HeaderValue};
 use http::{Method, StatusCode};
+use outpost_listener::auth::Auth;
+use outpost_listener::http_service::{HttpOutcome, HttpRequest, HttpService, Receiving, plain};
 use outpost_rpc::Link;
-use outpost_rpc::auth::Auth;
-use outpost_rpc::http_service::{HttpOutcome, HttpRequest, HttpService, Receiving, plain};
 
 use crate::admission::{BrowserAdmission, Pass};
 use crate::executors::Executors;

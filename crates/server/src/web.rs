@@ -5,26 +5,37 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
-use outpost_rpc::http_service::{HttpRequest, plain};
+use outpost_listener::http_service::{HttpRequest, plain};
 use tokio::time::Instant;
 
 use crate::admission::{BrowserSession, Pass};
 use crate::tokens::digest;
 
-/// A file of the page, and its type.
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// The files of the page: what each is called, its type, and what is in it.
+const FILES: [(&str, &str, &str); 11] = [
+    ("/", "text/html; charset=utf-8", include_str!("../web/index.html")),
+    ("/page.css", "text/css; charset=utf-8", include_str!("../web/page.css")),
+    ("/page.js", SCRIPT, include_str!("../web/page.js")),
+    ("/shown.js", SCRIPT, include_str!("../web/shown.js")),
+    ("/dom.js", SCRIPT, include_str!("../web/dom.js")),
+    ("/link.js", SCRIPT, include_str!("../web/link.js")),
+    ("/markdown.js", SCRIPT, include_str!("../web/markdown.js")),
+    ("/items.js", SCRIPT, include_str!("../web/items.js")),
+    ("/list.js", SCRIPT, include_str!("../web/list.js")),
+    ("/questions.js", SCRIPT, include_str!("../web/questions.js")),
+    ("/machine.js", SCRIPT, include_str!("../web/machine.js")),
+];
+
+/// A file of the page.
 pub fn file(path: &str) -> Option<Response<String>> {
-    let (text, kind) = match path {
-        "/" => (include_str!("../web/index.html"), "text/html; charset=utf-8"),
-        "/page.css" => (include_str!("../web/page.css"), "text/css; charset=utf-8"),
-        "/page.js" => (include_str!("../web/page.js"), "text/javascript; charset=utf-8"),
-        "/shown.js" => (include_str!("../web/shown.js"), "text/javascript; charset=utf-8"),
-        _ => return None,
-    };
-    Some(dressed(plain(StatusCode::OK, text), kind))
+    let (_, kind, text) = FILES.iter().find(|(name, _, _)| *name == path)?;
+    Some(dressed(plain(StatusCode::OK, *text), kind))
 }
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; \
@@ -45,9 +56,10 @@ fn dressed(mut response: Response<String>, kind: &'static str) -> Response<Strin
     response
 }
 
-/// Tells the page whether its cookie is good.
+/// Tells the page whether its cookie is good, and what time it is here: a browser's clock may be wrong.
 pub fn session(is_in: bool, is_open: bool) -> Response<String> {
-    dressed(plain(StatusCode::OK, format!("{{\"in\":{is_in},\"open\":{is_open}}}")), "application/json")
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis());
+    dressed(plain(StatusCode::OK, format!("{{\"in\":{is_in},\"open\":{is_open},\"nowMs\":{now}}}")), "application/json")
 }
 
 /// Back to the page, with a cookie or without the one that there was.

@@ -1,102 +1,11 @@
 // The page of `outpost serve`: a plain client of the app protocol. Nothing is loaded from anywhere else.
 
-import { MARK, show as visible } from "/shown.js";
-
-const $ = (id) => document.getElementById(id);
-
-/** A text as nodes: what could deceive is marked, and the marks stand out. Texts of ours have nothing to mark. */
-function parts(text, form = "text") {
-  const shown = visible(String(text), form);
-  const nodes = [];
-  let at = 0;
-  for (const { 0: mark, index } of shown.matchAll(MARK)) {
-    const element = document.createElement("mark");
-    element.textContent = mark;
-    nodes.push(shown.slice(at, index), element);
-    at = index + mark.length;
-  }
-  return [...nodes, shown.slice(at)];
-}
-
-/** What will be carried out, or a path: whatever is not plain ASCII is marked. */
-const code = (text, form = "script") => h("span", { className: "exact" }, parts(text ?? "", form));
-
-/** Attributes that people read. */
-const READ = new Set(["title", "aria-label", "placeholder"]);
-
-/** An element; text children are never read as HTML, and go through `parts`. */
-function h(tag, properties = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) {
-    if (value === undefined || value === null || value === false) continue;
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (READ.has(name)) element.setAttribute(name, visible(String(value), "line"));
-    else if (name === "data") Object.assign(element.dataset, value);
-    else if (name in element && name !== "list") element[name] = value;
-    else element.setAttribute(name, value);
-  }
-  const there = children.filter((child) => child !== undefined && child !== null && child !== false);
-  element.append(...there.flatMap((child) => (typeof child === "string" || typeof child === "number" ? parts(child) : child)));
-  return element;
-}
-
-/** Keeps one element per key, so that what has the focus keeps it. */
-function keyed(container, entries, make) {
-  const old = new Map([...container.children].map((child) => [child.dataset.key, child]));
-  let at = container.firstChild;
-  for (const [key, entry] of entries) {
-    const signature = JSON.stringify(entry);
-    let element = old.get(key);
-    if (!element || element.signature !== signature) {
-      const fresh = make(entry, key);
-      fresh.dataset.key = key;
-      fresh.signature = signature;
-      if (element) {
-        if (at === element) at = element.nextSibling;
-        element.replaceWith(fresh);
-        if (fresh.nextSibling !== at) container.insertBefore(fresh, at);
-      } else container.insertBefore(fresh, at);
-      element = fresh;
-    } else if (element !== at) container.insertBefore(element, at);
-    else at = at.nextSibling;
-    old.delete(key);
-  }
-  for (const gone of old.values()) gone.remove();
-}
-
-function show(id, visible) { $(id).hidden = !visible; }
-function complain(id, text) { $(id).replaceChildren(...parts(text ?? "", "line")); show(id, Boolean(text)); }
-
-// ---------------------------------------------------------------- the link
-
-const link = {
-  socket: null, next: 1, pending: new Map(), wait: 500,
-  call(method, params = {}) {
-    return new Promise((resolve, reject) => {
-      if (this.socket?.readyState !== WebSocket.OPEN) return reject(new Error("there is no connection"));
-      const id = this.next++;
-      this.pending.set(id, { resolve, reject });
-      this.socket.send(JSON.stringify({ id, method, params }));
-    });
-  },
-  answer(id, result) { this.socket?.send(JSON.stringify({ id, result })); },
-};
-
-function connect() {
-  const scheme = location.protocol === "https:" ? "wss://" : "ws://";
-  const socket = new WebSocket(`${scheme}${location.host}/`);
-  link.socket = socket;
-  socket.onopen = () => begin().catch((error) => { console.warn(error.message); socket.close(); });
-  socket.onmessage = (event) => receive(JSON.parse(event.data));
-  socket.onclose = async () => {
-    for (const { reject } of link.pending.values()) reject(new Error("the connection was lost"));
-    link.pending.clear();
-    tell("failed", "not connected; trying again");
-    // A user who was logged out meanwhile is asked for a token again.
-    setTimeout(() => session().then((state) => (state?.in === false ? location.reload() : connect())), link.wait);
-    link.wait = Math.min(link.wait * 2, 10_000);
-  };
-}
+import { $, badge, code, complain, h, keyed, machineLink, parts, show, sure, visible } from "/dom.js";
+import { ago, connect, link, now, session } from "/link.js";
+import { drawItem, drawRunning, plan, turnEnd, words } from "/items.js";
+import { VirtualList } from "/list.js";
+import { asked, card, drawElsewhere, forget, listen, offerNotifications, questions, questionsOf, resolved, signature } from "/questions.js";
+import { close as closeMachine, drawMachine, isOpen as isMachineOpen, look as lookAtMachine, openMachine } from "/machine.js";
 
 function tell(state, text) {
   document.querySelector("#link .dot").dataset.state = state;
@@ -111,40 +20,19 @@ async function begin() {
   link.socket.send(JSON.stringify({ method: "initialized" }));
   link.wait = 500;
   tell("ready", "connected");
-  questions.clear();
+  forget();
   heard.clear();
   for (const entry of (await link.call("environment/watch")).data) environments.set(entry.environmentId, entry);
   drawEnvironments();
   drawQuestions();
+  loadModels();
   await refresh();
   await route();
-}
-
-function receive(message) {
-  if (message.method && message.id !== undefined) return asked(message);
-  if (message.method) return hear[message.method]?.(message.params);
-  const pending = link.pending.get(message.id);
-  link.pending.delete(message.id);
-  if (message.error) pending?.reject(new Error(message.error.message));
-  else pending?.resolve(message.result);
 }
 
 // ---------------------------------------------------------------- environments
 
 const environments = new Map();
-const TINTS = 6;
-
-/** The same colour for the same environment, on every screen; the colours themselves are in the style sheet. */
-function tint(id) {
-  let sum = 0;
-  for (const letter of id) sum = (sum * 31 + letter.codePointAt(0)) >>> 0;
-  return String(sum % TINTS);
-}
-
-function badge(id) {
-  if (!id) return null;
-  return h("span", { className: "badge", data: { tint: tint(id) }, title: `environment ${id}` }, id);
-}
 
 /** More environments than this are folded: what is in use, and what is in trouble, is what people look for. */
 const FEW = 8;
@@ -160,19 +48,30 @@ function folded(button, all, first = all) {
   return isOpen ? all : first.slice(0, FEW);
 }
 
+const RETRY = new Set(["failed", "needs login"]);
+
 function drawEnvironments() {
-  const all = [...environments].map(([id, entry]) => [id, { id, state: entry.state, reason: entry.reason }]);
+  const all = [...environments].map(([id, entry]) => [id, { id, state: entry.state, reason: entry.reason, isDefault: entry.isDefault }]);
   const isIdle = ([, { state }]) => IDLE.has(state);
   const first = [...all.filter((one) => !isIdle(one)), ...all.filter(isIdle)];
-  keyed($("environments"), folded("all-environments", all, first), ({ id, state, reason }) =>
+  keyed($("environments"), folded("all-environments", all, first), ({ id, state, reason, isDefault }) =>
     h("li", { data: { state, environment: id } },
       h("span", { className: "dot", data: { state }, "aria-hidden": "true" }),
-      badge(id),
+      h("span", { className: "named" }, machineLink(id), isDefault ? h("span", { className: "tag", title: "Threads that choose nothing work here" }, "default") : null),
       h("span", { className: "word" }, state),
-      reason && state !== "ready" ? h("span", { className: "why" }, reason) : null));
+      reason && state !== "ready" ? h("span", { className: "why" }, reason) : null,
+      RETRY.has(state) ? h("button", { className: "small", onclick: (event) => reconnect(id, event.target), "aria-label": `Try again: ${id}` }, "Try again") : null));
   show("no-environments", environments.size === 0);
   drawPlaces();
   drawAttached();
+  drawMachine();
+}
+
+/** Connects at once, whatever happened before; how it went is told as every change is. */
+async function reconnect(id, button) {
+  button.disabled = true;
+  await link.call("environment/info", { environmentId: id }).catch((error) => console.warn(error.message));
+  button.disabled = false;
 }
 
 for (const button of ["all-environments", "all-places"]) {
@@ -181,9 +80,11 @@ for (const button of ["all-environments", "all-places"]) {
 
 const hear = {
   "environment/changed"({ environmentId, state, reason, generation, event }) {
+    const was = environments.get(environmentId)?.state;
     if (event === "removed") environments.delete(environmentId);
     else environments.set(environmentId, { ...environments.get(environmentId), environmentId, state, reason, generation });
     drawEnvironments();
+    if (isMachineOpen(environmentId) && was !== state) lookAtMachine();
   },
 };
 
@@ -201,16 +102,17 @@ function refresh() {
     await new Promise((resolve) => setTimeout(resolve, 50));
     refreshing = null;
     const searchTerm = $("search").value.trim() || undefined;
-    const page = await link.call("thread/list", { limit: shown, sortKey: "recency_at", searchTerm });
+    const archived = $("archived").checked || undefined;
+    const page = await link.call("thread/list", { limit: shown, sortKey: "recency_at", searchTerm, archived });
     cursor = page.nextCursor;
     const ids = page.data.map((thread) => thread.id);
-    const about = new Map();
+    const more = new Map();
     for (let at = 0; at < ids.length; at += 100) {
       const { data } = await link.call("thread/overview", { threadIds: ids.slice(at, at + 100) });
-      for (const entry of data) about.set(entry.threadId, entry);
+      for (const entry of data) more.set(entry.threadId, entry);
     }
     threads.clear();
-    for (const thread of page.data) threads.set(thread.id, { ...thread, ...about.get(thread.id), id: thread.id });
+    for (const thread of page.data) threads.set(thread.id, { ...thread, ...more.get(thread.id), id: thread.id, archived: Boolean(archived) });
     drawThreads();
     drawFacts();
     drawQuestions();
@@ -249,14 +151,6 @@ function holder(thread) {
   return thread.holder.isHere ? "held here" : `held by ${thread.holder.host}, process ${thread.holder.pid}`;
 }
 
-/** How long ago, in one unit. */
-function ago(seconds) {
-  const past = Math.max(0, Date.now() / 1000 - seconds);
-  if (past < 60) return "just now";
-  if (past < 3600) return `${Math.floor(past / 60)} min ago`;
-  return past < 86_400 ? `${Math.floor(past / 3600)} h ago` : `${Math.floor(past / 86_400)} d ago`;
-}
-
 /** Badges of the first few, and how many more there are. */
 function badges(ids) {
   const more = ids.length - 3;
@@ -293,7 +187,7 @@ function drawThreads() {
       entry.below.length ? inner : null);
   };
   keyed($("threads"), branch(null), make);
-  const searches = $("search").value.trim() !== "";
+  const searches = $("search").value.trim() !== "" || $("archived").checked;
   show("no-threads", threads.size === 0 && !searches);
   show("none-found", threads.size === 0 && searches);
   show("more", Boolean(cursor));
@@ -301,58 +195,130 @@ function drawThreads() {
 
 $("more").onclick = () => { shown += 50; refresh(); };
 $("search").oninput = () => { shown = 50; refresh(); };
+$("archived").onchange = () => { shown = 50; refresh(); };
 
 // ---------------------------------------------------------------- one thread
 
 let open = null;
+/** Turns that are read at once. */
+const PAGE = 15;
 
-function fresh(id) { return { id, items: new Map(), turn: null, tokens: null, outputs: new Map(), environments: [], ended: new Set(), background: [] }; }
+function fresh(id) {
+  return { id, items: new Map(), turn: null, tokens: null, outputs: new Map(), progress: new Map(), environments: [], ended: new Set(), background: [], older: null, isReading: false, version: 0 };
+}
 
 async function openThread(id) {
-  open = fresh(id);
+  const mine = open = fresh(id);
   complain("thread-error", null);
+  show("only-read", false);
+  closeFind();
+  show("rename", false);
+  list.clear();
   drawThread();
-  $("items").replaceChildren();
   try {
-    const opened = await link.call("thread/resume", { threadId: id });
+    const opened = await link.call("thread/resume", { threadId: id, excludeTurns: true });
     heard.add(id);
-    if (open?.id !== id) return;
-    take(opened.thread);
+    if (open !== mine) return;
+    take({ ...opened.thread, model: opened.model ?? opened.thread.model, modelProvider: opened.modelProvider ?? opened.thread.modelProvider });
   } catch (error) {
     // Another program may hold it: it can still be read.
-    complain("thread-error", `It can only be read here: ${error.message}`);
-    const read = await link.call("thread/read", { threadId: id, includeTurns: true }).catch((trouble) => complain("thread-error", trouble.message));
-    if (read && open?.id === id) take(read.thread);
+    const read = await link.call("thread/read", { threadId: id }).catch((trouble) => complain("thread-error", trouble.message));
+    if (open !== mine) return;
+    mine.isReadOnly = true;
+    if (read) {
+      const { data: [about] } = await link.call("thread/overview", { threadIds: [id] }).catch(() => ({ data: [] }));
+      if (open !== mine) return;
+      show("only-read", about?.holder?.isHere === false);
+      if (about?.holder?.isHere !== false) complain("thread-error", `It can only be read here: ${error.message}`);
+      take({ ...read.thread, environments: read.thread.environments ?? about?.environments });
+    }
   }
+  if (open === mine) await readOlder();
 }
 
 function take(thread) {
   open.environments = thread.environments ?? [];
   open.thread = thread;
-  for (const turn of thread.turns) {
-    for (const item of turn.items) put(turn.id, item);
-    if (turn.status === "inProgress") open.turn = turn.id;
-    else end(turn);
-  }
   drawThread();
-  drawItems();
   lookForBackground();
 }
+
+/** Reads a page of turns before those that are there; the newest ones first of all. */
+async function readOlder() {
+  const mine = open;
+  if (mine.isReading || mine.older === "none") return;
+  mine.isReading = true;
+  try {
+    const page = await link.call("thread/turns/list", { threadId: mine.id, cursor: mine.older, limit: PAGE, sortDirection: "desc", itemsView: "full" });
+    if (open !== mine) return;
+    // What was told meanwhile is newer than what was read.
+    const [told, ended] = [mine.items, mine.ended];
+    mine.items = new Map();
+    mine.ended = new Set();
+    for (const turn of page.data.reverse()) {
+      for (const item of turn.items) put(turn.id, item);
+      if (turn.plan) putPlan(turn.id, turn.plan);
+      if (turn.status === "inProgress" && !ended.has(turn.id)) mine.turn = turn.id;
+      else if (turn.status !== "inProgress") end(turn);
+    }
+    for (const [key, entry] of told) {
+      const read = mine.items.get(key);
+      const isOlder = read?.item?.status && read.item.status !== "inProgress" && entry.item?.status === "inProgress";
+      if (!isOlder) mine.items.set(key, entry);
+    }
+    for (const id of ended) mine.ended.add(id);
+    mine.older = page.nextCursor ?? "none";
+  } catch (error) {
+    mine.older = "none";
+    // A thread in which nothing was said has no turns.
+    if (!/not materialized|has no|no turns/.test(error.message)) console.warn(error.message);
+  } finally { mine.isReading = false; }
+  if (open !== mine) return;
+  show("older", mine.older !== "none");
+  drawThread();
+  drawItems();
+}
+
+$("older").onclick = () => readOlder();
+
+const changed = (entry) => Object.assign(entry, { version: open.version += 1 });
 
 function put(turn, item) {
   const known = open.items.get(item.id);
   if (known?.item.status && known.item.status !== "inProgress" && item.status === "inProgress") return;
-  open.items.set(item.id, { kind: "item", turn, item });
+  open.items.set(item.id, changed({ kind: "item", turn, item }));
+}
+
+function putPlan(turn, told) {
+  open.items.set(`plan of ${turn}`, changed({ kind: "plan", turn, explanation: told.explanation, plan: told.plan }));
 }
 
 function end(turn) {
   if (open.ended.has(turn.id)) return;
   open.ended.add(turn.id);
   if (open.turn === turn.id) open.turn = null;
-  open.items.set(`end of ${turn.id}`, { kind: "end", turn: turn.id, status: turn.status, error: turn.error?.message ?? null });
+  open.items.set(`end of ${turn.id}`, changed({ kind: "end", turn: turn.id, status: turn.status, error: turn.error?.message ?? null, durationMs: turn.durationMs }));
 }
 
 const about = (thread) => open?.id === thread;
+
+/** Adds to a text of an item that is being made. */
+function grow(threadId, itemId, add) {
+  const known = about(threadId) && open.items.get(itemId);
+  if (!known) return;
+  known.item = add(known.item);
+  changed(known);
+  drawItems();
+}
+
+function thinks(member) {
+  return ({ threadId, itemId, delta, summaryIndex, contentIndex }) => grow(threadId, itemId, (item) => {
+    const texts = [...(item[member] ?? [])];
+    const index = summaryIndex ?? contentIndex ?? 0;
+    texts[index] = (texts[index] ?? "") + delta;
+    return { ...item, [member]: Array.from(texts, (text) => text ?? "") };
+  });
+}
 
 Object.assign(hear, {
   "thread/started": () => refresh(),
@@ -360,7 +326,16 @@ Object.assign(hear, {
   "thread/archived": () => refresh(),
   "thread/unarchived": () => refresh(),
   "thread/deleted": () => refresh(),
-  "thread/name/updated": () => refresh(),
+  "thread/reverted"({ threadId }) { if (about(threadId)) openThread(threadId); refresh(); },
+  "thread/name/updated"({ threadId, threadName }) {
+    if (about(threadId) && open.thread) { open.thread.name = threadName; if (threads.has(threadId)) threads.get(threadId).name = threadName; drawThread(); }
+    refresh();
+  },
+  "thread/settings/updated"({ threadId, threadSettings }) {
+    if (!about(threadId) || !open.thread) return;
+    Object.assign(open.thread, { model: threadSettings.model, modelProvider: threadSettings.modelProvider });
+    drawThread();
+  },
   "thread/status/changed"({ threadId, status }) {
     const thread = threads.get(threadId);
     if (thread) { thread.status = status; drawThreads(); }
@@ -379,24 +354,36 @@ Object.assign(hear, {
     if (about(threadId)) { end(turn); drawThread(); drawItems(); lookForBackground(); }
     refresh();
   },
+  "turn/plan/updated"({ threadId, turnId, explanation, plan: steps }) {
+    if (about(threadId)) { putPlan(turnId, { explanation, plan: steps }); drawItems(); }
+  },
   "item/started"({ threadId, turnId, item }) {
     if (about(threadId)) { put(turnId, item); drawItems(); }
   },
   "item/completed"({ threadId, turnId, item }) {
     if (!about(threadId)) return;
     open.outputs.delete(item.id);
+    open.progress.delete(item.id);
     put(turnId, item);
     drawItems();
     if (item.type === "commandExecution" && item.processId) lookForBackground();
   },
   "item/agentMessage/delta"({ threadId, itemId, delta }) {
-    const known = about(threadId) && open.items.get(itemId);
-    if (known) { known.item = { ...known.item, text: (known.item.text ?? "") + delta }; drawItems(); }
+    grow(threadId, itemId, (item) => ({ ...item, text: (item.text ?? "") + delta }));
+  },
+  "item/reasoning/summaryTextDelta": thinks("summary"),
+  "item/reasoning/textDelta": thinks("content"),
+  "item/mcpToolCall/progress"({ threadId, itemId, message }) {
+    if (about(threadId)) { open.progress.set(itemId, message); drawItems(); }
+  },
+  "item/fileChange/patchUpdated"({ threadId, itemId, changes }) {
+    grow(threadId, itemId, (item) => ({ ...item, changes }));
   },
   "item/commandExecution/outputDelta"({ threadId, itemId, delta }) {
     if (!about(threadId)) return;
     // The end is what people look at; the whole is in the item once it is over.
-    open.outputs.set(itemId, ((open.outputs.get(itemId) ?? "") + delta).slice(-20_000));
+    const known = open.outputs.get(itemId) ?? { text: "", version: 0 };
+    open.outputs.set(itemId, { text: (known.text + delta).slice(-20_000), version: known.version + 1 });
     drawItems();
   },
   "error"({ threadId, error, willRetry }) {
@@ -408,31 +395,52 @@ Object.assign(hear, {
   "serverRequest/resolved"({ requestId }) { resolved(requestId); },
 });
 
-function drawThread() {
+/** The name of the page, with how many questions wait. */
+function entitle(name) {
+  const waiting = questions.size ? `(${questions.size}) ` : "";
+  document.title = name ? `${waiting}${visible(name, "line")} · Outpost` : `${waiting}Outpost`;
+}
+
+function nameOfOpen() {
   const thread = { ...open.thread, ...threads.get(open.id) };
-  const name = thread.preview !== undefined || thread.name ? title(thread) : "…";
-  $("thread-title").replaceChildren(...parts(name, "line"));
-  document.title = `${visible(name, "line")} · Outpost`;
+  return thread.preview !== undefined || thread.name ? title(thread) : "…";
+}
+
+function drawTitle() {
+  const names = { thread: open && nameOfOpen(), new: "New thread", machine: route.machine };
+  entitle(names[document.body.dataset.view]);
+}
+
+function drawThread() {
+  if (!open) return;
+  const thread = { ...open.thread, ...threads.get(open.id) };
+  $("thread-title").replaceChildren(...parts(nameOfOpen(), "line"));
+  drawTitle();
   drawAttached();
   show("stop", Boolean(open.turn));
   $("send").textContent = open.turn ? "Steer" : "Send";
+  show("say", !open.isReadOnly);
+  $("archive").textContent = thread.archived ? "Unarchive" : "Archive";
+  if (document.activeElement !== $("model")) $("model").value = open.model ?? open.thread?.model ?? "";
   drawFacts();
 }
 
-/** Where the open thread works, and how it stands there. */
+/** Where the open thread works, and how it stands there. The first is where calls go that name no other. */
 function drawAttached() {
-  const places = (open?.environments ?? []).map((place) => [place.environmentId, { ...place, state: environments.get(place.environmentId)?.state ?? "missing" }]);
-  keyed($("thread-environments"), folded("all-places", places), ({ environmentId, cwd, state }) => h("li", {},
-    h("span", { className: "dot", data: { state }, "aria-hidden": "true" }), badge(environmentId), h("span", { className: "hint" }, state), h("code", {}, code(cwd, "word"))));
+  const places = (open?.environments ?? []).map((place, at) => [place.environmentId, { ...place, isPrimary: at === 0, state: environments.get(place.environmentId)?.state ?? "missing" }]);
+  keyed($("thread-environments"), folded("all-places", places), ({ environmentId, cwd, state, isPrimary }) => h("li", { data: { primary: String(isPrimary) } },
+    h("span", { className: "dot", data: { state }, "aria-hidden": "true" }), machineLink(environmentId),
+    isPrimary ? h("span", { className: "tag", title: "Calls that name no other environment go here" }, "primary") : null,
+    h("span", { className: "hint" }, state), h("code", {}, code(cwd, "word"))));
 }
 
 function drawFacts() {
   if (!open) return;
   const thread = { ...open.thread, ...threads.get(open.id) };
   const facts = [
-    ["Model", [thread.modelProvider, thread.model].filter(Boolean).join(" / ")],
+    ["Model", [thread.modelProvider, open.thread?.model ?? thread.model].filter(Boolean).join(" / ")],
     ["State", thread.status ? standing(thread)[1] : ""],
-    ["Turns", String(thread.turns?.length ?? thread.turns ?? "")],
+    ["Turns", String(threads.get(open.id)?.turns ?? "")],
     ["Spent", tokens(open.tokens ?? thread.totalTokens)],
     ["Holder", threads.has(open.id) ? holder(thread) : ""],
     ["Forked from", thread.forkedFromId ?? ""],
@@ -441,94 +449,62 @@ function drawFacts() {
     h("dd", {}, name === "Forked from" ? h("a", { href: `#/thread/${value}` }, value.slice(0, 8)) : value)));
 }
 
-let drawing = false;
+// ---------------------------------------------------------------- its items
 
-/** Draws at most once a frame, however much comes. */
-function drawItems() {
-  if (drawing) return;
-  drawing = true;
-  requestAnimationFrame(() => {
-    drawing = false;
-    if (!open) return;
-    const room = document.scrollingElement;
-    const atEnd = room.scrollHeight - room.scrollTop - room.clientHeight < 120;
-    const waits = new Set([...questions.values()].map((question) => question.params.itemId));
-    const entries = [...open.items].map(([key, entry]) => [key, { ...entry, output: open.outputs.get(key) ?? null, waits: waits.has(key) }]);
-    keyed($("items"), entries, (entry) => h("li", {}, entry.kind === "end" ? turnEnd(entry) : drawItem(entry)));
-    drawRunning(waits);
-    if (atEnd) room.scrollTop = room.scrollHeight;
-    for (const output of document.querySelectorAll("pre[data-live]")) output.scrollTop = output.scrollHeight;
-  });
-}
+/** Which question stands at which row, and the row that stays in view. */
+let waits = new Map();
+let first = null;
+let search = { text: "", found: [], at: -1 };
 
-function turnEnd({ status, error }) {
-  const words = { completed: "end of the turn", interrupted: "interrupted", failed: "failed" };
-  return h("p", { className: "turn-end" }, h("span", {}, error ? `${words[status] ?? status}: ${error}` : (words[status] ?? status)));
-}
-
-const HOW = { inProgress: "running", completed: "done", failed: "failed", declined: "not allowed" };
-
-function how(item, waits) {
-  if (waits) return h("span", { className: "how", data: { kind: "inProgress" } }, "waiting for you");
-  let word = HOW[item.status] ?? item.status ?? "";
-  if (item.exitCode !== null && item.exitCode !== undefined) word = item.exitCode === 0 ? "done" : `exit code ${item.exitCode}`;
-  if (item.type === "commandExecution" && item.status === "completed" && item.processId && item.exitCode === null) word = "goes on";
-  if (item.durationMs) word += `, ${item.durationMs < 1000 ? `${item.durationMs} ms` : `${(item.durationMs / 1000).toFixed(1)} s`}`;
-  return h("span", { className: "how", data: { kind: item.status ?? "" } }, word);
-}
-
-/** Text that may be long: it can be scrolled with the keyboard, too. */
-function long(text, label, live) {
-  const kept = text.slice(-20_000);
-  const shown = kept.length < text.length ? `… ${text.length - kept.length} characters before this are not shown\n${kept}` : kept;
-  return h("pre", { tabIndex: 0, role: "region", "aria-label": label.slice(0, 120), data: live ? { live: "1" } : {} }, shown);
-}
-
-function drawItem({ item, output, waits }) {
-  const box = (kind, ...children) => h("article", { className: `item ${kind}`, data: { type: item.type } }, ...children);
-  switch (item.type) {
-    case "userMessage":
-      return box("user", h("p", { className: "who" }, "You"),
-        h("p", { className: "said" }, item.content.map((part) => part.text ?? `[${part.type}]`).join("\n")));
-    case "agentMessage":
-      if (item.damage) return box("missing", h("p", { className: "said", role: "note" }, item.text));
-      return box("agent", h("p", { className: "who" }, "Agent"), h("p", { className: "said" }, item.text));
-    case "reasoning":
-      return box("agent", h("details", {}, h("summary", {}, "Thoughts"), h("p", { className: "said" }, [...item.summary, ...item.content].join("\n"))));
-    case "commandExecution": {
-      const text = item.aggregatedOutput || output || "";
-      return box("work", h("div", { className: "head" }, badge(item.environmentId), h("span", { className: "command" }, "$ ", code(item.command)), how(item, waits)),
-        text ? long(text, `Output of ${item.command}`, item.status === "inProgress") : null);
+const list = new VirtualList($("items"), {
+  signature(key) {
+    const entry = open.items.get(key);
+    const question = waits.has(key) ? signature(waits.get(key)) + (key === first ? waits.size : "") : "";
+    const mark = search.found[search.at] === key ? "current" : "";
+    return [entry?.version, open.outputs.get(key)?.version, open.progress.get(key), question, mark].join(" ");
+  },
+  make(key) {
+    const entry = open.items.get(key);
+    const row = h("li", { className: search.found[search.at] === key ? "match" : "" });
+    if (waits.has(key)) {
+      row.className += key === first ? " asked first" : " asked";
+      row.append(card(waits.get(key), key === first ? waits.size - 1 : 0));
+    } else if (entry.kind === "end") row.append(turnEnd(entry, forkButton({ lastTurnId: entry.turn }, "Fork after this turn")));
+    else if (entry.kind === "plan") row.append(plan(entry));
+    else {
+      const drawn = drawItem({ item: entry.item, output: open.outputs.get(key)?.text, progress: open.progress.get(key) });
+      if (entry.item.type === "userMessage") drawn.querySelector(".who")?.append(forkButton({ beforeTurnId: entry.turn }, "Fork before this message"));
+      row.append(drawn);
     }
-    case "fileChange":
-      return box("work", h("div", { className: "head" }, badge(item.environmentId),
-        h("span", { className: "command" }, ...item.changes.flatMap((change, at) => [at ? "\n" : null, code(`${change.kind.type} ${change.path}`, "word")])), how(item, waits)),
-        ...item.changes.filter((change) => change.diff).map((change) => long(change.diff, `Changes of ${change.path}`)));
-    case "mcpToolCall":
-      return box("work", h("div", { className: "head" }, badge(item.environmentId), h("span", { className: "command" }, `${item.server}: ${item.tool}`), how(item, waits)));
-    case "collabAgentToolCall":
-      return box("work", h("div", { className: "head" }, h("span", { className: "command" }, item.tool), how(item, waits)),
-        item.prompt ? h("p", { className: "said" }, item.prompt) : null,
-        ...item.receiverThreadIds.map((id) => h("a", { href: `#/thread/${id}` }, `agent ${id.slice(0, 8)}`)));
-    case "contextCompaction":
-      return box("work", h("p", { className: "hint" }, "What was said before was summarised for the model."));
-    default:
-      return box("work", h("div", { className: "head" }, badge(item.environmentId), h("span", { className: "command" }, item.tool ?? item.path ?? item.type), how(item, waits)));
-  }
+    return row;
+  },
+  reachedStart: () => { if (open?.older && open.older !== "none") readOlder(); },
+  drawn() {
+    show("to-end", !list.isAtEnd && !first);
+    for (const output of document.querySelectorAll("pre[data-live]")) output.scrollTop = output.scrollHeight;
+  },
+});
+
+$("to-end").onclick = () => list.toEnd();
+
+// What stays in view stays between these two, however high they are.
+for (const [id, name] of [["head", "--head"], ["say", "--say"]]) {
+  new ResizeObserver(([{ target }]) => document.documentElement.style.setProperty(name, `${target.offsetHeight}px`)).observe($(id));
 }
 
-// ---------------------------------------------------------------- running processes
-
-/** Commands that run in a call, and those that outlived theirs. */
-function drawRunning(waits) {
+function drawItems() {
+  if (!open) return;
+  waits = questionsOf(open.id);
+  const keys = [...open.items.keys()];
+  // A question that is about no item stands where the thread is now.
+  for (const key of waits.keys()) if (!open.items.has(key)) keys.push(key);
+  first = keys.find((key) => waits.has(key)) ?? null;
+  list.set(keys, new Set(first ? [first] : []));
   const runs = ({ item }) => item?.type === "commandExecution" && item.status === "inProgress" && !waits.has(item.id);
   const running = [...open.items.values()].filter(runs)
-    .map(({ item }) => [item.id, { command: item.command, place: item.environmentId, process: null, last: lastLine(open.outputs.get(item.id)) }]);
+    .map(({ item }) => [item.id, { command: item.command, place: item.environmentId, process: null, last: lastLine(open.outputs.get(item.id)?.text) }]);
   const behind = open.background.map((one) => [`process ${one.processId}`, { command: one.command, place: one.environmentId, process: one.processId, last: "" }]);
-  keyed($("running"), [...running, ...behind], ({ command, place, process, last }) => h("li", {},
-    h("p", { className: "cut" }, badge(place), " ", h("span", { className: "command" }, code(command, "word"))),
-    last ? h("p", { className: "hint command cut" }, last) : null,
-    process ? h("div", { className: "buttons" }, h("button", { onclick: () => terminate(process) }, "End it")) : null));
+  drawRunning($("running"), [...running, ...behind], terminate);
   show("processes", running.length + behind.length > 0);
 }
 
@@ -538,10 +514,11 @@ let looking = null;
 
 async function lookForBackground() {
   clearTimeout(looking);
-  const id = open?.id;
-  const listed = await link.call("thread/backgroundTerminals/list", { threadId: id }).catch(() => ({ data: [] }));
-  if (open?.id !== id) return;
-  open.background = listed.data;
+  const mine = open;
+  if (!mine || mine.isReadOnly) return;
+  const listed = await link.call("thread/backgroundTerminals/list", { threadId: mine.id }).catch(() => ({ data: [] }));
+  if (open !== mine) return;
+  mine.background = listed.data;
   drawItems();
   if (listed.data.length) looking = setTimeout(lookForBackground, 2000);
 }
@@ -553,153 +530,152 @@ async function terminate(processId) {
 
 // ---------------------------------------------------------------- questions
 
-const questions = new Map();
-
-function asked({ id, method, params }) {
-  const known = [
-    "item/commandExecution/requestApproval", "item/fileChange/requestApproval", "item/permissions/requestApproval",
-    "item/tool/requestUserInput",
-  ];
-  if (!known.includes(method)) {
-    return link.socket.send(JSON.stringify({ id, error: { code: -32601, message: "this page cannot answer that" } }));
-  }
-  questions.set(id, { method, params });
-  drawQuestions();
-}
-
-/** Since when the questions stand where they are: if one goes away, another one moves below a finger that is just coming down. */
-let moved = -Infinity;
-const isSteady = () => performance.now() - moved > 500;
-
-function resolved(id) {
-  if (questions.delete(id) && questions.size) moved = performance.now();
-  whole.delete(id);
-  drawQuestions();
-}
-
-function decide(id, decision) {
-  if (!isSteady()) return;
-  link.answer(id, { decision });
-  resolved(id);
-}
-
-/** Grants what was asked for, for a turn or for the thread; without a scope, nothing. */
-function grant(id, permissions, scope) {
-  if (!isSteady()) return;
-  link.answer(id, scope ? { permissions, scope } : { permissions: {} });
-  resolved(id);
-}
-
-/** Permissions in words, one a line. */
-function worded(permissions) {
-  const files = permissions?.fileSystem;
-  return [
-    ...(permissions?.network?.enabled ? ["use the network"] : []),
-    ...(files?.read ?? []).map((path) => `read ${path}`),
-    ...(files?.write ?? []).map((path) => `write ${path}`),
-  ];
-}
-
-/** More than this of what is asked about is folded, and must be looked at before it is allowed. */
-const LONG = { lines: 16, characters: 1600, shownLines: 6, shownCharacters: 300 };
-/** The questions that were unfolded. */
-const whole = new Set();
-
-/** What is asked about, line by line: the command, or the changes of files. */
-function subject(method, params) {
-  const script = (text, before) => text.split("\n").map((line, at) => ({ text: `${at ? "  " : before}${line}`, form: "script" }));
-  if (method !== "item/fileChange/requestApproval") return script(params.command ?? "", "$ ");
-  const heading = ({ path, kind }) => `${kind?.type ?? "change"} ${path}${kind?.move_path ? ` to ${kind.move_path}` : ""}`;
-  return (params.terms?.changes ?? []).flatMap((change) => [{ text: heading(change), form: "word" }, ...(change.diff ? script(change.diff, "  ") : [])]);
-}
-
-/** Lines in full; or, if they are long, their beginning and a button for the rest. */
-function exactly(id, lines) {
-  const label = { tabIndex: 0, role: "region", "aria-label": "What is asked about" };
-  const characters = lines.reduce((sum, { text }) => sum + text.length, 0);
-  const drawn = (some) => some.flatMap(({ text, form }, at) => [at ? "\n" : null, code(text, form)]);
-  const isLong = lines.length > LONG.lines || characters > LONG.characters;
-  if (!isLong || whole.has(id)) return { pre: h("pre", { ...label, className: isLong ? "long" : "" }, ...drawn(lines)), unfold: null };
-  const begin = lines.slice(0, LONG.shownLines).map(({ text, form }) => ({ text: text.slice(0, LONG.shownCharacters), form }));
-  const open = () => { whole.add(id); drawQuestions(); };
-  return {
-    pre: h("pre", label, ...drawn(begin)),
-    unfold: h("button", { className: "unfold", onclick: open }, `Show all of it: ${lines.length === 1 ? "1 line" : `${lines.length} lines`}, ${characters} characters`),
-  };
-}
-
-/** Where it runs, in which sandbox, and why it is asked. Each stands in a row of its own that no text of others can leave. */
-function terms({ cwd, reason, terms = {} }) {
-  // For clients that know no terms the server says there, too, that it is asked again.
-  const own = terms.changed ? reason?.replace(/^Asked again, because .*? changed\. /, "") : reason;
-  const rows = [
-    ["Asked again", terms.changed?.length ? `changed since it was allowed: ${terms.changed.join(", ")}` : null, "line"],
-    ["Directory", cwd, "word"],
-    ["Sandbox", terms.sandbox, "line"],
-    ["Run by", terms.program?.join(" "), "word"],
-    ["Asked because", terms.why, "line"],
-    ["Agent's reason", own !== terms.why ? own : null, "line"],
-  ].filter(([, value]) => value);
-  return h("dl", { className: "terms" }, ...rows.map(([name, value, form]) => h("div", {}, h("dt", {}, name),
-    h("dd", {}, code(value.length > 400 ? `${value.slice(0, 400)} … ${value.length - 400} more characters` : value, form)))));
-}
-
 function drawQuestions() {
-  show("asked", questions.size > 0);
-  if (open) drawItems();
-  const named = (question) => title(threads.get(question.params.threadId) ?? { preview: "this thread" });
-  keyed($("questions"), [...questions].map(([id, question]) => [String(id), { id, ...question, name: named(question), whole: whole.has(id) }]), ({ id, method, params, name }) => {
-    const where = h("p", { className: "hint cut" }, "in ", h("a", { href: `#/thread/${params.threadId}` }, name));
-    if (method === "item/tool/requestUserInput") return drawInput(id, params, where);
-    const hint = terms(params);
-    const more = worded(params.permissions ?? params.additionalPermissions).map((line) => h("p", { className: "command" }, "+ ", code(line, "word")));
-    if (method === "item/permissions/requestApproval") {
-      return h("li", {},
-        h("div", { className: "head" }, badge(params.environmentId), "More than the sandbox allows"),
-        ...more, hint, where,
-        h("div", { className: "buttons" },
-          h("button", { className: "primary", onclick: () => grant(id, params.permissions, "turn") }, "Grant for this turn"),
-          h("button", { onclick: () => grant(id, params.permissions, "session") }, "Grant in this thread"),
-          h("button", { onclick: () => grant(id) }, "Do not grant")));
-    }
-    const { pre, unfold } = exactly(id, subject(method, params));
-    const first = unfold ? { disabled: true, title: "Show all of it first" } : {};
-    return h("li", {},
-      h("div", { className: "head" }, badge(params.environmentId), method === "item/fileChange/requestApproval" ? "Change files" : "Run a command"),
-      pre, unfold, ...more, hint, where,
-      h("div", { className: "buttons" },
-        h("button", { className: "primary", ...first, onclick: () => decide(id, "accept") }, "Allow once"),
-        h("button", { ...first, onclick: () => decide(id, "acceptForSession") }, "Allow in this thread"),
-        h("button", { onclick: () => decide(id, "decline") }, "Do not allow"),
-        h("button", { onclick: () => decide(id, "cancel") }, "Stop the turn")));
-  });
+  drawElsewhere(open?.id);
+  drawItems();
+  drawTitle();
 }
 
-/** The agent asks the user something. */
-function drawInput(id, params, where) {
-  const form = h("form", { className: "card" }, where, ...params.questions.map((question, number) => {
-    const name = `question-${id}-${number}`;
-    const field = question.options?.length
-      ? h("select", { id: name, name: question.id }, ...question.options.map((option) => h("option", { value: option.label ?? option }, option.label ?? option)))
-      : h("input", { id: name, name: question.id, type: question.isSecret ? "password" : "text" });
-    return h("div", {}, h("label", { htmlFor: name }, question.question), field);
-  }), h("div", { className: "buttons" }, h("button", { className: "primary" }, "Answer")));
-  form.onsubmit = (event) => {
-    event.preventDefault();
-    const answers = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, { answers: [value] }]));
-    link.answer(id, { answers });
-    questions.delete(id);
-    drawQuestions();
-  };
-  return h("li", {}, form);
+listen({
+  changed: drawQuestions,
+  titleOf: (id) => title(threads.get(id) ?? { preview: "another thread" }),
+  isInView: (id) => about(id),
+});
+
+// ---------------------------------------------------------------- finding in a thread
+
+function closeFind() {
+  search = { text: "", found: [], at: -1 };
+  $("find-text").value = "";
+  $("found").textContent = "";
+  show("find", false);
 }
+
+function openFind() {
+  if (!open) return;
+  show("find", true);
+  $("find-text").focus();
+  $("find-text").select();
+}
+
+/** Everything that was said and done is looked through, so all of it is read first. */
+async function findAll() {
+  const [mine, text] = [open, $("find-text").value.trim().toLowerCase()];
+  const isCurrent = () => open === mine && $("find-text").value.trim().toLowerCase() === text;
+  search = { text, found: [], at: -1 };
+  if (!text) { $("found").textContent = ""; return list.draw(); }
+  while (isCurrent() && mine.older !== "none") {
+    $("found").textContent = "reading what was before";
+    if (mine.isReading) await new Promise((resolve) => setTimeout(resolve, 20));
+    else await readOlder();
+  }
+  if (!isCurrent()) return;
+  const holds = ([key, entry]) => words({ ...entry, output: open.outputs.get(key)?.text }).toLowerCase().includes(text);
+  search.found = [...open.items].filter(holds).map(([key]) => key);
+  search.at = search.found.length - 1;
+  step(0);
+}
+
+/** Goes to a match; behind the last one comes the first. */
+function step(by) {
+  const count = search.found.length;
+  if (!count) { $("found").textContent = search.text ? "nothing was found" : ""; return list.draw(); }
+  search.at = (search.at + by + count) % count;
+  $("found").textContent = `${search.at + 1} of ${count}`;
+  list.reveal(search.found[search.at]);
+}
+
+let typing = null;
+$("find-text").oninput = () => { clearTimeout(typing); typing = setTimeout(findAll, 150); };
+$("find").onsubmit = (event) => {
+  event.preventDefault();
+  if ($("find-text").value.trim().toLowerCase() !== search.text) { clearTimeout(typing); findAll(); } else step(1);
+};
+$("find-before").onclick = () => step(-1);
+$("find-close").onclick = () => { closeFind(); list.draw(); $("find-button").focus(); };
+$("find-button").onclick = openFind;
+
+// ---------------------------------------------------------------- what is done to a thread
+
+const fails = (error) => complain("thread-error", error.message);
+
+async function fork(point) {
+  try {
+    const { thread } = await link.call("thread/fork", { threadId: open.id, excludeTurns: true, ...point });
+    heard.add(thread.id);
+    await refresh();
+    location.hash = `#/thread/${thread.id}`;
+  } catch (error) { fails(error); }
+}
+
+function forkButton(point, label) {
+  return h("button", { className: "small quiet", onclick: () => fork(point), "aria-label": label, title: label }, "Fork");
+}
+
+$("fork").onclick = () => fork({});
+
+$("rename-button").onclick = () => {
+  show("rename", true);
+  $("name").value = { ...open.thread, ...threads.get(open.id) }.name ?? "";
+  $("name").focus();
+};
+function closeRename() { show("rename", false); $("rename-button").focus(); }
+$("rename-cancel").onclick = closeRename;
+$("rename").onsubmit = async (event) => {
+  event.preventDefault();
+  try {
+    await link.call("thread/name/set", { threadId: open.id, name: $("name").value.trim() });
+    closeRename();
+  } catch (error) { fails(error); }
+};
+
+$("archive").onclick = async () => {
+  const isArchived = threads.get(open.id)?.archived;
+  try {
+    await link.call(isArchived ? "thread/unarchive" : "thread/archive", { threadId: open.id });
+    if (!isArchived) location.hash = "#/";
+    else $("archived").checked = false;
+    await refresh();
+    drawThread();
+  } catch (error) { fails(error); }
+};
+
+$("take-over").onclick = () => sure("Take this thread over? The program that holds it cannot write it any more, and its turn stops there.", "Take over", async () => {
+  const id = open.id;
+  try {
+    await link.call("thread/takeover", { threadId: id });
+    if (about(id)) await openThread(id);
+    refresh();
+  } catch (error) { fails(error); }
+});
+
+// ---------------------------------------------------------------- models
+
+async function loadModels() {
+  const { data } = await link.call("model/list", { limit: 1000 }).catch(() => ({ data: [] }));
+  const named = (model) => (model.displayName && model.displayName !== model.model ? `${model.modelProvider} / ${model.model}: ${model.displayName}` : `${model.modelProvider} / ${model.model}`);
+  $("new-model").replaceChildren(h("option", { value: "" }, "as configured"),
+    ...data.map((model) => h("option", { value: JSON.stringify([model.modelProvider, model.model]) }, `${named(model)}${model.isDefault ? " (configured)" : ""}`)));
+  $("models").replaceChildren(...[...new Set(data.map((model) => model.model))].map((model) => h("option", { value: model })));
+}
+
+$("model").onchange = async () => {
+  const model = $("model").value.trim();
+  if (!open || !model || model === open.thread?.model) return;
+  complain("thread-error", null);
+  try {
+    await link.call("thread/settings/update", { threadId: open.id, model });
+    if (open.thread) open.thread.model = model;
+    drawFacts();
+  } catch (error) { fails(error); $("model").value = open.thread?.model ?? ""; }
+};
 
 // ---------------------------------------------------------------- saying something
 
 const said = (text) => [{ type: "text", text, text_elements: [] }];
 
 async function startTurn(threadId, text) {
-  await link.call("turn/start", { threadId, input: said(text), clientUserMessageId: crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}` });
+  await link.call("turn/start", { threadId, input: said(text), clientUserMessageId: crypto.randomUUID?.() ?? `${now()}-${Math.random()}` });
 }
 
 $("say").onsubmit = async (event) => {
@@ -711,45 +687,49 @@ $("say").onsubmit = async (event) => {
   try {
     await startTurn(open.id, text);
     $("text").value = "";
+    list.toEnd();
   } catch (error) { complain("thread-error", error.message); } finally { $("send").disabled = false; }
 };
 
 for (const [field, form] of [["text", "say"], ["first", "start"]]) {
-  $(field).onkeydown = (event) => {
+  $(field).addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); $(form).requestSubmit(); }
-  };
+  });
 }
 
-$("stop").onclick = () => link.call("turn/interrupt", { threadId: open.id, turnId: open.turn }).catch((error) => complain("thread-error", error.message));
-
-$("fork").onclick = async () => {
-  try {
-    const { thread } = await link.call("thread/fork", { threadId: open.id, excludeTurns: true });
-    heard.add(thread.id);
-    await refresh();
-    location.hash = `#/thread/${thread.id}`;
-  } catch (error) { complain("thread-error", error.message); }
-};
+$("stop").onclick = () => link.call("turn/interrupt", { threadId: open.id, turnId: open.turn }).catch(fails);
 
 /** Places that a new thread may work in, in the order in which they were chosen. */
 const places = new Map();
 
 function drawPlaces() {
-  keyed($("places"), [...environments].map(([id, { state }]) => [id, { id, state }]), ({ id, state }) => {
+  const isFirst = (id) => places.keys().next().value === id;
+  keyed($("places"), [...environments].map(([id, { state }]) => [id, { id, state, isChosen: places.has(id), isPrimary: isFirst(id) }]), ({ id, state, isPrimary }) => {
     const cwd = h("input", { className: "cwd", "aria-label": `Directory in ${id}`, placeholder: "/absolute/path", hidden: !places.has(id), value: places.get(id) ?? "" });
     cwd.oninput = () => places.set(id, cwd.value);
     const box = h("input", { type: "checkbox", checked: places.has(id) });
-    box.onchange = async () => {
-      if (!box.checked) { places.delete(id); cwd.hidden = true; return; }
-      places.set(id, cwd.value);
-      cwd.hidden = false;
-      if (cwd.value) return;
-      // Where that machine begins by itself is the best guess.
-      const info = await link.call("environment/info", { environmentId: id }).catch(() => null);
-      if (info?.cwd && !cwd.value) { cwd.value = decodeURIComponent(info.cwd.replace(/^file:\/\//, "")); places.set(id, cwd.value); }
-    };
-    return h("li", {}, h("label", {}, box, badge(id), h("span", { className: "hint" }, state)), cwd);
+    box.onchange = () => choose(id, box.checked);
+    return h("li", { data: { place: id } }, h("label", {}, box, badge(id), isPrimary ? h("span", { className: "tag" }, "primary") : null, h("span", { className: "hint" }, state)), cwd);
   });
+}
+
+/** Chooses a place for a new thread, or not any more. */
+async function choose(id, isWanted) {
+  if (isWanted) places.set(id, places.get(id) ?? "");
+  else places.delete(id);
+  const hadFocus = $("places").contains(document.activeElement);
+  drawPlaces();
+  const row = [...$("places").children].find((one) => one.dataset.place === id);
+  if (hadFocus) row?.querySelector("input[type=checkbox]").focus();
+  if (!isWanted || places.get(id)) return;
+  // Where that machine begins by itself is the best guess.
+  const info = await link.call("environment/info", { environmentId: id }).catch(() => null);
+  const field = () => [...$("places").children].find((one) => one.dataset.place === id)?.querySelector(".cwd");
+  if (info?.cwd && places.get(id) === "" && field()) {
+    const cwd = decodeURIComponent(info.cwd.replace(/^file:\/\//, ""));
+    field().value = cwd;
+    places.set(id, cwd);
+  }
 }
 
 $("start").onsubmit = async (event) => {
@@ -759,6 +739,7 @@ $("start").onsubmit = async (event) => {
   if (places.size) params.environments = [...places].map(([environmentId, cwd]) => ({ environmentId, cwd }));
   if ($("sandbox").value) params.sandbox = $("sandbox").value;
   if ($("approval").value) params.approvalPolicy = $("approval").value;
+  if ($("new-model").value) [params.modelProvider, params.model] = JSON.parse($("new-model").value);
   try {
     const { thread } = await link.call("thread/start", params);
     heard.add(thread.id);
@@ -769,42 +750,99 @@ $("start").onsubmit = async (event) => {
   } catch (error) { complain("start-error", error.message); }
 };
 
+// ---------------------------------------------------------------- keys
+
+const FIELDS = "input, textarea, select, [contenteditable]";
+const SETTING = "outpost-single-keys";
+$("keys-on").checked = localStorage.getItem(SETTING) !== "off";
+$("keys-on").onchange = () => localStorage.setItem(SETTING, $("keys-on").checked ? "on" : "off");
+$("keys-button").onclick = () => $("keys").showModal();
+
+/** Goes so many items further, or to the first or last one. */
+function walk(by) {
+  if (!open || !list.keys.length) return;
+  const current = document.activeElement?.closest?.("#items li[data-key]")?.dataset.key;
+  const from = current ?? list.current();
+  list.reveal(current || by < 0 ? list.neighbour(from, by) : from, { focus: true, block: "nearest" });
+}
+
+const KEYS = {
+  j: () => walk(1),
+  k: () => walk(-1),
+  g: () => { if (open) list.reveal(list.keys[0], { focus: true, block: "nearest" }); },
+  G: () => { if (open) list.reveal(list.keys.at(-1), { focus: true, block: "nearest" }); },
+  a() {
+    if (open && first) {
+      list.reveal(first);
+      document.querySelector("#items .question button:not([disabled])")?.focus();
+    } else document.querySelector("#questions a")?.focus();
+  },
+  r: () => { if (open) $("text").focus(); },
+  f: () => openFind(),
+  "/": () => $("search").focus(),
+  n: () => { location.hash = "#/new"; },
+  "?": () => $("keys").showModal(),
+};
+
+addEventListener("keydown", (event) => {
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || $("app").hidden || document.querySelector("dialog[open]")) return;
+  if (event.key === "Escape") {
+    if (!$("find").hidden) $("find-close").click();
+    else if (!$("rename").hidden) closeRename();
+    else if (event.target.matches?.(FIELDS)) $("main").focus({ preventScroll: true });
+    return;
+  }
+  if (event.target.matches?.(FIELDS) || !$("keys-on").checked) return;
+  const act = KEYS[event.key];
+  if (act) { event.preventDefault(); act(); }
+});
+
 // ---------------------------------------------------------------- which part is shown
 
 async function route() {
   const id = location.hash.match(/^#\/thread\/([\w-]+)$/)?.[1];
-  const view = id ? "thread" : location.hash === "#/new" ? "new" : "list";
+  const machine = location.hash.match(/^#\/machine\/(.+)$/)?.[1];
+  const place = location.hash.match(/^#\/new\/(.+)$/)?.[1];
+  route.machine = machine ? decodeURIComponent(machine) : null;
+  const view = id ? "thread" : machine ? "machine" : location.hash === "#/new" || place ? "new" : "list";
   document.body.dataset.view = view;
-  show("thread", view === "thread");
-  show("new", view === "new");
+  for (const one of ["thread", "machine", "new"]) show(one, view === one);
   show("nothing", view === "list");
-  document.title = view === "new" ? "New thread · Outpost" : "Outpost";
   if (view !== "thread") open = null;
+  if (view !== "machine") closeMachine();
+  drawTitle();
   drawThreads();
+  if (place) choose(decodeURIComponent(place), true);
   document.querySelector('#threads [aria-current="page"]')?.scrollIntoView({ block: "nearest" });
   if (id) await openThread(id);
+  if (machine) await openMachine(route.machine, environments);
+  drawQuestions();
 }
 
 /** Keyboard focus follows to where the user went. */
 function arrive() {
   scrollTo(0, 0);
-  const place = { new: "first", thread: "main" }[document.body.dataset.view];
+  const place = { new: "first", thread: "main", machine: "main" }[document.body.dataset.view];
   if (place) $(place).focus({ preventScroll: true });
 }
 
-addEventListener("hashchange", () => { route().catch((error) => console.warn(error.message)); arrive(); });
-// What other programs of this home do to threads is not told, so it is looked up now and then.
-setInterval(() => { if (link.socket?.readyState === WebSocket.OPEN && !document.hidden) refresh(); }, 10_000);
+// The way past the lists is no other part of the page.
+document.querySelector(".skip").onclick = (event) => { event.preventDefault(); $("main").focus(); };
 
-async function session() {
-  return fetch("/session").then((answer) => answer.json()).catch(() => null);
-}
+addEventListener("hashchange", () => {
+  route().catch((error) => console.warn(error.message));
+  arrive();
+});
+// What other programs of this home do to threads is not told, so it is looked up now and then.
+setInterval(() => { if (link.isOpen() && !document.hidden) refresh(); }, 10_000);
 
 const state = await session();
 if (state?.in) {
   show("app", true);
+  show("keys-button", true);
   show("logout", !state.open);
-  connect();
+  offerNotifications();
+  connect({ begin, heard: (method, params) => hear[method]?.(params), asked, tell });
 } else {
   show("login", true);
   show("link", false);

@@ -30,6 +30,8 @@ pub enum ClaimMode {
     IfFree,
     /// Even from a live holder: the user decided it.
     TakeOver,
+    /// Only if it is free and has work to do: its node died. Counted, so that a thread that ends its nodes is noticed.
+    Orphaned,
 }
 
 /// Who holds a lease.
@@ -137,5 +139,40 @@ impl Locked<'_> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let _ = flock(self.0, FlockOperation::Unlock);
+    }
+}
+
+/// What a shared store knows of a thread's lease at the moment of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LeaseRow {
+    pub holder: RowHolder,
+    /// Whether the lease of the holder's program is alive; nothing if that program has none, as those of version 0.1.0.
+    pub program: Option<bool>,
+    /// Whether the time of the lease itself is over, which counts where the program has none.
+    pub has_expired: bool,
+    pub work: bool,
+}
+
+/// Whose a lease is, from the view of the program that claims it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RowHolder {
+    Free,
+    /// This program's, and in use.
+    Own,
+    /// This program's, but it could not be given back.
+    OwnUnreturned,
+    Other,
+}
+
+impl LeaseRow {
+    /// Whether a claim succeeds. A database decides by one statement that says the same, so that two claims cannot both succeed; a test
+    /// compares the two, and the model of a cluster uses this one.
+    pub fn grants(&self, mode: ClaimMode) -> bool {
+        let is_over = self.program.map_or(self.has_expired, |is_alive| !is_alive);
+        let is_free = match self.holder {
+            RowHolder::Free | RowHolder::OwnUnreturned => true,
+            RowHolder::Own | RowHolder::Other => is_over,
+        };
+        (mode != ClaimMode::Orphaned || self.work) && (mode == ClaimMode::TakeOver || is_free)
     }
 }

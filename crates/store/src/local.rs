@@ -421,7 +421,7 @@ impl LocalHome {
         }
         let path = self.find(thread).ok_or(ClaimError::NotFound(thread))?;
         let file = LeaseFile::open(&Self::lease_path(&path))?;
-        if mode == ClaimMode::IfFree {
+        if mode != ClaimMode::TakeOver {
             self.await_last_breath(&file)?;
         }
         self.log()?;
@@ -429,7 +429,7 @@ impl LocalHome {
             let locked = file.lock()?;
             // A number that cannot have been used yet, if the file does not tell.
             let record = locked.read()?.unwrap_or_else(|| Record { fence: self.now(), ..Record::default() });
-            if let Some(holder) = record.holder.filter(|holder| mode == ClaimMode::IfFree && self.is_alive(holder)) {
+            if let Some(holder) = record.holder.filter(|holder| mode != ClaimMode::TakeOver && self.is_alive(holder)) {
                 let age_ms = self.now().saturating_sub(holder.since);
                 return Err(ClaimError::Held { thread, holder, age_ms });
             }

@@ -1,32 +1,36 @@
 //! Threads in Postgres: several machines share them, one writes each at a time.
 //!
 //! An append is one statement that compares the ordinal and the lease's epoch and writes only if both are right, so that two
-//! owners cannot both win. A lease has a time; its holder renews it, and any node may take an expired one. The
-//! database's clock counts, not that of any machine.
+//! owners cannot both win. A lease has a time; its holder renews it, and any node may take an expired one. The leases of a
+//! program's threads end with that of the program itself. The database's clock counts, not that of any machine.
 
 mod address;
 mod feed;
 mod lease;
 mod list;
 mod migrate;
+mod nodes;
 mod read;
 mod tls;
 mod write;
 
 use std::collections::HashMap;
 use std::error::Error;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use outpost_thread::ThreadId;
 use rustls::RootCertStore;
+use tokio::sync::OnceCell;
 
 use address::Address;
 pub use feed::{ChangeFeed, ThreadChange};
 pub use read::PostgresHistory;
 
+use crate::lease::Lease;
 use crate::local::lock;
+use crate::orphan::ThreadWork;
 use crate::store::Redactor;
 use crate::summary::ThreadSummary;
 
@@ -40,8 +44,12 @@ pub struct PostgresConfig {
     /// A name for this start of the program that no other start has.
     pub instance: String,
     pub host: String,
-    /// How long a lease holds without being renewed. It is renewed three times as often.
+    /// How long the lease of a thread holds whose program is not known. It is renewed three times as often.
     pub lease: Duration,
+    /// How long the lease of this program holds, and with it those of its threads. It is renewed three times as often.
+    pub node_lease: Duration,
+    /// Whether it takes up threads of others that died, and others take up its own.
+    pub adopts: bool,
     pub connections: usize,
     pub redactor: Option<Arc<dyn Redactor>>,
 }
@@ -54,6 +62,8 @@ impl PostgresConfig {
             instance: instance.into(),
             host: host.into(),
             lease: Duration::from_secs(30),
+            node_lease: Duration::from_secs(6),
+            adopts: false,
             connections: 8,
             redactor: None,
         }
@@ -83,12 +93,19 @@ struct Shared {
     pool: Pool,
     /// What lists show of the threads whose leases are held here: no other node can change it meanwhile.
     held: Mutex<HashMap<ThreadId, Held>>,
+    /// Those that could not be given back yet.
+    unreturned: Mutex<Vec<Lease>>,
+    /// A program that only looks has no row among the nodes.
+    entered: OnceCell<()>,
+    /// Its lease is over for good. Held while the lease is renewed.
+    is_over: tokio::sync::Mutex<bool>,
 }
 
 #[derive(Clone)]
 struct Held {
     epoch: u64,
     summary: ThreadSummary,
+    work: ThreadWork,
 }
 
 impl PostgresStore {
@@ -110,9 +127,21 @@ impl PostgresStore {
         let mut client = pool.get().await.map_err(|error| PostgresError::Connect(chain(error.source().unwrap_or(&error))))?;
         migrate::migrate(&mut client).await?;
         drop(client);
-        let shared = Arc::new(Shared { config, address, pool, held: Mutex::default() });
-        tokio::spawn(renew(Arc::downgrade(&shared)));
-        Ok(Self(shared))
+        let shared = Arc::new(Shared {
+            config,
+            address,
+            pool,
+            held: Mutex::default(),
+            unreturned: Mutex::default(),
+            entered: OnceCell::new(),
+            is_over: tokio::sync::Mutex::default(),
+        });
+        tokio::spawn(nodes::renew(Arc::downgrade(&shared)));
+        let store = Self(shared);
+        if store.0.config.adopts {
+            store.enter().await.map_err(PostgresError::Connect)?;
+        }
+        Ok(store)
     }
 
     async fn client(&self) -> Result<Object, String> {
@@ -125,29 +154,6 @@ impl PostgresStore {
 
     fn lease_seconds(&self) -> f64 {
         self.0.config.lease.as_secs_f64()
-    }
-}
-
-/// Renews all leases of this instance until the store is gone.
-async fn renew(shared: Weak<Shared>) {
-    loop {
-        let Some(pause) = shared.upgrade().map(|shared| shared.config.lease / 3) else { return };
-        tokio::time::sleep(pause).await;
-        let Some(shared) = shared.upgrade() else { return };
-        // Only what is held: a lease that could not be given back is to expire.
-        let held: Vec<String> = lock(&shared.held).keys().map(ToString::to_string).collect();
-        if held.is_empty() {
-            continue;
-        }
-        let (seconds, instance) = (shared.config.lease.as_secs_f64(), &shared.config.instance);
-        let renewal = "update outpost_threads set expires = now() + make_interval(secs => $1) where instance = $2 and id = any($3)";
-        let renewed = match shared.pool.get().await {
-            Ok(client) => client.execute(renewal, &[&seconds, instance, &held]).await.map_err(|error| told(&error)),
-            Err(error) => Err(chain(&error)),
-        };
-        if let Err(error) = renewed {
-            tracing::warn!(error, "leases could not be renewed");
-        }
     }
 }
 

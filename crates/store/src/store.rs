@@ -10,6 +10,7 @@ use crate::lease::{ClaimError, ClaimMode, Lease, LeaseHolder};
 use crate::list::{ListPage, ListQuery};
 use crate::local::LocalStore;
 use crate::memory::MemoryStore;
+use crate::orphan::{OrphanFate, OrphanedThread};
 use crate::postgres::PostgresStore;
 use crate::summary::ThreadSummary;
 use crate::verify::{Repair, VerifyReport};
@@ -208,9 +209,39 @@ impl Store {
 
     /// Leaves nothing for the next start to do. Nothing can be written any more.
     pub async fn close(&self) {
-        if let Self::Local(store) = self {
-            store.close().await;
+        match self {
+            Self::Local(store) => store.close().await,
+            Self::Memory(_) => {}
+            Self::Postgres(store) => store.leave().await,
         }
+    }
+
+    /// Leaves a thread, in the middle of its work, to the node that takes it up when this store is closed. Where no other node can, it is
+    /// given back.
+    pub async fn hand_over(&self, lease: Lease) {
+        match self {
+            Self::Local(_) | Self::Memory(_) => self.release(lease).await,
+            Self::Postgres(store) => store.hand_over(&lease),
+        }
+    }
+
+    /// Whether another node would take up the threads of this one.
+    pub async fn has_heirs(&self) -> bool {
+        match self {
+            Self::Local(_) | Self::Memory(_) => false,
+            Self::Postgres(store) => store.has_heirs().await,
+        }
+    }
+
+    /// Threads with work to do whose node died, and what becomes of each here.
+    pub async fn orphans(&self, most: usize) -> Result<Vec<(OrphanedThread, OrphanFate)>, ClaimError> {
+        let Self::Postgres(store) = self else { return Ok(Vec::new()) };
+        let found = store.orphans(most).await?;
+        let decided = |orphan: OrphanedThread| {
+            let fate = orphan.fate(store.host());
+            (orphan, fate)
+        };
+        Ok(found.into_iter().map(decided).collect())
     }
 
     /// Writes entries, whose ordinals must follow the last one. If it fails none of them is stored; if the program is killed

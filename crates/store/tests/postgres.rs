@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use outpost_store::{
-    AppendError, ClaimError, ClaimMode, ListQuery, Need, PostgresConfig, PostgresError, PostgresStore, Store, ThreadChange,
+    AppendError, ClaimError, ClaimMode, LeaseRow, ListQuery, Need, PostgresConfig, PostgresError, PostgresStore, RowHolder, Store,
+    ThreadChange,
 };
 use outpost_testkit::postgres::{Database, EncryptedServer};
 use support::{created, entries, id, input, plain_turn, postgres, start};
@@ -217,9 +218,9 @@ async fn tables_of_a_newer_program_are_left_alone() {
     drop(open(database.url(), "two").await);
     let (client, connection) = tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
-    client.batch_execute("insert into outpost_migrations (version, sum) values (2, 'x')").await.unwrap();
+    client.batch_execute("insert into outpost_migrations (version, sum) values (3, 'x')").await.unwrap();
     let error = PostgresStore::open(PostgresConfig::new(database.url(), "three", "here")).await.err().unwrap();
-    assert!(matches!(error, PostgresError::Newer { version: 2, known: 1 }), "{error}");
+    assert!(matches!(error, PostgresError::Newer { version: 3, known: 2 }), "{error}");
     for bad in ["mysql://x", "postgres://user@host/db?sslmode=prefer", "postgres://nobody@%2Fno%2Fsuch%2Fplace/db"] {
         assert!(PostgresStore::open(PostgresConfig::new(bad, "four", "here")).await.is_err(), "{bad}");
     }
@@ -265,4 +266,62 @@ async fn an_encrypted_database_is_reached_if_it_is_the_right_one() {
         let error = open_at(host, options.clone()).await.err().unwrap().to_string();
         assert!(error.contains(why), "{host} {options}: {error}");
     }
+}
+
+/// The statement by which a database decides about a claim says what [`LeaseRow::grants`] says, in every case that there is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_is_granted_as_the_rule_says() {
+    let database = Database::create();
+    // It does not renew anything meanwhile.
+    let long = Duration::from_secs(24 * 3600);
+    let config = PostgresConfig { lease: long, node_lease: long, ..PostgresConfig::new(database.url(), "own", "here") };
+    let store = Store::Postgres(PostgresStore::open(config).await.unwrap());
+    let (lease, _) = start(&store, 1).await;
+    let thread = lease.thread;
+    store.release(lease).await;
+    let (client, connection) = tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let mut cases = 0;
+    for holder in [RowHolder::Free, RowHolder::Own, RowHolder::OwnUnreturned, RowHolder::Other] {
+        for program in [None, Some(true), Some(false)] {
+            for (has_expired, work, mode) in [false, true].into_iter().flat_map(|expired| {
+                let modes = [ClaimMode::IfFree, ClaimMode::TakeOver, ClaimMode::Orphaned];
+                [false, true].into_iter().flat_map(move |work| modes.map(move |mode| (expired, work, mode)))
+            }) {
+                // What this program holds is in use; what it could not give back is not.
+                let held = match holder {
+                    RowHolder::Own => Some(store.claim(thread, ClaimMode::TakeOver).await.unwrap()),
+                    _ => None,
+                };
+                let instance = match holder {
+                    RowHolder::Free => "null",
+                    RowHolder::Own | RowHolder::OwnUnreturned => "'own'",
+                    RowHolder::Other => "'other'",
+                };
+                let until = |is_over: bool| if is_over { "now() - interval '1 hour'" } else { "now() + interval '1 hour'" };
+                let row = match (program, instance) {
+                    (Some(is_alive), "'own'" | "'other'") => {
+                        let until = until(!is_alive);
+                        format!(
+                            "insert into outpost_nodes (instance, host, pid, adopts, expires) values ({instance}, 'h', 1, true, {until});"
+                        )
+                    }
+                    _ => String::new(),
+                };
+                let expires = until(has_expired);
+                let text = format!(
+                    "delete from outpost_nodes; {row} update outpost_threads set instance = {instance}, expires = {expires}, work = {work};"
+                );
+                client.batch_execute(&text).await.unwrap();
+                let known = LeaseRow { holder, program: program.filter(|_| holder != RowHolder::Free), has_expired, work };
+                let claimed = store.claim(thread, mode).await;
+                assert_eq!(claimed.is_ok(), known.grants(mode), "{known:?} {mode:?} {claimed:?}");
+                for lease in claimed.into_iter().chain(held) {
+                    store.release(lease).await;
+                }
+                cases += 1;
+            }
+        }
+    }
+    assert_eq!(cases, 4 * 3 * 2 * 2 * 3);
 }

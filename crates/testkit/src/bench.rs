@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_executor::{Executor, ExecutorConfig, GitSettings, Grounds, HttpTarget, InputLimits, Lifetime, OutputLimits, WorkerPatience};
+use outpost_listener::listen::ListenAddr;
 use outpost_rpc::link::{memory, stdio, unix, ws};
-use outpost_rpc::listen::ListenAddr;
 use outpost_rpc::{Link, PeerOptions};
 use outpost_sandbox::{Launcher, LauncherSettings};
 use outpost_wire::PathUri;
@@ -205,6 +205,7 @@ pub fn with(mut value: Value, changes: Value) -> Value {
 fn config(outpost: &Path, work: &Path, home: &Path) -> ExecutorConfig {
     ExecutorConfig {
         grace: Duration::from_secs(600),
+        grace_running: Duration::from_secs(600),
         closed_retention: Duration::from_secs(30),
         output: OutputLimits::default(),
         input: InputLimits::default(),
@@ -225,6 +226,7 @@ fn config(outpost: &Path, work: &Path, home: &Path) -> ExecutorConfig {
         cwd: work.to_owned(),
         http_allow: vec![HttpTarget::Loopback],
         peer: PeerOptions { malformed: "failed to parse websocket JSON-RPC message from", ..PeerOptions::default() },
+        for_caller: None,
     }
 }
 

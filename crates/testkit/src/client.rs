@@ -127,6 +127,14 @@ impl Client {
         messages
     }
 
+    /// The parameters of all notifications of a method that have come so far.
+    pub fn heard(&mut self, method: &str) -> Vec<Value> {
+        let (heard, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.inbox).into_iter().partition(|message| message["method"] == method);
+        self.inbox = others;
+        heard.into_iter().map(|mut message| message["params"].take()).collect()
+    }
+
     /// The handshake; returns the session's id.
     pub async fn hello(&mut self) -> String {
         self.greet(json!({"clientName": "test"})).await

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::num::NonZeroU16;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -23,14 +24,35 @@ pub struct TestTerminal {
     master: File,
     /// Kept open: it keeps what the terminal was set to after the program is gone.
     slave: File,
-    child: Child,
+    child: Option<Child>,
     screen: Arc<Screen>,
 }
 
-#[derive(Default)]
 struct Screen {
     text: Mutex<Vec<u8>>,
     grown: Condvar,
+    /// What a terminal makes of it.
+    model: Mutex<vt100::Parser>,
+}
+
+const ROWS: u16 = 24;
+const COLUMNS: u16 = 80;
+
+fn nonzero(number: u16) -> NonZeroU16 {
+    NonZeroU16::new(number).unwrap()
+}
+
+/// Between these a terminal draws nothing, so that no half of a picture is seen.
+const BEGIN: &[u8] = b"\x1b[?2026h";
+const END: &[u8] = b"\x1b[?2026l";
+
+/// How many of the bytes may be drawn.
+fn whole_frames(bytes: &[u8]) -> usize {
+    let last = |wanted: &[u8]| bytes.windows(wanted.len()).rposition(|window| window == wanted);
+    match last(BEGIN) {
+        Some(begin) if last(END).is_none_or(|end| end < begin) => begin,
+        _ => bytes.len() - (1..BEGIN.len()).rev().find(|cut| bytes.ends_with(&BEGIN[..*cut])).unwrap_or(0),
+    }
 }
 
 impl TestTerminal {
@@ -44,7 +66,7 @@ impl TestTerminal {
         let no_control = i32::try_from(OFlags::NOCTTY.bits()).unwrap();
         let slave = File::options().read(true).write(true).custom_flags(no_control).open(path).unwrap();
         let master = File::from(master);
-        set_size(&master, 24, 80);
+        set_size(&master, ROWS, COLUMNS);
         // `setsid` makes the session and takes the terminal; from here that would need unsafe code.
         let mut leader = Command::new("setsid");
         leader.args(["--ctty", "--wait"]).arg(command.get_program()).args(command.get_args());
@@ -57,16 +79,23 @@ impl TestTerminal {
         leader.current_dir(command.get_current_dir().unwrap_or(Path::new(".")));
         let io = || slave.try_clone().unwrap();
         let child = leader.stdin(io()).stdout(io()).stderr(io()).spawn().unwrap();
-        let screen = Arc::new(Screen::default());
+        let model = Mutex::new(vt100::Parser::new(nonzero(ROWS), nonzero(COLUMNS), 10_000));
+        let screen = Arc::new(Screen { text: Mutex::default(), grown: Condvar::new(), model });
         let (mut reader, shown) = (master.try_clone().unwrap(), screen.clone());
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
+            let mut held = Vec::new();
             while let Ok(length @ 1..) = reader.read(&mut buffer) {
-                shown.text.lock().unwrap().extend_from_slice(&buffer[..length]);
+                let mut text = shown.text.lock().unwrap();
+                held.extend_from_slice(&buffer[..length]);
+                let whole: Vec<u8> = held.drain(..whole_frames(&held)).collect();
+                shown.model.lock().unwrap().process(&whole);
+                text.extend_from_slice(&buffer[..length]);
+                drop(text);
                 shown.grown.notify_all();
             }
         });
-        Self { master, slave, child, screen }
+        Self { master, slave, child: Some(child), screen }
     }
 
     pub fn type_keys(&mut self, keys: &str) {
@@ -94,7 +123,61 @@ impl TestTerminal {
     }
 
     pub fn resize(&self, rows: u16, cols: u16) {
+        self.screen.model.lock().unwrap().screen_mut().set_size(nonzero(rows), nonzero(cols));
         set_size(&self.master, rows, cols);
+    }
+
+    /// The rows that a user sees now.
+    pub fn rows(&self) -> Vec<String> {
+        let model = self.screen.model.lock().unwrap();
+        let (_, columns) = model.screen().size();
+        model.screen().rows(0, columns.get()).map(|row| row.trim_end().to_owned()).collect()
+    }
+
+    /// Row and column of the cursor, counted from 0.
+    pub fn cursor(&self) -> (u16, u16) {
+        self.screen.model.lock().unwrap().screen().cursor_position()
+    }
+
+    /// What the terminal shows, cell by cell.
+    pub fn snapshot(&self) -> vt100::Screen {
+        self.screen.model.lock().unwrap().screen().clone()
+    }
+
+    /// The colour of a text that is seen now.
+    pub fn colour_of(&self, text: &str) -> Option<vt100::Color> {
+        let rows = self.rows();
+        let (row, column) = rows.iter().enumerate().find_map(|(number, row)| Some((number, row[..row.find(text)?].chars().count())))?;
+        let model = self.screen.model.lock().unwrap();
+        model.screen().cell(u16::try_from(row).ok()?, u16::try_from(column).ok()?).map(vt100::Cell::fgcolor)
+    }
+
+    /// Waits until the rows are as wanted.
+    pub fn wait_until(&self, what: &str, is_so: impl Fn(&[String]) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let text = self.screen.text.lock().unwrap();
+            if is_so(&self.rows()) {
+                return;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{what} is not to be seen:\n{}", self.rows().join("\n"));
+            drop(self.screen.grown.wait_timeout(text, left).unwrap());
+        }
+    }
+
+    /// Waits until a row contains a text.
+    pub fn wait_for_row(&self, wanted: &str) {
+        self.wait_until(wanted, |rows| rows.iter().any(|row| row.contains(wanted)));
+    }
+
+    /// Closes the terminal under the program, as a window that is closed does: the program is not killed, and hears of it by a signal.
+    /// Returns its process.
+    pub fn hang_up(mut self) -> Child {
+        let child = self.child.take().unwrap();
+        // The thread that reads the master holds it open, so that the kernel says nothing.
+        Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap();
+        child
     }
 
     /// Whether keys are passed on as they are, and nothing is echoed.
@@ -104,14 +187,14 @@ impl TestTerminal {
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.as_ref().map_or(0, Child::id)
     }
 
     /// Waits for the program's end and returns its exit code. All that it has shown is in [`Self::text`] then.
     pub fn exit_code(&mut self) -> Option<i32> {
         let end = Instant::now() + PATIENCE;
         loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
+            if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().unwrap()) {
                 self.read_to_the_end();
                 return status.code();
             }
@@ -142,8 +225,10 @@ impl TestTerminal {
 
 impl Drop for TestTerminal {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

@@ -24,6 +24,8 @@ pub const INTERNAL: i64 = -32603;
 pub const NOT_FOUND: i64 = -32004;
 /// Foreign executors refuse to resume a session that another connection still holds.
 pub const SESSION_ATTACHED: i64 = -32010;
+/// Ours: `initialize` names another executor than the one that it reached.
+pub const OTHER_EXECUTOR: i64 = -32011;
 
 /// What an executor says before the reason for which it cannot hold a sandbox.
 pub const UNENFORCEABLE: &str = "sandbox intent cannot be enforced on this executor: ";

@@ -1,4 +1,4 @@
-//! Every JSON shape that crosses a network, the secrets that must not be in what is written down, and how texts of others are shown.
+//! Every JSON shape that crosses a network, the names that secrets have, and how texts of others are shown.
 //!
 //! This room knows the envelope, the exec protocol, the app protocol, the faults and the intent that threads and environments share. It must not know tokio, files, or any other crate of
 //! ours: a shape is data, what is done with it lives elsewhere.
@@ -15,9 +15,7 @@ pub mod path;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod secret_names;
-pub mod secrets;
 pub mod shown;
-pub mod skill;
 
 pub use base64::Base64;
 pub use encode::Encode;

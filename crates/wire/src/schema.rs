@@ -12,7 +12,7 @@ use crate::app::{self, AppMethod};
 use crate::base64::{Base64, Unchecked};
 use crate::exec::environment::Unit;
 use crate::exec::process::{OutputParams, OutputPiece, Stream};
-use crate::exec::{attributes, discovery, environment, files, http, policy, process, session, streams, walk, watch};
+use crate::exec::{attributes, calls, discovery, environment, files, http, policy, process, session, streams, walk, watch};
 use crate::path::{Escaped, PathUri};
 use crate::{Method, Notification};
 
@@ -170,7 +170,7 @@ pub fn app() -> String {
         },
         turn::{TurnStart, TurnSteer, TurnInterrupt, TurnSettingsUpdate},
         settings::{ThreadSettingsUpdate},
-        environment::{EnvironmentAdd, EnvironmentInfo, EnvironmentStatus, EnvironmentList, EnvironmentRemove, EnvironmentWatch},
+        environment::{EnvironmentAdd, EnvironmentInfo, EnvironmentStatus, EnvironmentList, EnvironmentRemove, EnvironmentWatch, EnvironmentActivity},
         files::{FsReadFile, FsWriteFile, FsCreateDirectory, FsGetMetadata, FsReadDirectory, FsRemove, FsCopy, FsWatch, FsUnwatch},
         commands::{
             CommandExec, CommandExecWrite, CommandExecResize, CommandExecTerminate, ProcessSpawn, ProcessWriteStdin, ProcessResizePty,
@@ -223,8 +223,9 @@ pub fn exec() -> String {
         attributes::{GetAttributes, ListAttributes, SetMode, CreateLink},
         http::{HttpRequest},
         discovery::{Discover, DiscoverInstalled, ReadConfig},
+        calls::{CallFollow, CallUnfollow, CallSettle},
     );
-    enter!(book.notification: process::{Output, Exited, Closed}, policy::{SandboxLoss}, watch::{MissingChanged, Changed}, http::{BodyDelta});
+    enter!(book.notification: process::{Output, Exited, Closed}, policy::{SandboxLoss}, watch::{MissingChanged, Changed}, http::{BodyDelta}, calls::{CallChanged});
     book.text(
         "The exec protocol of Outpost",
         "What an executor is asked (methods) and tells (notifications). `initialized` is the only notification that a client sends.",

@@ -61,12 +61,19 @@ pub(super) async fn run(episode: Episode, steps: Steps) {
         let mut ending = std::pin::pin!(child.wait_with_output());
         let output = match tokio::time::timeout(Duration::from_secs(60), &mut ending).await {
             Ok(output) => output.unwrap(),
-            // An executor may swallow an answer and live on. Its user can give up.
+            // An executor may swallow an answer and live on. Its user gives up, as often as it takes: a signal that is answered while
+            // the end of the command is not told makes the next one notice it.
             Err(_) => {
-                steps.note("SIGTERM".to_owned());
-                rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-                let given_up = tokio::time::timeout(Duration::from_secs(60), ending).await;
-                given_up.unwrap_or_else(|_| panic!("it does not end")).unwrap()
+                let mut given_up = None;
+                for _ in 0..3 {
+                    steps.note("SIGTERM".to_owned());
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                    given_up = tokio::time::timeout(Duration::from_secs(45), &mut ending).await.ok();
+                    if given_up.is_some() {
+                        break;
+                    }
+                }
+                given_up.unwrap_or_else(|| panic!("it does not end")).unwrap()
             }
         };
         let said = String::from_utf8_lossy(&output.stderr);

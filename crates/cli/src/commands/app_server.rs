@@ -4,15 +4,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use outpost_rpc::access::DoorRules;
+use outpost_listener::access::DoorRules;
+use outpost_listener::listen::{ListenAddr, Listener};
 use outpost_rpc::link::stdio;
-use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_server::{Facts, Server, ServerParts};
 use outpost_wire::PathUri;
 
 use super::executor::{announce, door_rules, stop_signal};
 use super::{FAILED, USAGE, cannot_listen, complain};
-use crate::assembly::{Assembly, RuntimeOptions};
+use crate::assembly::{Assembly, NodeRole, RuntimeOptions};
 use crate::config::Config;
 use crate::executor_args::{AppListen, AppServerArguments};
 use crate::home::{APP, Home};
@@ -37,7 +37,7 @@ pub(crate) async fn run(arguments: AppServerArguments, own: &ProcessContext) -> 
 async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &ProcessContext) -> anyhow::Result<()> {
     let stop = stop_signal()?;
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
-    let (assembly, server) = assemble(&home, own).await?;
+    let (assembly, server) = assemble(&home, own, NodeRole::Single).await?;
     let socket = match (own_socket(&home, own).await, listen) {
         (Err(error), AppListen::Off) => {
             assembly.shut_down().await;
@@ -47,7 +47,7 @@ async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &ProcessContex
     };
     let at_home = async {
         match socket {
-            Some(socket) => match socket.serve(outpost_rpc::auth::Auth::Open, on_link(server.clone())).await {},
+            Some(socket) => match socket.serve(outpost_listener::auth::Auth::Open, on_link(server.clone())).await {},
             None => std::future::pending::<()>().await,
         }
     };
@@ -84,10 +84,10 @@ async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &ProcessContex
 }
 
 /// The server of this home, and what it stands on.
-pub(crate) async fn assemble(home: &Home, own: &ProcessContext) -> anyhow::Result<(Assembly, Server)> {
+pub(crate) async fn assemble(home: &Home, own: &ProcessContext, role: NodeRole) -> anyhow::Result<(Assembly, Server)> {
     let config = Config::load(Some(&home.config()), &own.settings)?;
     let shown = config.shown();
-    let wish = RuntimeOptions { config, provider: None, model: None, questions: true, keeps_sessions: true, follows_environments: true };
+    let wish = RuntimeOptions { questions: true, keeps_sessions: true, follows_environments: true, role, ..RuntimeOptions::of(config) };
     let assembly = Assembly::new(home, wish, own).await?;
     if let Some(note) = &assembly.note {
         say(note);

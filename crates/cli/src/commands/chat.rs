@@ -1,336 +1,123 @@
-//! `outpost chat`: a conversation with a thread, line by line.
+//! `outpost chat`: a conversation with a thread, on a terminal or line by line.
 //!
-//! What is typed on a terminal reaches a running turn at its next step. What is piped in waits for its own turn, because a
-//! script cannot know when the one before is over.
+//! On a terminal it is drawn at the bottom of what the terminal shows (`ui.rs`); elsewhere, and where the user wants it, lines come one
+//! after the other and nothing is ever drawn anew (`plain.rs`). Both follow the same thread, ask the same questions and take the same
+//! commands.
 
 mod agents;
+mod complete;
 mod keyboard;
+mod past;
+mod picker;
+mod plain;
 mod question;
+mod slash;
+mod status;
+mod ui;
+mod ui_terminal;
+mod view;
 mod waiting;
 
-use std::io;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use outpost_runtime::follow::ThreadFollower;
-use outpost_runtime::live::{LiveThread, NewInput, ThreadActivity, ThreadEvent};
-use outpost_runtime::model::ModelProgress;
-use outpost_store::PageRequest;
-use outpost_thread::{Fact, InterruptReason, Thread, said};
-use tokio::signal::unix::SignalKind;
+use anyhow::bail;
+use outpost_runtime::live::BackgroundProcess;
+use outpost_thread::ThreadId;
 
-use self::agents::{AgentNews, AgentQuestions};
-use self::keyboard::{Keyboard, TypedLine};
-use self::question::{ApprovalAnswer, ChatQuestion, LineMeaning};
-use self::waiting::Waiting;
+use self::ui_terminal::UiTerminal;
 use crate::ProcessContext;
-use crate::agent_args::ChatArguments;
-use crate::agents::{Agents, Audience, Open, ThreadOrigin};
+use crate::agent_args::{ChatArguments, ChatRequest, Which};
+use crate::agents::{Agents, Audience, ThreadOrigin};
 use crate::commands;
-use crate::commands::thread::transcript::{TranscriptPiece, pieces};
-use crate::frame::line as shown_line;
-use crate::render::{Screen, Style, why};
-use crate::signals::Watched;
+use crate::commands::exec::left_running;
+use crate::out;
+use crate::variables::VisibleVariables;
 
-const TICK: Duration = Duration::from_millis(200);
+/// A terminal with fewer columns gets plain lines.
+const NARROW: usize = 40;
 
-const HELP: &str = "\
-/help        this text
-/thread      the id of this thread, and how to come back to it
-/compact     sum the conversation up, to make room
-/quit        leave; Ctrl-D does the same
-!COMMAND     run a command of yours in the primary environment, without a sandbox
-Ctrl-C       stop the running turn; leave if none runs
-A line that ends with \\ goes on in the next one. While a turn runs, what you type is told to the agent at its next step.";
+/// How a conversation with a thread ended.
+enum ChatEnd {
+    Left {
+        said_something: bool,
+    },
+    /// The user wants another thread.
+    Switch(Which),
+}
 
 pub(crate) async fn run(arguments: ChatArguments, own: &ProcessContext) -> ExitCode {
-    match work(arguments, own).await {
+    match work(arguments.request(), own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => commands::failure(&error),
     }
 }
 
-async fn work(arguments: ChatArguments, own: &ProcessContext) -> anyhow::Result<()> {
-    let (options, which) = arguments.request();
+async fn work(request: ChatRequest, own: &ProcessContext) -> anyhow::Result<()> {
+    let ChatRequest { options, which, plain } = request;
+    let mut terminal = if plain || prefers_plain(&own.variables) { None } else { UiTerminal::enter() };
+    if let Some(terminal) = &mut terminal {
+        terminal.first_paint();
+    }
     let agents = Agents::new(&options, Audience::User, own).await?;
-    let Open { thread, follow, before, missing } = agents.open(&which, ThreadOrigin { source: "cli", ..ThreadOrigin::default() }).await?;
-    let mut screen = Screen::new(None, &own.variables);
-    screen.thread(thread.id());
-    agents.note(&before).into_iter().for_each(|note| screen.say(Style::Note, note));
-    missing.iter().for_each(|missing| screen.say(Style::Bad, missing));
-    if std::io::stdin().is_terminal() {
-        screen.say(Style::Quiet, "/help tells what can be typed here; Ctrl-D leaves");
-    }
-    if before.turns > 0 {
-        show_last_turn(&mut screen, &agents, &before).await;
-    }
-    let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| ChatQuestion::new(&approval.asked)).collect();
-    let asking = AgentQuestions::of(&agents.assembly.runtime, thread.id());
-    let mut chat = Chat {
-        thread,
-        asking,
-        follow,
-        screen,
-        questions: Waiting::new(questions),
-        is_asked: false,
-        streamed: String::new(),
-        is_over: false,
-    };
-    let talked = chat.talk().await;
-    let id = chat.thread.id();
+    let talked = converse(&agents, which, terminal.as_mut(), own).await;
+    // The terminal is the user's again before anything else is said.
+    drop(terminal);
     agents.assembly.shut_down().await;
-    if talked? {
-        chat.screen.say(Style::Quiet, &format!("`outpost chat resume {id}` goes on with this thread"));
+    let Some(Talked { thread, left, said_something }) = talked? else { return Ok(()) };
+    let mark = out::error_mark();
+    left_running(thread, &left).iter().for_each(|words| out::aside(&format!("{mark}{}\n", out::on_error_line(words))));
+    if said_something {
+        out::aside(&format!("{mark}`outpost chat resume {thread}` goes on with this thread\n"));
     }
     Ok(())
 }
 
-struct Chat {
-    thread: LiveThread,
-    /// What its agents ask.
-    asking: AgentQuestions,
-    follow: ThreadFollower,
-    screen: Screen,
-    questions: Waiting<ChatQuestion>,
-    /// The user was told that it is their turn.
-    is_asked: bool,
-    /// What was shown of an answer before it was whole.
-    streamed: String,
-    /// Nothing more will be typed.
-    is_over: bool,
+/// The thread that was talked about last.
+struct Talked {
+    thread: ThreadId,
+    said_something: bool,
+    /// Commands that still run.
+    left: Vec<BackgroundProcess>,
 }
 
-/// What comes in from outside of the thread.
-enum News {
-    Event(ThreadEvent),
-    Agent(AgentNews),
-    Line(Option<TypedLine>),
-    Interrupt,
-    End,
-    Tick,
-}
-
-impl Chat {
-    /// Whether anything was ever said.
-    async fn talk(&mut self) -> anyhow::Result<bool> {
-        let mut keyboard = Keyboard::start();
-        let mut interrupt = Watched::keyboard()?;
-        let (mut terminate, mut hangup) = (Watched::new(SignalKind::terminate())?, Watched::new(SignalKind::hangup())?);
-        let mut ticks = tokio::time::interval(TICK);
-        let mut said_something = false;
-        loop {
-            let is_active = matches!(self.thread.status(), ThreadActivity::Active { .. });
-            if let Some(followed) = self.follow.ready().await {
-                self.event(&followed.into()).await?;
-                continue;
-            }
-            if self.is_over && !is_active {
-                return Ok(said_something);
-            }
-            self.ask(is_active, &keyboard).await?;
-            let listens = !self.is_over && (keyboard.is_terminal || !is_active);
-            let news = tokio::select! {
-                followed = self.follow.next() => News::Event(followed.into()),
-                news = self.asking.next() => News::Agent(news),
-                line = keyboard.line(), if listens => News::Line(line),
-                () = interrupt.recv() => News::Interrupt,
-                () = terminate.recv() => News::End,
-                () = hangup.recv() => News::End,
-                _ = ticks.tick() => News::Tick,
-            };
-            match news {
-                News::Event(event) => self.event(&event).await?,
-                News::Agent(news) => self.agent(news),
-                News::Line(Some(line)) => {
-                    said_something = true;
-                    self.line(&line).await?;
-                }
-                News::Line(None) => self.is_over = true,
-                News::Interrupt if is_active => self.thread.interrupt(None, InterruptReason::User).await?,
-                News::Interrupt | News::End => {
-                    self.screen.end_line();
-                    return Ok(said_something);
-                }
-                News::Tick => self.screen.tick(),
-            }
-        }
-    }
-
-    /// Tells the user that it is their turn, once.
-    async fn ask(&mut self, is_active: bool, keyboard: &Keyboard) -> anyhow::Result<()> {
-        if let Some(question) = self.questions.first() {
-            // A script cannot know what will be asked: its next line is what it says next, and no answer.
-            if self.is_over || !keyboard.is_terminal {
-                question.rows().iter().for_each(|row| self.screen.row(Style::Note, row));
-                self.screen.say(Style::Note, "no answer can be given here: no");
-                let answer = question.refusal();
-                return self.answer(answer).await;
-            }
-            if !std::mem::replace(&mut self.is_asked, true) {
-                let rows = question.rows();
-                self.questions.shown(Instant::now());
-                rows.iter().for_each(|row| self.screen.row(Style::Note, row));
-                self.screen.prompt("? ");
-            }
-        } else if !is_active && keyboard.is_terminal && !std::mem::replace(&mut self.is_asked, true) {
-            self.screen.prompt("> ");
-        }
-        Ok(())
-    }
-
-    async fn line(&mut self, TypedLine { line, at }: &TypedLine) -> anyhow::Result<()> {
-        self.is_asked = false;
-        self.screen.typed();
-        let text = line.trim();
-        if let Some(question) = self.questions.answered_by(*at) {
-            return match question.take(text) {
-                LineMeaning::Answer(answer) => self.answer(answer).await,
-                LineMeaning::Again(note) => {
-                    note.iter().for_each(|note| self.screen.say(Style::Bad, note));
-                    Ok(())
-                }
+/// One thread after the other.
+async fn converse(
+    agents: &Agents,
+    mut which: Which,
+    mut terminal: Option<&mut UiTerminal>,
+    own: &ProcessContext,
+) -> anyhow::Result<Option<Talked>> {
+    loop {
+        if which == Which::Pick {
+            which = match &mut terminal {
+                Some(terminal) => match picker::pick(agents, terminal).await? {
+                    Some(id) => Which::Id(id.to_string()),
+                    None => return Ok(None),
+                },
+                None => bail!("name a thread, or pass --last: `outpost thread list` shows those that are there"),
             };
         }
-        let outcome = match text {
-            "" => return Ok(()),
-            "/quit" | "/exit" => {
-                self.is_over = true;
-                return Ok(());
-            }
-            "/help" => {
-                HELP.lines().for_each(|line| self.screen.say(Style::Quiet, line));
-                return Ok(());
-            }
-            "/thread" => {
-                let id = self.thread.id();
-                self.screen.say(Style::Quiet, &format!("thread {id}; `outpost chat resume {id}` goes on with it"));
-                return Ok(());
-            }
-            "/compact" => self.thread.compact().await.map(drop),
-            unknown if unknown.starts_with('/') && !unknown[1..].contains([' ', '/', '.']) => {
-                self.screen.say(Style::Note, &format!("there is no `{}`; /help lists what there is", shown_line(unknown)));
-                return Ok(());
-            }
-            command if command.starts_with('!') => self.thread.shell(command[1..].trim().to_owned(), None).await.map(drop),
-            _ => self.thread.input(NewInput::text(line.trim_end())).await.map(drop),
+        let open = agents.open(&which, ThreadOrigin { source: "cli", ..ThreadOrigin::default() }).await?;
+        let thread = open.thread.clone();
+        let end = match &mut terminal {
+            Some(terminal) => ui::talk(agents, open, terminal).await?,
+            None => plain::talk(agents, open, own).await?,
         };
-        if let Err(error) = outcome {
-            self.screen.say(Style::Bad, &shown_line(&error.to_string()));
-        }
-        Ok(())
-    }
-
-    async fn answer(&mut self, answer: ApprovalAnswer) -> anyhow::Result<()> {
-        self.is_asked = false;
-        let asker = self.questions.take().and_then(|question| question.agent).unwrap_or_else(|| self.thread.clone());
-        if let Err(error) = asker.answer(answer.approval, answer.decision, answer.detail).await {
-            self.screen.say(Style::Note, &shown_line(&error.to_string()));
-        }
-        Ok(())
-    }
-
-    fn agent(&mut self, news: AgentNews) {
-        match news {
-            AgentNews::Asked(agent, asked) if self.questions.iter().all(|known| !known.is(&asked.approval)) => {
-                // An agent may ask while the user is asked for the next message: the question comes first.
-                if self.questions.is_empty() {
-                    self.is_asked = false;
-                }
-                self.questions.push(ChatQuestion::new(&asked).of(agent));
+        match end {
+            ChatEnd::Left { said_something } => {
+                let left = thread.terminals().await.unwrap_or_default();
+                return Ok(Some(Talked { thread: thread.id(), said_something, left }));
             }
-            AgentNews::Asked(..) => {}
-            AgentNews::Answered(approval) => self.drop_questions(|question| question.is(&approval)),
-            AgentNews::Over(agent) => self.drop_questions(|question| question.is_of(agent)),
-        }
-    }
-
-    /// These were withdrawn; if one of them was shown, the next one is.
-    fn drop_questions(&mut self, is_over: impl FnMut(&ChatQuestion) -> bool) {
-        if self.questions.withdraw(Instant::now(), is_over) {
-            self.is_asked = false;
-        }
-    }
-
-    async fn event(&mut self, event: &ThreadEvent) -> anyhow::Result<()> {
-        match event {
-            ThreadEvent::Progress { progress: ModelProgress::TextDelta { delta, .. }, .. } => {
-                self.screen.stream(delta)?;
-                self.streamed.push_str(delta);
-            }
-            ThreadEvent::Progress { progress: ModelProgress::Retrying { .. }, .. }
-            | ThreadEvent::Mcp(_)
-            | ThreadEvent::Warning { .. }
-            | ThreadEvent::Output { .. } => {
-                self.end_stream();
-                self.screen.show(event);
-            }
-            ThreadEvent::Status(ThreadActivity::Broken { reason }) => {
-                self.end_stream();
-                self.screen.say(Style::Bad, &shown_line(reason));
-            }
-            // Another program has it now, or it was idle for very long.
-            ThreadEvent::Status(ThreadActivity::Closed) => {
-                anyhow::bail!("the thread was closed; `outpost chat resume {}` opens it again", self.thread.id())
-            }
-            ThreadEvent::Entry(entry) => self.fact(&entry.fact, event)?,
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn fact(&mut self, fact: &Fact, event: &ThreadEvent) -> io::Result<()> {
-        match fact {
-            Fact::ModelAnswered(answered) => {
-                let texts: Vec<String> = answered.items.iter().filter_map(said).filter(|text| !text.is_empty()).collect();
-                let shown = std::mem::take(&mut self.streamed);
-                if shown.is_empty() || shown != texts.concat() {
-                    self.screen.end_line();
-                    texts.iter().try_for_each(|text| self.screen.answer(Some(text)))?;
-                }
-                self.screen.end_line();
-                self.is_asked = false;
-            }
-            Fact::ApprovalAsked(asked) => self.questions.push(ChatQuestion::new(asked)),
-            // Another client may have answered what stands on the screen.
-            Fact::ApprovalAnswered(answered) => self.drop_questions(|question| question.is(&answered.approval)),
-            Fact::TurnFinished(finished) => {
-                self.end_stream();
-                // An agent's question stays, and so does what is typed in its sight.
-                self.drop_questions(|question| question.agent.is_none());
-                self.is_asked = false;
-                self.screen.show(event);
-                if let Some(why) = why(finished) {
-                    self.screen.say(Style::Bad, &shown_line(&why));
-                }
-            }
-            _ => {
-                if matches!(fact, Fact::CallStarted(_) | Fact::CallFinished(_)) {
-                    self.is_asked = false;
-                }
-                self.screen.show(event);
-            }
-        }
-        Ok(())
-    }
-
-    fn end_stream(&mut self) {
-        if !std::mem::take(&mut self.streamed).is_empty() {
-            self.screen.end_line();
+            ChatEnd::Switch(next) => which = next,
         }
     }
 }
 
-/// The end of the conversation, so that the user need not remember it.
-async fn show_last_turn(screen: &mut Screen, agents: &Agents, before: &Thread) {
-    let request = PageRequest { turns: 1, ..PageRequest::default() };
-    let Ok(page) = agents.assembly.runtime.store().page(before.id, request).await else { return };
-    for piece in pieces(&page.with_gaps()) {
-        match piece {
-            TranscriptPiece::User(text) => screen.said(Style::Quiet, "> ", &text),
-            TranscriptPiece::Agent(text) => screen.said(Style::Plain, "", &text),
-            TranscriptPiece::Missing(what) => screen.said(Style::Bad, "", &what),
-            _ => {}
-        }
-    }
+/// Whether lines should come one after the other: for screen readers, for logs, and where a terminal cannot do more.
+fn prefers_plain(variables: &VisibleVariables) -> bool {
+    let is_set = |name: &str| variables.get(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = variables.get("TERM").is_none_or(|term| term == "dumb");
+    let has_terminal = io::stdin().is_terminal() && io::stdout().is_terminal() && io::stderr().is_terminal();
+    is_set("OUTPOST_PLAIN") || is_set("NO_COLOR") || is_dumb || !has_terminal || UiTerminal::columns() <= NARROW
 }

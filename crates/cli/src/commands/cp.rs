@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use outpost_environment::{Location, Transfer, TransferOptions, TransferSummary};
+use outpost_environment::{ExcludePattern, Location, Transfer, TransferOptions, TransferSummary};
 use outpost_wire::PathUri;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -16,7 +16,7 @@ use super::{FAILED, failure};
 use crate::ProcessContext;
 use crate::args::CpArguments;
 use crate::connection_notices;
-use crate::out::say;
+use crate::out::{on_line_exactly, print_shown, say};
 use crate::progress::{ProgressBar, size};
 use crate::reach::{self, Caller, Reached};
 use crate::signals::ForwardedSignals;
@@ -40,7 +40,14 @@ async fn copy(arguments: &CpArguments, own: &ProcessContext) -> anyhow::Result<u
     let _notices = [&from, &to].map(|at| AbortOnDropHandle::new(tokio::spawn(connection_notices::tell(at.environment.clone(), "\n"))));
     // The usual spelling of a path that must be a directory.
     let into_directory = destination.path.as_bytes().ends_with(b"/");
-    let transfer = Transfer::new(from, to, TransferOptions { recursive: arguments.recursive, into_directory }, tag);
+    let options = TransferOptions {
+        recursive: arguments.recursive,
+        into_directory,
+        exclude: arguments.exclude.iter().map(|text| ExcludePattern::parse(text)).collect::<Result<_, _>>()?,
+        delete: arguments.delete,
+        dry_run: arguments.dry_run,
+    };
+    let transfer = Transfer::new(from, to, options, tag);
     let label = Path::new(&arguments.source).file_name().unwrap_or(&arguments.source).to_string_lossy().into_owned();
     let bar = if arguments.quiet { None } else { ProgressBar::start(transfer.progress(), label) };
     let outcome = tokio::select! {
@@ -57,21 +64,26 @@ async fn copy(arguments: &CpArguments, own: &ProcessContext) -> anyhow::Result<u
     }
     match outcome {
         Err(code) => Ok(code),
-        Ok(outcome) => Ok(report(&outcome?, arguments.quiet)),
+        Ok(outcome) => report(&outcome?, arguments),
     }
 }
 
 /// Says what was done; a copy from which something is missing has failed.
-fn report(summary: &TransferSummary, quiet: bool) -> u8 {
+fn report(summary: &TransferSummary, arguments: &CpArguments) -> anyhow::Result<u8> {
     use std::io::IsTerminal;
-    if !quiet && std::io::stderr().is_terminal() {
+    if arguments.dry_run {
+        let line = |what: &str, path: &PathUri| format!("{what} {}\n", on_line_exactly(&path.to_syntax()));
+        let written = summary.planned.iter().map(|path| line("write", path));
+        let lines: String = written.chain(summary.removed.iter().map(|path| line("remove", path))).collect();
+        print_shown(&lines)?;
+    } else if !arguments.quiet && std::io::stderr().is_terminal() {
         let files = if summary.files == 1 { "1 file".into() } else { format!("{} files", summary.files) };
         say(&format!("{files}, {}", size(summary.bytes)));
     }
     for path in &summary.skipped {
         say(&format!("left out {path}: neither a file, nor a directory, nor a link"));
     }
-    if summary.skipped.is_empty() { 0 } else { FAILED }
+    Ok(if summary.skipped.is_empty() { 0 } else { FAILED })
 }
 
 /// One of the two ends, as it was written.

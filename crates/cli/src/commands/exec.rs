@@ -1,10 +1,15 @@
 //! `outpost exec`: one turn of an agent, without a terminal.
 
+mod left;
 mod lines;
 mod prompt;
 mod shapes;
 
-use std::io::{self, Write};
+use self::left::EarlierCommands;
+pub(crate) use self::left::words as left_running;
+
+use std::collections::HashMap;
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,9 +17,10 @@ use std::time::Duration;
 use anyhow::Context;
 use outpost_environment::{EnvironmentState, RegistryNews, Watcher};
 use outpost_runtime::follow::ThreadFollower;
-use outpost_runtime::live::{LiveThread, NewInput, ThreadActivity, ThreadEvent};
+use outpost_runtime::live::{BackgroundProcess, LiveThread, NewInput, ThreadActivity, ThreadEvent};
 use outpost_thread::{
-    ApprovalId, CallFinished, CallOutcome, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus, said,
+    ApprovalId, CallDetail, CallFinished, CallId, CallOutcome, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus,
+    said,
 };
 use outpost_wire::intent::{Attachment, EnvironmentId};
 use tokio::signal::unix::SignalKind;
@@ -26,6 +32,7 @@ use crate::commands;
 use crate::commands::exec::lines::{JsonLines, failed};
 use crate::commands::exec::shapes::LineShape;
 use crate::frame::line;
+use crate::notify::Notifier;
 use crate::render::{Screen, Style, why};
 use crate::signals::Watched;
 
@@ -40,7 +47,8 @@ pub(crate) async fn run(arguments: ExecArguments, own: &ProcessContext) -> ExitC
 }
 
 async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> {
-    let ExecRequest { options, which, prompt } = request;
+    let ExecRequest { mut options, which, prompt } = request;
+    options.agent.full_output = options.full;
     let input = prompt::read(&options, prompt, which != Which::New)?;
     let agents = Agents::new(&options.agent, Audience::Unattended, own).await?;
     let birth = ThreadOrigin {
@@ -52,51 +60,76 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
     let Open { thread, mut follow, before, missing } = agents.open(&which, birth).await?;
     // Until here a signal simply ends the program.
     let mut signals = Signals::new()?;
-    let mut report =
-        if options.json { Report::Lines(JsonLines::default()) } else { Report::Screen(Screen::new(options.color, &own.variables)) };
+    let mut report = match options.json {
+        true => Report::Lines(JsonLines::default()),
+        false => Report::Screen(Box::new(Screen::new(options.color, &own.variables).with_full_output(options.full)), None),
+    };
+    let mut notifier = agents.notifier(thread.id());
     // From here on, so that a machine that cannot be reached is named, whether or not a command asks for it.
     let mut machines = Machines::of(&agents, &thread).await?;
     let mut end = End { is_scripted: agents.is_scripted(&thread).await?, ..End::default() };
     let input = match input {
+        // What is asked for is about commands, not about the turn.
+        None if options.wait || options.stop => None,
         None if agents.was_cut_short(&before).await? => Some(NewInput::go_on()),
         input => input,
     };
     let told = async {
+        let mut found = Vec::new();
         let shortfall = agents.assembly.shortfall();
         report.begin(&before, &[shortfall.as_deref(), agents.note(&before)])?;
         agents.unknown_model(&before).iter().for_each(|note| report.note(note));
         missing.iter().try_for_each(|missing| report.warn(missing))?;
-        if input.is_none() && before.turn.is_none() && before.queued.is_empty() {
+        if which != Which::New && (options.wait || options.stop) {
+            found = thread.find_commands().await?;
+        } else if input.is_none() && before.turn.is_none() && before.queued.is_empty() {
             report.note("there is nothing to finish: the last turn came to its end; give a prompt to go on");
         }
         refuse_open_questions(&thread, &before).await;
         if let Some(input) = input {
             thread.input(input).await?;
         }
-        let mut watching = Watching { report: &mut report, signals: &mut signals, machines: &mut machines, end: &mut end };
-        watch(&thread, &mut follow, &mut watching).await
+        let mut watching = Watching {
+            report: &mut report,
+            signals: &mut signals,
+            machines: &mut machines,
+            end: &mut end,
+            notifier: &mut notifier,
+            earlier: EarlierCommands::new(found),
+        };
+        watch(&thread, &mut follow, &mut watching).await?;
+        if options.wait || options.stop {
+            left::settle(&thread, &mut follow, &mut watching, options.stop).await?;
+        }
+        anyhow::Ok(thread.terminals().await.unwrap_or_default())
     };
     let told = told.await;
     if told.is_err() {
         let _ = thread.interrupt(None, InterruptReason::Shutdown).await;
     }
+    let is_away = end.is_away(&agents, &thread).await;
     // A second signal ends it at once.
     tokio::select! {
         () = agents.assembly.shut_down() => {}
         _ = signals.next() => {}
     }
-    told?;
+    let left = told?;
     if let Some(file) = &options.output_last_message {
         write_answer(file, end.answer.as_deref())?;
     }
     let interrupted = end.turn.as_ref().is_some_and(|turn| turn.status == TurnStatus::Interrupted);
     report.end(&end, Some(before.id).filter(|_| interrupted && !options.ephemeral))?;
+    if !options.ephemeral {
+        report.left(before.id, &left)?;
+    }
     Ok(match &end {
         End { broken: Some(_), .. } => commands::FAILED,
-        // What the user wrote is what counts; a model knows by itself what a failure means.
-        End { is_scripted: true, failures, .. } if *failures > 0 => commands::FAILED,
+        End { waited_badly: true, .. } => commands::FAILED,
         End { turn: Some(turn), .. } if turn.status != TurnStatus::Completed => commands::FAILED,
         End { turn: None, .. } if which == Which::New => commands::FAILED,
+        _ if is_away => commands::UNREACHABLE,
+        // What the user wrote is what counts; a model knows by itself what a failure means.
+        End { is_scripted: true, failures, .. } if *failures > 0 => commands::FAILED,
         _ => 0,
     })
 }
@@ -113,9 +146,51 @@ struct End {
     is_scripted: bool,
     /// So many commands did not run, or did not end well.
     failures: usize,
+    /// A command that was waited for did not end well.
+    waited_badly: bool,
+    /// Where the running calls are.
+    places: HashMap<CallId, EnvironmentId>,
+    /// Where calls could not be done; nothing stands for the primary.
+    failed_in: Vec<Option<EnvironmentId>>,
 }
 
 impl End {
+    /// Whether a call could not be done because its environment is away.
+    async fn is_away(&self, agents: &Agents, thread: &LiveThread) -> bool {
+        let Ok(state) = thread.snapshot().await else { return false };
+        let primary = state.effective_selection().and_then(|selection| selection.primary()).map(|primary| primary.environment_id.clone());
+        let registry = agents.assembly.runtime.registry();
+        let is_away = |id: &EnvironmentId| {
+            let state = registry.status(id).map(|row| row.standing);
+            matches!(
+                state,
+                Some(
+                    EnvironmentState::Failed { .. }
+                        | EnvironmentState::NeedsLogin { .. }
+                        | EnvironmentState::Recovering { .. }
+                        | EnvironmentState::Connecting
+                )
+            )
+        };
+        self.failed_in.iter().any(|place| place.as_ref().or(primary.as_ref()).is_some_and(is_away))
+    }
+
+    fn call_ended(&mut self, finished: &CallFinished) {
+        let place = self.places.remove(&finished.call);
+        if ended_well(finished) {
+            return;
+        }
+        self.failures += 1;
+        if matches!(finished.outcome, CallOutcome::Failed | CallOutcome::Lost) {
+            let begun = finished.report().begun.as_ref().and_then(|begun| match begun.read() {
+                CallDetail::CommandExecution(detail) => detail.environment_id,
+                CallDetail::FileChange(detail) => detail.environment_id,
+                _ => None,
+            });
+            self.failed_in.push(place.or_else(|| begun?.parse().ok()));
+        }
+    }
+
     fn event(&mut self, event: &ThreadEvent) {
         match event {
             ThreadEvent::Entry(entry) => match &entry.fact {
@@ -124,7 +199,10 @@ impl End {
                 Fact::ModelAnswered(answered) => {
                     self.answer = answered.items.iter().rev().find_map(said).or_else(|| self.answer.take());
                 }
-                Fact::CallFinished(finished) if !ended_well(finished) => self.failures += 1,
+                Fact::CallStarted(started) => {
+                    self.places.extend(started.environment.clone().map(|place| (started.call.clone(), place)));
+                }
+                Fact::CallFinished(finished) => self.call_ended(finished),
                 _ => {}
             },
             ThreadEvent::Status(ThreadActivity::Broken { reason }) => self.broken = Some(reason.clone()),
@@ -148,6 +226,8 @@ struct Watching<'a> {
     signals: &'a mut Signals,
     machines: &'a mut Machines,
     end: &'a mut End,
+    notifier: &'a mut Notifier,
+    earlier: EarlierCommands,
 }
 
 /// The environments of the thread, as far as they fail.
@@ -203,7 +283,9 @@ async fn watch(thread: &LiveThread, follow: &mut ThreadFollower, watching: &mut 
         };
         let event = ThreadEvent::from(followed);
         watching.end.event(&event);
+        watching.notifier.event(&event);
         watching.report.event(&event)?;
+        watching.earlier.event(&event, watching.report);
         if let ThreadEvent::Entry(entry) = &event
             && let Fact::ApprovalAsked(asked) = &entry.fact
         {
@@ -256,7 +338,8 @@ impl Signals {
 
 /// Who is told.
 enum Report {
-    Screen(Screen),
+    /// With what the agent said last, as long as it may be the answer.
+    Screen(Box<Screen>, Option<String>),
     Lines(JsonLines),
 }
 
@@ -264,7 +347,7 @@ impl Report {
     /// `shortfall` comes first: a reader of only one line should read that.
     fn begin(&mut self, thread: &Thread, [shortfall, note]: &[Option<&str>; 2]) -> anyhow::Result<()> {
         match self {
-            Self::Screen(screen) => {
+            Self::Screen(screen, _) => {
                 shortfall.iter().for_each(|shortfall| screen.say(Style::Note, shortfall));
                 screen.thread(thread.id);
                 note.iter().for_each(|note| screen.say(Style::Note, note));
@@ -282,7 +365,7 @@ impl Report {
     fn warn(&mut self, warning: &str) -> anyhow::Result<()> {
         match self {
             // The reason may be what another machine says.
-            Self::Screen(screen) => screen.say(Style::Note, &line(warning)),
+            Self::Screen(screen, _) => screen.say(Style::Note, &line(warning)),
             Self::Lines(lines) => print(&[lines.warning(warning.to_owned())])?,
         }
         Ok(())
@@ -290,21 +373,42 @@ impl Report {
 
     /// Something that people want to know, and that programs see from the events that do not come.
     fn note(&mut self, note: &str) {
-        if let Self::Screen(screen) = self {
+        if let Self::Screen(screen, _) = self {
             screen.say(Style::Note, note);
         }
     }
 
     fn event(&mut self, event: &ThreadEvent) -> anyhow::Result<()> {
         match self {
-            Self::Screen(screen) => screen.show(event),
+            Self::Screen(screen, pending) => {
+                if let ThreadEvent::Entry(entry) = event {
+                    tell_remarks(screen, pending, &entry.fact);
+                }
+                screen.show(event);
+            }
             Self::Lines(lines) => print(&lines.event(event))?,
         }
         Ok(())
     }
 
+    /// Output of a command that an earlier turn left running.
+    fn left_output(&mut self, bytes: &[u8]) {
+        if let Self::Screen(screen, _) = self {
+            String::from_utf8_lossy(bytes).lines().for_each(|text| screen.say(Style::Plain, &format!("  {}", line(text))));
+        }
+    }
+
+    /// What goes on after the end of this program.
+    fn left(&mut self, thread: ThreadId, left: &[BackgroundProcess]) -> anyhow::Result<()> {
+        match self {
+            Self::Lines(_) => print(&left::shapes(left))?,
+            Self::Screen(screen, _) => left::words(thread, left).iter().for_each(|words| screen.say(Style::Note, &line(words))),
+        }
+        Ok(())
+    }
+
     fn tick(&mut self) {
-        if let Self::Screen(screen) = self {
+        if let Self::Screen(screen, _) = self {
             screen.tick();
         }
     }
@@ -313,8 +417,10 @@ impl Report {
     fn end(&mut self, end: &End, resumable: Option<ThreadId>) -> anyhow::Result<()> {
         match self {
             Self::Lines(_) => print(&end.broken.as_deref().map(failed).unwrap_or_default())?,
-            Self::Screen(screen) => {
-                screen.answer(end.answer.as_deref())?;
+            Self::Screen(screen, pending) => {
+                // On a terminal it is seen already, unless it is what the agent said last.
+                let is_new = pending.is_some() || !io::stdout().is_terminal();
+                screen.answer(end.answer.as_deref().filter(|_| is_new))?;
                 let problem = end.broken.clone().or_else(|| end.turn.as_ref().and_then(why));
                 screen.problem(problem.as_deref());
                 if let Some(thread) = resumable {
@@ -323,6 +429,21 @@ impl Report {
             }
         }
         Ok(())
+    }
+}
+
+/// What the agent says before it goes on working is told at once; what it says last is the answer.
+fn tell_remarks(screen: &mut Screen, pending: &mut Option<String>, fact: &Fact) {
+    match fact {
+        Fact::ModelAnswered(answered) => {
+            for text in answered.items.iter().filter_map(said).filter(|text| !text.is_empty()) {
+                pending.replace(text).iter().for_each(|before| screen.remark_of_agent(before));
+            }
+        }
+        Fact::CallStarted(_) | Fact::CallFinished(_) | Fact::ApprovalAsked(_) | Fact::ModelAsked(_) => {
+            pending.take().iter().for_each(|text| screen.remark_of_agent(text));
+        }
+        _ => {}
     }
 }
 

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use outpost_executor::{Executor, Lifetime};
-use outpost_rpc::access::DoorRules;
-use outpost_rpc::auth::{Auth, SignedBearer};
+use outpost_listener::access::DoorRules;
+use outpost_listener::auth::{Auth, SignedBearer};
+use outpost_listener::listen::{ListenAddr, Listener};
 use outpost_rpc::link::stdio;
-use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_rpc::{Dispatch, PeerOptions};
-use outpost_wire::secrets::Secrets;
+use outpost_runtime::secrets::Secrets;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{FAILED, USAGE, cannot_listen, complain};
@@ -59,7 +59,7 @@ async fn serve(
     own: &ProcessContext,
 ) -> anyhow::Result<()> {
     let listen = door.as_ref().map(|(listen, _)| listen.clone());
-    let mut settings = settings(arguments.grace(), arguments.spool, listen.as_ref());
+    let mut settings = settings((arguments.grace(), arguments.grace_running()), arguments.spool, listen.as_ref());
     if let (None, Some(id)) = (&listen, &arguments.id) {
         settings.listener = format!("joined as {id}");
     }
@@ -135,10 +135,11 @@ pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 }
 
 /// Settings that all listeners share.
-pub(crate) fn settings(grace: u64, spool: u64, listen: Option<&ListenAddr>) -> ExecutorSettings {
+pub(crate) fn settings((grace, grace_running): (u64, u64), spool: u64, listen: Option<&ListenAddr>) -> ExecutorSettings {
     let peer = PeerOptions { malformed: malformed(listen), ..PeerOptions::default() };
     ExecutorSettings {
         grace: Duration::from_secs(grace),
+        grace_running: Duration::from_secs(grace_running),
         spool,
         peer,
         keeps_fates: true,

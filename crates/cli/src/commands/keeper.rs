@@ -5,6 +5,8 @@
 //! the end of a session. It is started when it is first needed, and goes when nothing is left in it or its job is over.
 
 mod job;
+mod local;
+mod surroundings;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,15 +20,17 @@ use futures_util::StreamExt;
 use outpost_environment::TAKEN_OVER_EXIT;
 use outpost_executor::seat::LocalSeat;
 use outpost_executor::{Executor, Lifetime};
-use outpost_rpc::auth::Auth;
+use outpost_listener::auth::Auth;
+use outpost_listener::listen::{ListenAddr, Listener};
 use outpost_rpc::link::ws::ClientOptions;
 use outpost_rpc::link::{stdio, unix};
-use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_rpc::{Close, Link, LinkError};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::SignalKind;
 use tokio::time::sleep;
+
+pub(crate) use local::LocalKeeper;
 
 use super::executor::{settings, stop_signal};
 use super::{FAILED, complain};
@@ -168,6 +172,9 @@ struct Note {
     ceiling: Option<String>,
     #[serde(default)]
     version: Option<String>,
+    /// The very program that runs: an upgrade is another one, also under the same number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    program: Option<String>,
 }
 
 impl Note {
@@ -228,10 +235,10 @@ fn lock(path: &Path) -> anyhow::Result<File> {
 fn start(arguments: &ExecutorArguments, own: &ProcessContext) -> anyhow::Result<()> {
     // The keeper itself has no terminal, so errors are reported here.
     arguments.confinement.read(&own.settings)?;
-    let (grace, spool) = (arguments.grace().to_string(), arguments.spool.to_string());
+    let (grace, running, spool) = (arguments.grace().to_string(), arguments.grace_running().to_string(), arguments.spool.to_string());
     let home = || std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into());
     Command::new(std::env::current_exe().context("this program cannot be found again")?)
-        .args(["__keeper", "--grace", &grace, "--spool", &spool])
+        .args(["__keeper", "--grace", &grace, "--grace-running", &running, "--spool", &spool])
         .args(arguments.http_allow.iter().flat_map(|target| ["--http-allow".into(), target.to_string()]))
         .envs(own.variables.secrets())
         .args(arguments.confinement.arguments()?)
@@ -259,28 +266,33 @@ async fn wait_for(socket: &Path) -> anyhow::Result<Link> {
 
 /// The keeper itself.
 pub(crate) async fn run(arguments: KeeperArguments, own: &ProcessContext) -> ExitCode {
-    match keep(arguments, own).await {
+    let kept = if arguments.local { local::keep(own).await } else { keep(arguments, own).await };
+    match kept {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&error, FAILED),
     }
 }
 
-async fn keep(arguments: KeeperArguments, own: &ProcessContext) -> anyhow::Result<()> {
-    // Out of the session of whatever started us: when that ends, its processes are hung up.
+/// Out of the session of whatever started us: when that ends, its processes are hung up.
+fn leave_session() {
     if let Err(error) = rustix::process::setsid() {
         tracing::debug!(error = %io::Error::from(error), "already a session of its own");
     }
+}
+
+async fn keep(arguments: KeeperArguments, own: &ProcessContext) -> anyhow::Result<()> {
+    leave_session();
     let seat = seat(own)?;
     let socket = socket_path(&seat)?;
     let listen = ListenAddr::Unix(socket.clone());
-    let mut settings = settings(arguments.grace, arguments.spool, Some(&listen));
+    let mut settings = settings((arguments.grace, arguments.grace_running), arguments.spool, Some(&listen));
     settings.http_allow = http_allow(arguments.http_allow, &own.settings)?;
     let ceiling = arguments.confinement.ceiling_text()?;
     settings.confinement = arguments.confinement.read(&own.settings)?;
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let listener = Listener::unix(&socket).await.with_context(|| format!("cannot listen on {}", socket.display()))?;
     // Before any client is served.
-    Note { pid: std::process::id(), ceiling, version: Some(env!("CARGO_PKG_VERSION").into()) }.write(&socket)?;
+    Note { pid: std::process::id(), ceiling, version: Some(env!("CARGO_PKG_VERSION").into()), program: None }.write(&socket)?;
     let stop = stop_signal()?;
     let serving = executor.clone();
     let on_link = move |link| {

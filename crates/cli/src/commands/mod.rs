@@ -14,6 +14,7 @@ pub(crate) mod run;
 pub(crate) mod sandbox;
 pub(crate) mod schema;
 pub(crate) mod serve;
+pub(crate) mod settings;
 pub(crate) mod shell;
 pub(crate) mod thread;
 pub(crate) mod token;
@@ -25,6 +26,7 @@ use outpost_environment::{EnvironmentError, InfoError};
 
 use crate::environments;
 use crate::out::{self, ReaderGone, say};
+use crate::topics;
 
 /// The work failed.
 pub(crate) const FAILED: u8 = 1;
@@ -57,7 +59,7 @@ fn advice(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     let inner =
         cause.downcast_ref::<InfoError>().and_then(|error| if let InfoError::Environment(inner) = error { Some(inner) } else { None });
     match own.or(inner)? {
-        EnvironmentError::Unreachable { name, reason } => environments::advice(name, reason),
+        EnvironmentError::Unreachable { name, obstacle, .. } => environments::advice(name, *obstacle),
         _ => None,
     }
 }
@@ -81,6 +83,17 @@ pub(crate) fn cannot_listen(address: &impl std::fmt::Display, error: std::io::Er
 /// Prints the page about `config.toml`.
 pub(crate) fn reference() -> ExitCode {
     printed(&crate::config::reference::page())
+}
+
+/// A page of the documentation, or which one was meant.
+pub(crate) fn page(name: &str) -> ExitCode {
+    match topics::page(name) {
+        Some(text) => printed(&text),
+        None => {
+            let meant = topics::nearest(name, topics::names()).map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
+            complain(&anyhow::anyhow!("there is neither a verb nor a page `{name}`; {meant}`outpost help topics` lists all pages"), USAGE)
+        }
+    }
 }
 
 /// The end of a verb that only prints something.

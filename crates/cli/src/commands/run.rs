@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use outpost_environment::{ProcessEvent, ProcessStart, RemoteProcess};
+use outpost_environment::{EnvironmentError, FirstStart, ProcessEvent, ProcessStart, RemoteProcess};
 use outpost_runtime::denial;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::exec::policy::SandboxContext;
-use outpost_wire::exec::process::{EnvPolicy, Inherit, Stream};
+use outpost_wire::exec::process::{EnvPolicy, Inherit, Signal, Stream};
 use outpost_wire::shown::{Form, Showing};
 use outpost_wire::{Attachment, EnvironmentId, PathUri};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -26,7 +26,7 @@ use crate::config::Config;
 use crate::connection_notices;
 use crate::home::Home;
 use crate::out::say;
-use crate::reach;
+use crate::reach::{self, Reached};
 use crate::signals::{self, ForwardedSignals, Forwarding};
 use crate::terminal::RawTerminal;
 use crate::variables::VisibleVariables;
@@ -45,6 +45,10 @@ async fn run_to_end(arguments: RunArguments, own: &ProcessContext) -> anyhow::Re
     let set = named_variables(&arguments, &own.variables)?;
     let reached = reach::reach(&arguments.place, "outpost-run", own)?;
     let environment = reached.environment.clone();
+    // Where nothing has to be known of the machine before, the command goes along with the connection.
+    if !arguments.tty && arguments.sandbox.is_none() {
+        return run_at_once(&arguments, set, reached).await;
+    }
     let info = reached.connect().await?;
     let terminal = if arguments.tty { RawTerminal::enter() } else { None };
     let line_end = if terminal.is_some() { "\r\n" } else { "\n" };
@@ -65,27 +69,79 @@ async fn run_to_end(arguments: RunArguments, own: &ProcessContext) -> anyhow::Re
             return Ok(code);
         }
     };
-    let process = Arc::new(started.context(what)?);
-    let forwarding = Forwarding { process: process.clone(), environment: environment.clone(), capabilities: info.capabilities.clone() };
-    if let Some(signal) = early {
-        forwarding.send(signal).await;
-    }
-    let given_up = AbortOnDropHandle::new(tokio::spawn(signals::forward(forwarding, listening, arguments.tty)));
-    let _input = pipe_stdin.then(|| AbortOnDropHandle::new(tokio::spawn(forward_input(process.clone(), info.clone()))));
-    let _notices = AbortOnDropHandle::new(tokio::spawn(connection_notices::tell(environment.clone(), line_end)));
-    // Who asks for a terminal there asks for what programs do with one, as with ssh.
-    let passing = if arguments.tty { Passing::AsItIs } else { Passing::ShownOnTerminals };
-    let outcome = tokio::select! {
-        outcome = copy_output(&process, passing) => outcome,
-        Ok(code) = given_up => Ok(RunOutcome { code, ..RunOutcome::default() }),
+    let running = Running { process: Arc::new(started.context(what)?), info, early, listening, pipe_stdin };
+    running.finish(&arguments, reached, (terminal, line_end), confined.as_ref()).await
+}
+
+/// Connects and starts in one go.
+async fn run_at_once(arguments: &RunArguments, env: BTreeMap<String, String>, reached: Reached) -> anyhow::Result<u8> {
+    let environment = reached.environment.clone();
+    let pipe_stdin = !signals::stdin_is_null();
+    let cwd = directory(arguments, reached.is_here())?;
+    let place = cwd.as_ref().map(|cwd| format!(" in {}", cwd.to_syntax())).unwrap_or_default();
+    let what = format!("cannot run `{}`{place} on {}", arguments.command[0], environment.name());
+    let start = ProcessStart { pipe_stdin, env, ..plain_start(arguments, PathUri::root()) };
+    let mut listening = ForwardedSignals::listen().context("signals cannot be passed on")?;
+    let starting = environment.connect_and_start(FirstStart { start, cwd, session_id: Uuid::new_v4().to_string() });
+    let (started, early) = match signals::unless_stopped(starting, &mut listening).await {
+        Ok(done) => done,
+        Err(code) => {
+            reached.leave().await;
+            say("given up: the command may or may not have been started");
+            return Ok(code);
+        }
     };
-    drop(terminal);
-    reached.leave().await;
-    let ended = outcome?;
-    if let (Some(confined), Some(printed)) = (&confined, &ended.refused) {
-        confined.explain(printed);
+    let (info, process) = match started {
+        Ok(started) => started,
+        // What is wrong with the connection has nothing to do with the command.
+        Err(error @ EnvironmentError::Fault(_)) => return Err(error).context(what),
+        Err(error) => return Err(error.into()),
+    };
+    let running = Running { process: Arc::new(process), info, early, listening, pipe_stdin };
+    running.finish(arguments, reached, (None, "\n"), None).await
+}
+
+/// A command that was started.
+struct Running {
+    process: Arc<RemoteProcess>,
+    info: EnvironmentInfo,
+    /// What was to be passed on before there was a command.
+    early: Option<Signal>,
+    listening: ForwardedSignals,
+    pipe_stdin: bool,
+}
+
+impl Running {
+    async fn finish(
+        self,
+        arguments: &RunArguments,
+        reached: Reached,
+        (terminal, line_end): (Option<RawTerminal>, &'static str),
+        confined: Option<&Confined>,
+    ) -> anyhow::Result<u8> {
+        let Self { process, info, early, listening, pipe_stdin } = self;
+        let environment = reached.environment.clone();
+        let forwarding = Forwarding { process: process.clone(), environment: environment.clone(), capabilities: info.capabilities.clone() };
+        if let Some(signal) = early {
+            forwarding.send(signal).await;
+        }
+        let given_up = AbortOnDropHandle::new(tokio::spawn(signals::forward(forwarding, listening, arguments.tty)));
+        let _input = pipe_stdin.then(|| AbortOnDropHandle::new(tokio::spawn(forward_input(process.clone(), info.clone()))));
+        let _notices = AbortOnDropHandle::new(tokio::spawn(connection_notices::tell(environment.clone(), line_end)));
+        // Who asks for a terminal there asks for what programs do with one, as with ssh.
+        let passing = if arguments.tty { Passing::AsItIs } else { Passing::ShownOnTerminals };
+        let outcome = tokio::select! {
+            outcome = copy_output(&process, passing) => outcome,
+            Ok(code) = given_up => Ok(RunOutcome { code, ..RunOutcome::default() }),
+        };
+        drop(terminal);
+        reached.leave().await;
+        let ended = outcome?;
+        if let (Some(confined), Some(printed)) = (confined, &ended.refused) {
+            confined.explain(printed);
+        }
+        ended.whole()
     }
-    ended.whole()
 }
 
 /// The sandbox that a command runs in.
@@ -135,15 +191,25 @@ fn named_variables(arguments: &RunArguments, own: &VisibleVariables) -> anyhow::
     Ok(named)
 }
 
-fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool) -> anyhow::Result<ProcessStart> {
+/// Where the command runs, if that can be said without asking there.
+fn directory(arguments: &RunArguments, is_here: bool) -> anyhow::Result<Option<PathUri>> {
     let here = std::env::current_dir().context("the current directory is gone")?;
-    let cwd = match &arguments.cd {
-        Some(directory) if is_here => PathUri::from_native(&here.join(directory))?,
-        Some(directory) => PathUri::from_native(directory).context("-C needs an absolute path on another machine")?,
-        None if is_here => PathUri::from_native(&here)?,
-        None => info.cwd.clone().or_else(|| info.user_home_dir.clone()).context("the executor tells no directory; give one with -C")?,
-    };
-    Ok(ProcessStart {
+    Ok(match &arguments.cd {
+        Some(directory) if is_here => Some(PathUri::from_native(&here.join(directory))?),
+        Some(directory) => Some(PathUri::from_native(directory).context("-C needs an absolute path on another machine")?),
+        None if is_here => Some(PathUri::from_native(&here)?),
+        None => None,
+    })
+}
+
+fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool) -> anyhow::Result<ProcessStart> {
+    let usual = || info.cwd.clone().or_else(|| info.user_home_dir.clone());
+    let cwd = directory(arguments, is_here)?.or_else(usual).context("the executor tells no directory; give one with -C")?;
+    Ok(plain_start(arguments, cwd))
+}
+
+fn plain_start(arguments: &RunArguments, cwd: PathUri) -> ProcessStart {
+    ProcessStart {
         id: format!("run-{}", Uuid::new_v4()),
         argv: arguments.command.clone(),
         cwd,
@@ -152,7 +218,7 @@ fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool) -> any
         tty: arguments.tty,
         pipe_stdin: false,
         profiles: None,
-    })
+    }
 }
 
 /// What a program on a terminal must know of it.

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
-use outpost_rpc::access::{AccessRules, HostName, ListenerAccess, WebOrigin};
-use outpost_rpc::auth::Auth;
-use outpost_rpc::listen::{ListenAddr, Listener};
+use outpost_listener::access::{AccessRules, HostName, ListenerAccess, WebOrigin};
+use outpost_listener::auth::Auth;
+use outpost_listener::listen::{ListenAddr, Listener};
 use outpost_rpc::tls;
 use outpost_server::admission::BrowserAdmission;
 use outpost_server::executors::{Executors, JoinLimits};
@@ -21,6 +21,7 @@ use super::app_server::{assemble, on_link, own_socket};
 use super::executor::{door_rules, stop_signal};
 use super::{FAILED, USAGE, cannot_listen, complain, token};
 use crate::ProcessContext;
+use crate::assembly::NodeRole;
 use crate::config::Config;
 use crate::config::serve::ServeTable;
 use crate::home::{APP, Home};
@@ -105,7 +106,7 @@ fn access(arguments: &ServeArguments, listen: &ListenAddr, home: &Home, own: &Pr
 }
 
 async fn serve(home: Home, plan: Plan, own: &ProcessContext) -> anyhow::Result<()> {
-    let (assembly, server) = assemble(&home, own).await?;
+    let (assembly, server) = assemble(&home, own, NodeRole::Server).await?;
     let stop = stop_signal()?;
     let listener = Listener::ws(plan.address).await.map_err(|error| cannot_listen(&format!("ws://{}", plan.address), error))?;
     let (listener, scheme) = match plan.tls {
@@ -141,6 +142,7 @@ async fn serve(home: Home, plan: Plan, own: &ProcessContext) -> anyhow::Result<(
         never = listener.serve_door(ListenerAccess::to(threshold, Arc::new(site))) => match never {},
         () = executors.follow_tokens() => {}
         () = admission.keep_looking(&issued) => {}
+        () = assembly.runtime.take_up_orphans() => {}
         () = stop => {}
     }
     assembly.shut_down().await;

@@ -2,12 +2,12 @@
 
 mod care;
 mod change;
-mod list;
+pub(crate) mod list;
 mod show;
-mod times;
+pub(crate) mod times;
 pub(crate) mod transcript;
-mod transfer;
-mod why;
+pub(crate) mod transfer;
+pub(crate) mod why;
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
@@ -49,6 +49,7 @@ async fn dispatch(arguments: ThreadArguments, own: &ProcessContext) -> anyhow::R
         ThreadCommand::List(arguments) => desk.list(arguments).await,
         ThreadCommand::Show(arguments) => desk.show(arguments).await,
         ThreadCommand::Fork(arguments) => desk.fork(arguments).await,
+        ThreadCommand::Rename(arguments) => desk.rename(arguments).await,
         ThreadCommand::Archive(names) => desk.archive(names, true).await,
         ThreadCommand::Unarchive(names) => desk.archive(names, false).await,
         ThreadCommand::Rm(arguments) => desk.rm(arguments).await,

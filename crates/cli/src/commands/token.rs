@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use outpost_environment::FIRST_CONNECTION;
 use outpost_server::tokens::{TokenPurpose, TokenStore};
 use outpost_wire::EnvironmentId;
 use serde_json::json;
@@ -71,7 +72,8 @@ fn list(as_json: bool) -> anyhow::Result<()> {
     }
     let mut text = String::new();
     for token in &all {
-        let bound = bound(&token.scope)?.map(|identity| format!("  joined by install {identity}")).unwrap_or_default();
+        let waits = || matches!(token.scope, TokenPurpose::Executor { .. }).then(|| format!("  {FIRST_CONNECTION}"));
+        let bound = bound(&token.scope)?.map(|identity| format!("  joined by install {identity}")).or_else(waits).unwrap_or_default();
         let note = token.note.as_deref().map(|note| format!("  {note}")).unwrap_or_default();
         let _ = writeln!(text, "{}  {}{bound}{note}", token.name(), token.scope);
     }

@@ -76,6 +76,12 @@ pub(crate) const KEYS: &[ConfigKey] = &[
     ),
     key("model_context_window", "200000", "the table's, or `128000`", "The context window of all models, in tokens."),
     key("model_context_windows.NAME", "32768", "`model_context_window`", "The context window of one model."),
+    key(
+        "service_tier",
+        r#""flex""#,
+        "the provider's own",
+        "How soon and at which price the provider answers: the word of its API, sent on all three wires.",
+    ),
     key("model_reasoning_effort", r#""high""#, "the model's own", "How long a model that reasons may do so."),
     key("openai_base_url", r#""https://gateway.example.org/v1""#, "OpenAI's own", "Where the built-in provider `openai` is."),
     key(
@@ -156,6 +162,12 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         "Skills that are not wanted, by `name`, or by the `path` of their file on this machine. See [skills.md](skills.md).",
     ),
     key(
+        "notify",
+        r#"["notify-send", "outpost"]"#,
+        "nothing is started",
+        "A command of yours that `exec` and `chat` start when a turn ends, fails or, in `chat`, asks: a JSON object with `type`, `thread_id` and `message` is its last argument. See [exec.md](exec.md#notifications).",
+    ),
+    key(
         "store",
         r#""postgres://outpost@db.example.org/outpost""#,
         "`local`",
@@ -221,6 +233,13 @@ pub(crate) const KEYS: &[ConfigKey] = &[
     key("serve.allow_host", r#"["hub.example.org"]"#, "none", "Names by which it may be called, besides its address."),
     key("serve.allow_origin", r#"["https://example.org"]"#, "none", "Origins whose pages may connect."),
 ];
+
+/// Whether a key, with dots, has an effect, or one below it has.
+pub(crate) fn is_known(key: &str) -> bool {
+    let path: Vec<&str> = key.split('.').collect();
+    let is_below = (1..path.len()).any(|length| matches!(standing(&path[..length]), Standing::Key));
+    path.first() == Some(&"mcp_servers") || is_below || !matches!(standing(&path), Standing::Unknown)
+}
 
 /// The keys of a file that have no effect, with dots.
 pub(crate) fn unknown(table: &Table) -> Vec<String> {
@@ -306,7 +325,8 @@ pub(crate) fn page() -> String {
          [sandbox_workspace_write]\n\
          network_access = true\n\
          ```\n\n\
-         `config.toml` lies in the home (`OUTPOST_HOME`, by default `~/.outpost`). `-c KEY=VALUE` on the command line is put over it, with the same keys. A \
+         `config.toml` lies in the home (`OUTPOST_HOME`, by default `~/.outpost`). `-c KEY=VALUE` on the command line is put over it, with the same keys. `outpost config show`, `get KEY`, `set KEY VALUE` and `path` \
+         read and change it; what else is in the file stays as it is. A \
          key that is not known is told and has no effect; a value that makes no sense is an error that names it.\n\n\
          Environments have a file of their own, [environments.toml](environments.md#environmentstoml), and so have rules about commands, \
          [rules.toml](agent.md#what-may-run). What an administrator requires is in [requirements.toml](mcp.md#what-an-administrator-requires).\n\n\

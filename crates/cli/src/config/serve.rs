@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use outpost_rpc::access::{HostName, WebOrigin};
-use outpost_rpc::listen::ListenAddr;
+use outpost_listener::access::{HostName, WebOrigin};
+use outpost_listener::listen::ListenAddr;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 

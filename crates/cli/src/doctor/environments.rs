@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use outpost_environment::{Environment, ProcessEvent, ProcessStart};
+use outpost_environment::{Environment, Obstacle, ProcessEvent, ProcessStart};
 use outpost_sandbox::LEVEL;
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::exec::process::{EnvPolicy, Inherit};
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::{Finding, Patient, not_looked_at};
 use crate::ProcessContext;
-use crate::environments::{KnownEnvironments, advice};
+use crate::environments::{KnownEnvironments, advice, obstacle};
 use crate::reach::{self, Caller};
 use crate::store::now;
 
@@ -50,8 +50,12 @@ async fn look(name: &str, own: &ProcessContext) -> Vec<Finding> {
         Ok(Ok(findings)) => findings,
         Ok(Err(error)) => {
             let told = format!("{error:#}");
-            let advice =
-                advice(name, &told).unwrap_or_else(|| "put its entry in environments.toml right; see docs/environments.md".to_owned());
+            let obstacle = obstacle(&error);
+            let advice = advice(name, obstacle).unwrap_or_else(|| match obstacle {
+                Obstacle::NoProgram => format!("`outpost env upgrade {name}` brings the program there"),
+                Obstacle::Version => "bring both to the same version".to_owned(),
+                _ => "put its entry in environments.toml right; see docs/environments.md".to_owned(),
+            });
             vec![Finding::broken(name, told, format!("{advice}; `outpost env check {name}` tries it again"))]
         }
         Err(_) => {

@@ -20,7 +20,7 @@ pub(super) fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let mut findings = vec![
         Finding::good("system", format!("Linux {} on {}", kernel.trim(), std::env::consts::ARCH)),
         if geteuid().is_root() {
-            Finding::good("user", "root; sandboxed commands run under an unprivileged id of their own")
+            Finding::good("user", "root; as whom sandboxed commands run is told below, under `sandbox`")
         } else {
             Finding::good("user", format!("an ordinary one, id {}", geteuid().as_raw()))
         },

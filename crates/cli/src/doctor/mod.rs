@@ -14,7 +14,7 @@ mod threads;
 
 use std::fmt::Write;
 
-use outpost_wire::secrets::Secrets;
+use outpost_runtime::secrets::Secrets;
 use serde::Serialize;
 
 use crate::ProcessContext;
@@ -59,7 +59,7 @@ pub(crate) struct Section {
     findings: Vec<Finding>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Finding {
     what: String,
@@ -98,6 +98,39 @@ fn not_looked_at(what: &str, file: &str) -> Vec<Finding> {
     vec![Finding::weak(what, format!("not looked at, because {file} cannot be read"), format!("put {file} right and ask again"))]
 }
 
+/// Findings that say the same of different things, told once: of thirty machines behind one broken network there is one line.
+fn told_once(findings: &[Finding]) -> Vec<Finding> {
+    /// More names than this are counted.
+    const NAMES: usize = 6;
+    // What to do names the thing, so that is left out of the comparison.
+    let general = |finding: &Finding| finding.to_do.as_ref().map(|to_do| to_do.replace(&finding.what, "NAME"));
+    let mut groups: Vec<(&Finding, Vec<&str>)> = Vec::new();
+    for finding in findings {
+        let is_same = |known: &Finding| {
+            known.verdict == finding.verdict
+                && known.verdict != FindingLevel::Good
+                && known.detail.replace(&known.what, "NAME") == finding.detail.replace(&finding.what, "NAME")
+                && general(known) == general(finding)
+        };
+        match groups.iter_mut().find(|(known, _)| is_same(known)) {
+            Some((_, names)) => names.push(&finding.what),
+            None => groups.push((finding, vec![&finding.what])),
+        }
+    }
+    let merged = |(first, names): (&Finding, Vec<&str>)| {
+        if names.len() == 1 {
+            return first.clone();
+        }
+        let more = names.len().saturating_sub(NAMES);
+        let mut what = names[..names.len() - more].join(", ");
+        if more > 0 {
+            let _ = write!(what, " and {more} more");
+        }
+        Finding { what, detail: first.detail.replace(&first.what, "NAME"), to_do: general(first), verdict: first.verdict }
+    };
+    groups.into_iter().map(merged).collect()
+}
+
 impl Report {
     /// Whether nothing is broken: every promise of the default policy holds here, and everything can be read and reached.
     pub(crate) fn holds(&self) -> bool {
@@ -109,7 +142,7 @@ impl Report {
         let mut text = format!("outpost {}\n", self.version);
         for section in &self.sections {
             let _ = writeln!(text, "\n{}", section.name);
-            for finding in &section.findings {
+            for finding in told_once(&section.findings) {
                 let mark = match finding.verdict {
                     FindingLevel::Good => "ok  ",
                     FindingLevel::Weak => "weak",
@@ -150,6 +183,20 @@ mod tests {
     fn a_broken_promise_counts_and_a_weak_one_does_not() {
         assert!(report(vec![Finding::good("a", "b"), Finding::weak("c", "d", "e")]).holds());
         assert!(!report(vec![Finding::good("a", "b"), Finding::broken("c", "d", "e")]).holds());
+    }
+
+    #[test]
+    fn what_is_the_same_of_many_is_one_line() {
+        let down = |name: &str| Finding::broken(name, format!("{name} is unreachable: no route"), format!("look at {name}"));
+        let mut findings: Vec<Finding> = (0..36).map(|number| down(&format!("machine-{number:02}"))).collect();
+        findings.push(Finding::broken("other", "another reason", "look at other"));
+        let text = report(findings).text(&Secrets::default());
+        assert_eq!(text.matches("no route").count(), 1, "{text}");
+        assert!(
+            text.contains("machine-00, machine-01") && text.contains("and 30 more: NAME is unreachable") && text.contains("look at NAME"),
+            "{text}"
+        );
+        assert!(text.contains("other: another reason"), "{text}");
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! What this host can hold, and by what: tried out with a sandbox of the default policy.
 
-use std::collections::BTreeSet;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 
@@ -28,38 +27,67 @@ pub(super) fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     };
     let user_home = patient.own.variables.get("HOME").map(Into::into);
     let settings = LauncherSettings { minimum, home: user_home, layers: Some(home.layers()), ..LauncherSettings::default() };
-    let (mut told, mut verdict) = (BTreeSet::new(), probe_at(&scratch, settings));
+    let mut verdict = probe_at(&scratch, settings);
     if let Ok(mode) = configured_git(&patient.own.settings) {
         let git = GitSettings { mode, directory: Some(scratch) };
         verdict.rows.push(git.row(patient.own.variables.get("PATH"), verdict.level));
     }
     let raise = verdict.raised_by.clone();
-    verdict.rows.into_iter().map(|row| finding(row, raise.as_deref(), &mut told)).collect()
+    let (broken, holding): (Vec<PromiseRow>, Vec<PromiseRow>) = verdict.rows.into_iter().partition(|row| !row.holds);
+    holding.into_iter().map(held).chain(lost(broken, raise.as_deref())).collect()
 }
 
-/// One obstacle usually stands in the way of everything; it is told in full once.
-fn finding(row: PromiseRow, raise: Option<&str>, told: &mut BTreeSet<String>) -> Finding {
-    let PromiseRow { promise, holds, mechanism, reason } = row;
-    match (holds, reason) {
-        (true, None) => Finding::good(promise, mechanism),
-        (true, Some(reason)) => {
-            Finding::weak(promise, format!("{mechanism}; {reason}"), "it holds with this restriction; see docs/sandbox.md")
+fn held(row: PromiseRow) -> Finding {
+    match row.reason {
+        None => Finding::good(row.promise, row.mechanism),
+        Some(reason) => {
+            Finding::weak(row.promise, format!("{}; {reason}", row.mechanism), "it holds with this restriction; see docs/sandbox.md")
         }
-        (false, reason) => {
-            let reason = reason.unwrap_or_default();
-            if !told.insert(reason.clone()) {
-                return Finding::broken(promise, format!("{mechanism}; see above"), "the same as above");
-            }
-            if reason.contains("control group") {
-                let advice = "a control group would: Delegate=yes in the unit, or a container with a writable /sys/fs/cgroup";
-                return Finding::broken(promise, format!("{mechanism}; {reason}"), advice);
-            }
-            let refused = "docs/sandbox.md says what each level holds";
-            Finding::broken(
-                promise,
-                format!("{mechanism}; {reason}"),
-                raise.map_or_else(|| refused.to_owned(), |by| format!("{by}; {refused}")),
-            )
+    }
+}
+
+/// One obstacle usually stands in the way of several promises: it is told once, with all of them.
+fn lost(rows: Vec<PromiseRow>, raise: Option<&str>) -> Vec<Finding> {
+    let mut groups: Vec<(String, bool, Vec<PromiseRow>)> = Vec::new();
+    for row in rows {
+        let (reason, lacks) = (row.reason.clone().unwrap_or_default(), row.lacks_control_group());
+        match groups.iter_mut().find(|(known, kind, _)| *known == reason && *kind == lacks) {
+            Some((_, _, group)) => group.push(row),
+            None => groups.push((reason, lacks, vec![row])),
         }
+    }
+    let finding = |(reason, lacks, rows): (String, bool, Vec<PromiseRow>)| {
+        let promises: Vec<&str> = rows.iter().map(|row| row.promise).collect();
+        let mut mechanisms: Vec<&str> = rows.iter().map(|row| row.mechanism.as_str()).collect();
+        mechanisms.dedup();
+        let detail = format!("{}; {reason}", mechanisms.join(", "));
+        let levels = "docs/sandbox.md says what each level holds";
+        let advice = match (lacks, raise) {
+            (true, _) => "a control group would: Delegate=yes in the unit, or a container with a writable /sys/fs/cgroup".to_owned(),
+            (false, Some(by)) => format!("{by}; {levels}"),
+            (false, None) => levels.to_owned(),
+        };
+        Finding::broken(promises.join("; "), detail, advice)
+    };
+    groups.into_iter().map(finding).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_obstacle_is_told_once_with_everything_that_it_takes_away() {
+        let row = |promise, mechanism: &str, reason: &str| PromiseRow {
+            promise,
+            holds: false,
+            mechanism: mechanism.into(),
+            reason: Some(reason.into()),
+        };
+        let rows = vec![row("a", "none", "no namespaces"), row("b", "none", "no namespaces"), row("c", "none", "no Landlock")];
+        let found: Vec<(String, String)> =
+            lost(rows, Some("allow them")).into_iter().map(|finding| (finding.what, finding.detail)).collect();
+        let wanted = [("a; b", "none; no namespaces"), ("c", "none; no Landlock")];
+        assert_eq!(found, wanted.map(|(what, detail)| (what.to_owned(), detail.to_owned())));
     }
 }

@@ -40,7 +40,7 @@ pub(super) async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
 
 /// Starts those of config.toml as a thread would.
 async fn ask(home: &Home, config: Config, patient: &Patient<'_>) -> anyhow::Result<Vec<ServerStatus>> {
-    let wish = RuntimeOptions { config, provider: None, model: None, questions: false, keeps_sessions: false, follows_environments: false };
+    let wish = RuntimeOptions::of(config);
     let assembly = Assembly::new(home, wish, patient.own).await?;
     let asked = assembly.runtime.mcp_status(None, StatusDetail::ToolsOnly).await;
     assembly.shut_down().await;
@@ -54,6 +54,8 @@ fn finding(server: &ServerStatus) -> Finding {
         ("ready", _) => Finding::good(what, format!("answers; it has {} tools", server.tools.len())),
         ("disabled", None) => Finding::good(what, "switched off by `enabled = false`"),
         ("disabled", Some(_)) => Finding::weak(what, why(), "it is not used; see docs/mcp.md"),
-        _ => Finding::broken(what, why(), "put its entry in config.toml right; see docs/mcp.md"),
+        _ => {
+            Finding::broken(what, why(), "is its command installed on that machine, and is its entry in config.toml right? See docs/mcp.md")
+        }
     }
 }

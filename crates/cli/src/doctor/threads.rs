@@ -6,6 +6,7 @@ use outpost_store::{ListQuery, ListScope, Store};
 use tokio::time::timeout;
 
 use super::{Finding, Patient, not_looked_at};
+use crate::assembly::NodeRole;
 use crate::config::Config;
 use crate::home::Home;
 use crate::store;
@@ -40,7 +41,7 @@ pub(super) async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 async fn look(config: &Config, home: &Home, kept: &str) -> anyhow::Result<Vec<Finding>> {
-    let store: Store = store::open_for(config, home, None).await?;
+    let store: Store = store::open_for(config, home, None, NodeRole::Single).await?;
     let count = store.threads().await?.len();
     let page = store.list(ListQuery { shelf: ListScope::Both, limit: NEWEST, ..ListQuery::default() }).await?;
     let mut findings = vec![Finding::good("store", format!("in {kept}, {count} thread{}", if count == 1 { "" } else { "s" }))];

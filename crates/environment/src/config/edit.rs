@@ -106,6 +106,7 @@ fn is_same(before: &ConfigurationSnapshot, after: &ConfigurationSnapshot, entrie
     };
     before.include_local == after.include_local
         && before.default == after.default
+        && before.start == after.start
         && before.nameless.len() == after.nameless.len()
         && before.entries.len() == entries.len()
         && before.entries.iter().zip(entries).all(same)

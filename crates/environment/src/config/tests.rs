@@ -133,6 +133,7 @@ fn s15_what_concerns_all_is_fatal() {
     assert!(fatal("default = 'a b'").contains("may hold only"));
     assert!(fatal("include_local = 'yes'").contains("true or false"));
     assert!(fatal("a = 1\n").starts_with("environments.toml:1: unknown key `a`"));
+    assert!(fatal("start = \"some\"\n").starts_with("environments.toml:1: `start` is \"default\" or \"all\""));
     assert!(fatal("environments = 1").contains("is a list"));
     assert!(fatal("x = \n").starts_with("environments.toml:1: "));
     assert!(fatal("[[environments]]\nid='a'\nid='b'\n").starts_with("environments.toml:3: duplicate key"));

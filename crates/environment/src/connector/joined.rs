@@ -4,6 +4,7 @@
 //! dials the next. A link that waits is read, so that its heartbeats are answered and its end is noticed.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use futures_util::StreamExt;
@@ -18,6 +19,8 @@ const MOST_WAITING: usize = 8;
 pub(super) struct LinkQueue {
     waiting: Mutex<VecDeque<Waiting>>,
     came: Notify,
+    /// An executor has dialled in, now or in an earlier life of this program.
+    is_known: AtomicBool,
 }
 
 /// A link that its own task reads until it is claimed.
@@ -79,6 +82,10 @@ impl LinkQueue {
         }
     }
 
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed)
+    }
+
     fn count(&self) -> usize {
         let mut waiting = self.lock();
         waiting.retain(Waiting::is_there);
@@ -126,9 +133,22 @@ impl JoinedLinks {
         if slot.count() >= MOST_WAITING {
             return refused(link, LinkRefused::Crowded);
         }
+        slot.is_known.store(true, Ordering::Relaxed);
         slot.lock().push_back(Waiting::new(link));
         slot.came.notify_waiters();
         Ok(())
+    }
+
+    /// Notes that its executor has dialled in before.
+    pub fn know(&self) {
+        if let Some(slot) = self.0.upgrade() {
+            slot.is_known.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether an executor has ever dialled in.
+    pub fn is_known(&self) -> bool {
+        self.0.upgrade().is_some_and(|slot| slot.is_known())
     }
 
     /// How many links wait to be taken.

@@ -126,7 +126,7 @@ pub(super) async fn connect(target: &ExecutorAddress, token: &Token, tls: &Tls) 
 }
 
 async fn read_token(path: &PathBuf) -> Result<String, LinkError> {
-    let refused = |why: String| LinkError::Protocol(format!("the token file {} cannot be used: {why}", path.display()));
+    let refused = |why: String| LinkError::Credentials(format!("the token file {} cannot be used: {why}", path.display()));
     let text = tokio::fs::read_to_string(path).await.map_err(|error| refused(error.to_string()))?;
     match text.trim() {
         "" => Err(refused("it is empty".into())),

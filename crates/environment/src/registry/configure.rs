@@ -90,6 +90,7 @@ impl Registry {
         }
         inside.entries.extend(others);
         inside.nameless = snapshot.nameless;
+        inside.start = snapshot.start;
         // The default comes first, the others in their order. Without a default nothing is selected.
         inside.defaults = default.map_or_else(Vec::new, |default| {
             let others = ids.into_iter().filter(|id| *id != default);

@@ -104,6 +104,8 @@ pub struct EnvironmentRow {
     pub address: String,
     pub connect: ConnectPolicy,
     pub identity: Option<ExecutorIdentity>,
+    /// Its executor has to dial in, and never has.
+    pub waits_for_first: bool,
 }
 
 pub(super) struct Entry {
@@ -189,6 +191,7 @@ impl Entry {
             address,
             connect: self.policy(),
             identity: self.handle().and_then(Environment::identity),
+            waits_for_first: matches!(&self.kind, Kind::Joined(door) if !door.is_known()),
         }
     }
 

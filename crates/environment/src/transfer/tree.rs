@@ -1,16 +1,31 @@
 //! Copies of whole directories.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use outpost_wire::exec::attributes::{Attributes, FileKind};
 use outpost_wire::{Escaped, PathUri, fault};
+use tokio::sync::Semaphore;
 
 use super::{Placing, Transfer, TransferError, TransferSummary, show};
 use crate::environment::EnvironmentError;
 
-/// Files that are copied at once; small ones are mostly waiting for answers.
+/// Large files that are copied at once.
 const FILES: usize = 16;
+/// A file up to this is copied whole. So many of these are under way at once, and so many kilobytes of them.
+const SMALL: u64 = 64 << 10;
+const SMALL_FILES: usize = 4096;
+const SMALL_ROOM: u32 = 16 << 10;
+/// Directories that are listed at once.
+const LISTS: usize = 64;
+
+/// Which end is listed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ListedSide {
+    Source,
+    Destination,
+}
 
 /// Something to copy: where to from the root, and what it is.
 struct Item {
@@ -27,87 +42,148 @@ impl Transfer {
         summary: &mut TransferSummary,
     ) -> Result<(), TransferError> {
         // All of it is listed first: what is written meanwhile is not copied again, and the whole size is known.
-        let items = self.list(root, top, &mut summary.skipped).await?;
+        let items = self.list(ListedSide::Source, root, top, &mut summary.skipped).await?;
         summary.files = items.iter().filter(|item| item.attributes.kind != FileKind::Directory).count() as u64;
         self.progress.total.store(items.iter().map(|item| item.size()).sum(), Ordering::Relaxed);
         let files = self.destination.environment.files();
-        let is_new = match files.attributes(target.clone()).await {
-            Ok(_) => false,
-            Err(EnvironmentError::Fault(fault)) if fault.code == fault::NOT_FOUND => true,
+        let there = match files.attributes(target.clone()).await {
+            Ok(attributes) => Some(attributes),
+            Err(EnvironmentError::Fault(fault)) if fault.code == fault::NOT_FOUND => None,
             Err(error) => return Err(self.unwritten(target, error)),
         };
+        let is_new = there.is_none();
+        if let Some(there) = there.filter(|_| self.options.delete) {
+            summary.removed = self.surplus(&items, target, there).await?;
+        }
+        if self.options.dry_run {
+            let files = items.iter().filter(|item| item.attributes.kind != FileKind::Directory);
+            summary.planned = files.map(|item| item.below(target)).collect();
+            return Ok(());
+        }
         let (base, placing) = if is_new { (self.part_beside(target), Placing::Together) } else { (target.clone(), Placing::Each) };
         if is_new {
             self.lock().insert(base.clone());
         }
         let (directories, others): (Vec<&Item>, Vec<&Item>) = items.iter().partition(|item| item.attributes.kind == FileKind::Directory);
-        // Parents come before what lies in them.
-        for directory in &directories {
-            self.make_directory(&directory.below(&base), directory.attributes.mode | 0o700).await?;
-        }
-        let copies = others.iter().map(|item| async {
+        self.make_directories(&directories, &base).await?;
+        let takes_modes = self.destination.environment.info().await.is_ok_and(|info| info.capabilities.write_mode);
+        let is_small = |item: &&&Item| takes_modes && item.attributes.kind == FileKind::File && item.attributes.size <= SMALL;
+        let (small, large): (Vec<&&Item>, Vec<&&Item>) = others.iter().partition(is_small);
+        let room = Semaphore::new(SMALL_ROOM as usize);
+        let copy_small = small.into_iter().map(|item| async {
+            let (from, to) = (item.below(root), item.below(&base));
+            let weight = u32::try_from(item.attributes.size >> 10).unwrap_or(SMALL_ROOM).clamp(1, SMALL_ROOM);
+            let _room = room.acquire_many(weight).await;
+            self.copy_small(&from, &item.attributes, &to, placing).await
+        });
+        let copy_large = large.into_iter().map(|item| async {
             let (from, to) = (item.below(root), item.below(&base));
             match (&item.attributes.kind, &item.attributes.link_target) {
                 (FileKind::Symlink, Some(target)) => self.copy_link(target, &to, placing).await,
                 _ => self.copy_file(&from, &item.attributes, &to, placing).await,
             }
         });
-        stream::iter(copies).buffer_unordered(FILES).try_collect::<()>().await?;
+        let copy_small = stream::iter(copy_small).buffer_unordered(SMALL_FILES).try_collect::<()>();
+        let copy_large = stream::iter(copy_large).buffer_unordered(FILES).try_collect::<()>();
+        futures_util::future::try_join(copy_small, copy_large).await?;
         // A directory that may not be written to is closed last, the innermost first.
         for directory in directories.iter().rev().filter(|item| item.attributes.mode & 0o700 != 0o700) {
             let path = directory.below(&base);
             files.set_mode(path.clone(), directory.attributes.mode).await.map_err(|error| self.unwritten(&path, error))?;
         }
+        // Only when everything is there: a copy that fails removes nothing.
+        let removals =
+            summary.removed.iter().map(|path| async { files.remove(path.clone()).await.map_err(|error| self.unwritten(path, error)) });
+        stream::iter(removals).buffer_unordered(SMALL_FILES).try_collect::<()>().await?;
         if is_new {
             self.put_in_place(&base, target).await?;
         }
         Ok(())
     }
 
-    async fn list(&self, root: &PathUri, top: Attributes, skipped: &mut Vec<PathUri>) -> Result<Vec<Item>, TransferError> {
+    /// What is at the destination and not in the source. Of a directory that is not, only its own name is told.
+    async fn surplus(&self, items: &[Item], target: &PathUri, there: Attributes) -> Result<Vec<PathUri>, TransferError> {
+        let wanted: HashSet<&[Escaped]> = items.iter().map(|item| &item.names[..]).collect();
+        let found = self.list(ListedSide::Destination, target, there, &mut Vec::new()).await?;
+        let is_surplus = |names: &[Escaped]| !wanted.contains(names);
+        let top = |item: &&Item| match item.names.split_last() {
+            Some((_, above)) => is_surplus(&item.names) && !is_surplus(above),
+            None => false,
+        };
+        Ok(found.iter().filter(top).map(|item| item.below(target)).collect())
+    }
+
+    /// Everything below a directory, except what is left out.
+    async fn list(
+        &self,
+        side: ListedSide,
+        root: &PathUri,
+        top: Attributes,
+        skipped: &mut Vec<PathUri>,
+    ) -> Result<Vec<Item>, TransferError> {
+        let (environment, failed): (_, fn(&Self, &PathUri, EnvironmentError) -> TransferError) = match side {
+            ListedSide::Source => (&self.source.environment, Self::unread),
+            ListedSide::Destination => (&self.destination.environment, Self::unwritten),
+        };
         let mut items = vec![Item { names: Vec::new(), attributes: top }];
         let mut next = 0;
-        while let Some(item) = items.get(next) {
-            next += 1;
-            if item.attributes.kind != FileKind::Directory {
-                continue;
-            }
-            let (path, names) = (item.below(root), item.names.clone());
-            let entries = self.source.environment.files().list_attributes(path.clone()).await;
-            for entry in entries.map_err(|error| self.unread(&path, error))? {
-                if !is_name(&entry.name.0) {
-                    let reason = format!("it lists {:?} as a name in {}", entry.name, show(&path));
-                    let source = EnvironmentError::Nonsense { name: self.source.environment.name().to_owned(), reason };
-                    return Err(self.unread(&path, source));
+        // All directories of one depth are asked for at once.
+        while next < items.len() {
+            let depth = next..items.len();
+            next = items.len();
+            let directories: Vec<Vec<Escaped>> =
+                items[depth].iter().filter(|item| item.attributes.kind == FileKind::Directory).map(|item| item.names.clone()).collect();
+            let lists = directories.into_iter().map(|names| async {
+                let path = names.iter().fold(root.clone(), |path, name| path.child(name));
+                let entries = environment.files().list_attributes(path.clone()).await;
+                (names, entries.map_err(|error| failed(self, &path, error)), path)
+            });
+            let mut lists = std::pin::pin!(stream::iter(lists).buffered(LISTS));
+            while let Some((names, entries, path)) = lists.next().await {
+                for entry in entries? {
+                    if !is_name(&entry.name.0) {
+                        let reason = format!("it lists {:?} as a name in {}", entry.name, show(&path));
+                        let source = EnvironmentError::Nonsense { name: environment.name().to_owned(), reason };
+                        return Err(failed(self, &path, source));
+                    }
+                    let child = path.child(&entry.name);
+                    let mut names = names.clone();
+                    names.push(entry.name);
+                    let bytes = || names.iter().map(|name| &name.0[..]);
+                    if self.options.exclude.iter().any(|pattern| pattern.excludes(bytes())) {
+                        continue;
+                    }
+                    if side == ListedSide::Source && entry.attributes.kind == FileKind::Other {
+                        skipped.push(child);
+                        continue;
+                    }
+                    items.push(Item { names, attributes: entry.attributes });
                 }
-                if entry.attributes.kind == FileKind::Other {
-                    skipped.push(path.child(&entry.name));
-                    continue;
-                }
-                let mut names = names.clone();
-                names.push(entry.name);
-                items.push(Item { names, attributes: entry.attributes });
             }
         }
         Ok(items)
     }
 
-    async fn make_directory(&self, path: &PathUri, mode: u32) -> Result<(), TransferError> {
+    /// All at once: each is made with its parents, and gets its permissions when all are there.
+    async fn make_directories(&self, directories: &[&Item], base: &PathUri) -> Result<(), TransferError> {
         let files = self.destination.environment.files();
-        let made = async {
-            let is_there = match files.attributes(path.clone()).await {
-                Ok(attributes) => attributes.kind == FileKind::Directory,
-                Err(EnvironmentError::Fault(fault)) if fault.code == fault::NOT_FOUND => false,
-                Err(error) => return Err(error),
-            };
-            // An existing directory keeps its permissions.
-            if is_there {
-                return Ok(());
+        let paths: Vec<(PathUri, u32)> = directories.iter().map(|item| (item.below(base), item.attributes.mode | 0o700)).collect();
+        let looks = paths.iter().map(|(path, _)| async {
+            match files.attributes(path.clone()).await {
+                Ok(attributes) => Ok(attributes.kind == FileKind::Directory),
+                Err(EnvironmentError::Fault(fault)) if fault.code == fault::NOT_FOUND => Ok(false),
+                Err(error) => Err(self.unwritten(path, error)),
             }
-            files.create_directory(path.clone()).await?;
-            files.set_mode(path.clone(), mode).await
-        };
-        made.await.map_err(|error| self.unwritten(path, error))
+        });
+        let there: Vec<bool> = stream::iter(looks).buffered(SMALL_FILES).try_collect().await?;
+        // An existing directory keeps its permissions.
+        let new: Vec<&(PathUri, u32)> = paths.iter().zip(there).filter(|(_, is_there)| !is_there).map(|(path, _)| path).collect();
+        let made =
+            new.iter().map(|(path, _)| async { files.create_directory(path.clone()).await.map_err(|error| self.unwritten(path, error)) });
+        stream::iter(made).buffered(SMALL_FILES).try_collect::<()>().await?;
+        let settled =
+            new.iter().map(|(path, mode)| async { files.set_mode(path.clone(), *mode).await.map_err(|error| self.unwritten(path, error)) });
+        stream::iter(settled).buffered(SMALL_FILES).try_collect().await
     }
 }
 

@@ -23,12 +23,14 @@ pub(super) struct Scan {
     /// Files of the wanted name, ordered by path.
     pub found: Vec<PathBuf>,
     pub warnings: Vec<String>,
+    /// The folders that were looked into.
+    pub folders: Vec<PathBuf>,
 }
 
 impl Scan {
     /// All files of a name. Links to folders are followed, each real folder is entered once; links to files do not count.
     pub(super) fn of(root: &Path, name: &str) -> io::Result<Self> {
-        let mut scan = Self { found: Vec::new(), warnings: Vec::new() };
+        let mut scan = Self { found: Vec::new(), warnings: Vec::new(), folders: Vec::new() };
         let mut entered = HashSet::new();
         let mut waiting = VecDeque::from([(root.to_owned(), 0), (root.join(USUAL), 1)]);
         let mut closed = 0;
@@ -44,6 +46,7 @@ impl Scan {
                 break;
             }
             directories += 1;
+            scan.folders.push(directory.clone());
             let wanted = directory.join(name);
             if fs::symlink_metadata(&wanted).is_ok_and(|metadata| metadata.is_file()) {
                 scan.found.push(wanted);

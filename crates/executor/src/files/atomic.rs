@@ -150,7 +150,11 @@ impl Target {
     }
 
     fn create(&self, data: &[u8], options: &WriteOptions) -> io::Result<()> {
-        let side = Side::new(self.directory.as_fd(), Mode::from_raw_mode(0o666))?;
+        // What is to have other permissions than usual is its owner's alone until it has them.
+        let side = Side::new(self.directory.as_fd(), Mode::from_raw_mode(if options.mode.is_some() { 0o600 } else { 0o666 }))?;
+        if let Some(mode) = options.mode {
+            fchmod(&side.file, Mode::from_raw_mode(mode & 0o7777))?;
+        }
         side.fill(data, options.sync)?;
         side.put(self, options.sync)
     }
@@ -290,7 +294,7 @@ mod tests {
 
     use super::*;
 
-    const PLAIN: WriteOptions = WriteOptions { follow: LinkPolicy::Links, sync: false };
+    const PLAIN: WriteOptions = WriteOptions { follow: LinkPolicy::Links, sync: false, mode: None };
 
     fn is_done(path: &Path, data: &[u8]) -> bool {
         matches!(write(path, data, &PLAIN).unwrap(), WriteOutcome::Done)
@@ -343,7 +347,7 @@ mod tests {
         assert_eq!(fs::read(&target).unwrap(), b"replaced through the link");
         symlink("circle", directory.path().join("circle")).unwrap();
         assert!(write(&directory.path().join("circle"), b"", &PLAIN).is_err());
-        assert!(write(&link, b"", &WriteOptions { follow: LinkPolicy::Nothing, sync: false }).is_err());
+        assert!(write(&link, b"", &WriteOptions { follow: LinkPolicy::Nothing, sync: false, mode: None }).is_err());
     }
 
     #[test]

@@ -222,6 +222,13 @@ impl FileGate {
         }
     }
 
+    /// Whether a sandbox has something of its own at a path, which is not seen from here.
+    pub(crate) fn is_layered(&self, path: &Path) -> bool {
+        let Some(inside) = &self.inside else { return false };
+        let in_home = inside.rules.home().is_some_and(|view| path.starts_with(&view.home) && !path.starts_with(&view.workspace));
+        in_home || path.starts_with(TEMPORARY) && inside.is_private(path)
+    }
+
     /// Watching is done out here and tells names only; where anything below is denied, not even those are told.
     pub(crate) fn check_watch(&self, path: &Path) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return Ok(()) };

@@ -31,7 +31,7 @@ pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConne
             Lane::Ordinary,
             |connection| connection.admit("environment config"),
             |connection, params| async move {
-                let config = connection.executor().config.clone();
+                let config = connection.session()?.0.caller().config.clone();
                 blocking(move || settings::read(&config, &params)).await
             },
         )
@@ -58,7 +58,7 @@ async fn discover(connection: &ExecutorConnection, params: DiscoverParams) -> Re
 async fn look_at_installed(connection: &ExecutorConnection, params: InstalledParams) -> Result<InstalledResponse, Fault> {
     let gate = gate(connection, params.sandbox.as_ref())?;
     let _turn = connection.bulk_turn().await;
-    let config = connection.executor().config.clone();
+    let config = connection.session()?.0.caller().config.clone();
     let extended = params.known_digest.is_some();
     let found = blocking(move || installed::look(&config, &gate, extended)).await?;
     let Some(known) = params.known_digest else { return Ok(found) };

@@ -10,7 +10,10 @@ pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConne
         .on::<Info, _, _>(
             Lane::Control,
             |connection| connection.admit("environment info"),
-            |connection, _| async move { Ok(connection.executor().info().clone()) },
+            |connection, _| async move {
+                let (session, _) = connection.session()?;
+                Ok(session.caller().info(connection.executor().instance_id()).clone())
+            },
         )
         .on::<Status, _, _>(
             Lane::Control,

@@ -10,6 +10,7 @@ use outpost_wire::exec::session::Empty;
 use std::path::Path;
 
 use crate::connection::ExecutorConnection;
+use crate::fault;
 use crate::files::{self, LinkPolicy};
 use crate::methods::native::{admit, aside, blocking, gate, native};
 
@@ -29,7 +30,11 @@ pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConne
         .on::<WriteFile, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
             let call = FileCall::new(&connection, &path).await;
-            let options = files::WriteOptions { follow: follow(params.follow_symlinks), sync: params.sync.unwrap_or(false) };
+            if params.mode.is_some() && gate.is_confined() {
+                return Err(fault::sandbox_unsupported());
+            }
+            let options =
+                files::WriteOptions { follow: follow(params.follow_symlinks), sync: params.sync.unwrap_or(false), mode: params.mode };
             let data = params
                 .data_base64
                 .0

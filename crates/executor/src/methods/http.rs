@@ -37,11 +37,12 @@ async fn request(
         return Err(fault::http_above_ceiling());
     }
     let (request_id, is_streamed) = (params.request_id.clone(), params.stream_response);
-    let mut exchange = exchange(params, &connection.executor().config.variables)?;
+    let caller = connection.session()?.0.caller();
+    let mut exchange = exchange(params, &caller.config.variables)?;
     if let Some(trace) = &trace {
         add_trace(&mut exchange.headers, trace);
     }
-    let clients = &connection.executor().http;
+    let clients = &caller.http;
     if !is_streamed {
         let response = clients.send(exchange).await?;
         let head = head(&response);

@@ -1,6 +1,7 @@
 //! Where wire shapes become our nouns, one file per family.
 
 mod attributes;
+mod calls;
 mod discovery;
 mod environment;
 mod files;
@@ -13,6 +14,8 @@ mod walk;
 mod watch;
 
 use outpost_rpc::Router;
+
+pub(crate) use self::native::{blocking, gate};
 
 use crate::connection::ExecutorConnection;
 
@@ -27,5 +30,6 @@ pub(crate) fn router() -> Router<ExecutorConnection> {
     let router = walk::routes(router);
     let router = discovery::routes(router);
     let router = watch::routes(router);
+    let router = calls::routes(router);
     http::routes(router)
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::{Fault, PathUri};
 
-pub(super) use crate::blocking::{aside, blocking};
+pub(super) use crate::blocking::aside;
+pub(crate) use crate::blocking::blocking;
 use crate::connection::ExecutorConnection;
 use crate::fault;
 use crate::files::gate::FileGate;
@@ -19,7 +20,7 @@ pub(super) fn native(path: &PathUri) -> Result<PathBuf, Fault> {
 }
 
 /// The gate for what a request asks for: a policy that cannot be held is refused, never ignored.
-pub(super) fn gate(connection: &ExecutorConnection, sandbox: Option<&SandboxContext>) -> Result<FileGate, Fault> {
+pub(crate) fn gate(connection: &ExecutorConnection, sandbox: Option<&SandboxContext>) -> Result<FileGate, Fault> {
     let (session, _) = connection.session()?;
     let policy = session.file_policy(sandbox)?;
     Ok(FileGate::new(session, policy, connection.executor().redo.clone()))

@@ -120,7 +120,7 @@ impl StartPermit {
             },
             env: match snapshot {
                 Some(snapshot) => variables::restore(&snapshot.variables, params.env_policy.as_ref(), &params.env),
-                None => variables::build(&session.config.variables, params.env_policy.as_ref(), &params.env),
+                None => variables::build(&session.caller().config.variables, params.env_policy.as_ref(), &params.env),
             },
             cwd,
             io: if params.tty { LaunchIo::Terminal(terminal_size(&params)) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },

@@ -12,7 +12,7 @@ use rustix::fs::statfs;
 use rustix::io::Errno;
 
 /// As many links as the system itself would follow.
-const MAX_LINKS: usize = 40;
+pub(crate) const MAX_LINKS: usize = 40;
 
 /// Filesystems on which things change without a notification: those that the kernel makes up, and those of other
 /// machines. The numbers are those of statfs(2).
@@ -62,7 +62,7 @@ impl Trail {
     /// Adds the way to a path, as far as there is one.
     pub(super) fn add(&mut self, path: &Path, last: LastLink) -> io::Result<TrailEnd> {
         let mut at = PathBuf::from("/");
-        let mut ahead = names(path);
+        let mut ahead = names_from_root(path);
         let mut links = 0;
         while let Some(name) = ahead.pop() {
             if name == ".." {
@@ -82,7 +82,7 @@ impl Trail {
                     if target.is_absolute() {
                         at = PathBuf::from("/");
                     }
-                    ahead.extend(names(&target));
+                    ahead.extend(names_from_root(&target));
                 }
                 Ok(metadata) if metadata.is_symlink() => {}
                 Ok(_) => at = next,
@@ -99,7 +99,7 @@ impl Trail {
 }
 
 /// The names of a path, the first one last.
-fn names(path: &Path) -> Vec<OsString> {
+pub(crate) fn names_from_root(path: &Path) -> Vec<OsString> {
     let relevant = |component: &Component<'_>| matches!(component, Component::Normal(_) | Component::ParentDir);
     path.components().rev().filter(relevant).map(|component| component.as_os_str().to_owned()).collect()
 }
@@ -109,6 +109,11 @@ fn refuse_untold(path: &Path) -> io::Result<()> {
     // The sign and the width of the number differ between machines.
     let kind = u64::from(kind as u32);
     if UNTOLD.contains(&kind) { Err(io::ErrorKind::Unsupported.into()) } else { Ok(()) }
+}
+
+/// Whether the system tells of all changes where a directory is.
+pub(crate) fn tells_changes(directory: &Path) -> bool {
+    refuse_untold(directory).is_ok()
 }
 
 #[cfg(test)]

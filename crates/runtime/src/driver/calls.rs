@@ -185,7 +185,9 @@ impl Driver {
                     self.ending.push(running.over);
                 }
             }
-            facts.push(finished(&turn.id, &call.id, CallEnd::aborted()).into());
+            // What it printed stays in the thread: the user has seen it.
+            let report = self.processes.output_so_far(&call.id).map(Into::into);
+            facts.push(finished(&turn.id, &call.id, CallEnd { report, ..CallEnd::aborted() }).into());
         }
         facts
     }

@@ -1,8 +1,8 @@
 //! What others ask of a thread.
 
-use outpost_store::{AppendError, Need};
+use outpost_store::{AppendError, Need, Store};
 use outpost_thread::{
-    ApprovalAnswered, ApprovalId, ApprovalKind, Decision, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw,
+    ApprovalAnswered, ApprovalId, ApprovalKind, Decision, Fact, InputId, InputOrigin, InputReceived, InterruptReason, NextAction, Raw,
 };
 use outpost_thread::{CallId, CallStarted, SelectionChanged, Settings, SettingsChanged, TurnId, TurnKind, TurnStarted, TurnStatus};
 use serde::Deserialize;
@@ -14,6 +14,7 @@ use crate::live::{Accepted, BackgroundProcess, CommandError, DriverCommand, Inpu
 use crate::rules::{self, CommandRule, Word};
 use crate::tools::Consent;
 use crate::tools::earlier::asked_at;
+use crate::tools::left::LeftCommands;
 use crate::tools::permit;
 
 /// What a command came to; an error that concerns only it is not the driver's end.
@@ -21,7 +22,7 @@ pub(super) type Outcome<T> = Result<Result<T, CommandError>, Stop>;
 
 impl Driver {
     pub(super) async fn command(&mut self, command: DriverCommand) -> Result<(), Stop> {
-        self.is_asked = !matches!(command, DriverCommand::Shutdown(_));
+        self.is_asked = !matches!(command, DriverCommand::Shutdown(_) | DriverCommand::Leave(_) | DriverCommand::HandOver);
         let done = self.obey(command).await;
         self.is_asked = false;
         done
@@ -109,6 +110,19 @@ impl Driver {
                 let _ = reply.send(self.terminals());
                 Ok(())
             }
+            DriverCommand::FindCommands(reply) => {
+                // Machines may have to be reached for it.
+                let search = LeftCommands {
+                    registry: self.shared.registry.clone(),
+                    store: self.store.clone(),
+                    processes: self.processes.clone(),
+                    thread: self.thread.clone(),
+                };
+                tokio::spawn(async move {
+                    let _ = reply.send(search.find().await);
+                });
+                Ok(())
+            }
             DriverCommand::Terminate { session, reply } => {
                 let ended = self.terminate(session);
                 answer(Ok(Ok(ended)), reply)
@@ -120,6 +134,18 @@ impl Driver {
                 self.processes.terminate_all().await;
                 Err(Stop::Unloaded)
             }
+            DriverCommand::HandOver if matches!(self.thread.next(), NextAction::Idle) => Err(Stop::Unloaded),
+            DriverCommand::HandOver => Err(Stop::HandedOver),
+            DriverCommand::Leave(reason) => {
+                if let Some(turn) = self.thread.turn.as_ref().map(|turn| turn.id.clone()) {
+                    self.finish_turn(turn, TurnStatus::Interrupted, Some(reason), None).await?;
+                }
+                // Of what is kept in memory only, no later program can ask.
+                if matches!(self.store, Store::Memory(_)) {
+                    self.processes.terminate_all().await;
+                }
+                Err(Stop::Unloaded)
+            }
         }
     }
 
@@ -127,7 +153,13 @@ impl Driver {
     fn terminals(&self) -> Vec<BackgroundProcess> {
         let running = self.processes.running().into_iter();
         running
-            .map(|(session, running)| BackgroundProcess { session, call: running.call.clone(), asked_seq: asked_at(session).0 })
+            .map(|(session, running)| BackgroundProcess {
+                session,
+                call: running.call.clone(),
+                asked_seq: asked_at(session).0,
+                command: running.detail.command.clone(),
+                environment: running.process.environment().name().to_owned(),
+            })
             .collect()
     }
 

@@ -128,7 +128,8 @@ impl Driver {
         let model = self.shared.models.model_name(&settings);
         let plain = Prompt::plain(model, self.shared.instructions(&self.thread), ModelHistory::new(items));
         let facts = Arc::new(self.shared.config.facts(&plain.model));
-        Ok(Prompt { facts, effort: self.shared.config.effort(&settings), cache_key: self.cache_key(), trace: self.trace.clone(), ..plain })
+        let (effort, service_tier) = (self.shared.config.effort(&settings), self.shared.config.service_tier.clone());
+        Ok(Prompt { facts, effort, service_tier, cache_key: self.cache_key(), trace: self.trace.clone(), ..plain })
     }
 
     pub(super) async fn begin_step(&mut self, turn: TurnId, step: u32) -> Result<(), Stop> {
@@ -165,6 +166,12 @@ impl Driver {
         }
         if let Some(why) = self.shared.lacking_skills(&tools) {
             return self.fail_turn_with(turn, json!({"message": why, "kind": "skillsMissing"})).await;
+        }
+        for message in &tools.capabilities.missing_roots {
+            // Once in a turn.
+            if self.notices.lock().unwrap_or_else(PoisonError::into_inner).insert(message.clone()) {
+                self.feed.publish(ThreadEvent::Warning { message: message.clone() }, 256);
+            }
         }
         let surroundings = tools.surroundings(&self.shared.today()).after(self.told.surroundings.as_ref());
         let capabilities = ToldCapabilities::of(&tools.capabilities);
@@ -223,6 +230,7 @@ impl Driver {
             tools: tools.specs.clone(),
             output_schema: self.output_schema(),
             effort: self.shared.config.effort(&settings),
+            service_tier: self.shared.config.service_tier.clone(),
             facts,
             cache_key: self.cache_key(),
             trace: self.trace.clone(),

@@ -191,7 +191,9 @@ impl ServerOpening<'_> {
             McpLaunch::Stdio { start, sandbox } => {
                 let (id, program) = (start.id.clone(), start.argv.first().cloned().unwrap_or_default());
                 let process = match self.finish(deadline, self.environment.start_within(*start, sandbox)).await {
-                    Ok(started) => started.map_err(|error| self.failed(format!("cannot run `{program}`: {error}")))?,
+                    Ok(started) => {
+                        started.map_err(|error| self.failed(format!("cannot run `{program}` on `{}`: {error}", self.environment.name())))?
+                    }
                     Err(unfinished) => {
                         self.kill(id).await;
                         return Err(self.unfinished(unfinished, String::new()));

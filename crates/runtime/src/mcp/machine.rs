@@ -1,12 +1,13 @@
 //! What the machine of an environment says about MCP servers in its own configuration: those that it declares, and which may be
 //! used there at all.
 //!
-//! It is asked at every step, so what is written there counts from the next step on. An executor that cannot tell declares nothing
+//! It is looked at in every step, so what is written there counts from the next step on. An executor that cannot tell declares nothing
 //! and requires nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{ConnectionState, Environment, Repeat};
+use outpost_environment::{ConnectionState, Environment};
 use outpost_wire::PathUri;
 use outpost_wire::exec::discovery::{ConfigLayers, ReadConfig, ReadConfigParams, ReadConfigResponse};
 use outpost_wire::intent::EnvironmentId;
@@ -46,6 +47,14 @@ pub(crate) enum MachineQuery {
 }
 
 impl Machine<'_> {
+    /// Says that everything will be asked for.
+    pub(crate) fn foresee(&self) {
+        let key = || vec![vec![KEY.to_owned()]];
+        for (config_paths, requirements_paths) in [(vec![], key()), (key(), vec![])] {
+            self.handle.foresee::<ReadConfig>(&ReadConfigParams { cwd: self.cwd.clone(), config_paths, requirements_paths });
+        }
+    }
+
     pub(super) async fn ask(&self, what: MachineQuery, limits: &McpLimits) -> Said {
         let can = matches!(self.handle.state(), ConnectionState::Ready(connected) if connected.info.capabilities.environment_config_read);
         if !can {
@@ -81,9 +90,9 @@ impl Machine<'_> {
         config_paths: Vec<Vec<String>>,
         requirements_paths: Vec<Vec<String>>,
         within: Duration,
-    ) -> Result<ReadConfigResponse, String> {
+    ) -> Result<Arc<ReadConfigResponse>, String> {
         let params = ReadConfigParams { cwd: self.cwd.clone(), config_paths, requirements_paths };
-        match tokio::time::timeout(within, self.handle.call::<ReadConfig>(&params, Repeat::Harmless)).await {
+        match tokio::time::timeout(within, self.handle.followed::<ReadConfig>(&params)).await {
             Ok(answer) => answer.map_err(|error| error.to_string()),
             Err(_) => Err(format!("it did not answer within {} s", within.as_secs())),
         }

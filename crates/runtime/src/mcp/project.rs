@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use outpost_environment::{EnvironmentError, Repeat, Workplace};
+use outpost_environment::{Environment, EnvironmentError, Workplace};
 use outpost_thread::ThreadId;
 use outpost_wire::exec::files::{ReadFile, ReadFileParams};
 use outpost_wire::exec::policy::SandboxContext;
+use outpost_wire::intent::Attachment;
 use serde_json::Value;
 
 use super::declaration::{DeclarationOrigin, declarations};
@@ -63,15 +64,21 @@ impl Projects {
     }
 }
 
+/// Says that the file will be read.
+pub(crate) fn foresee(handle: &Environment, attachment: &Attachment, sandbox: Option<SandboxContext>) {
+    let params = ReadFileParams { path: attachment.cwd.join(NAME), follow_symlinks: None, sandbox };
+    handle.foresee::<ReadFile>(&params);
+}
+
 /// Reads the file; no file is no servers.
 pub(crate) async fn read(place: &Workplace<'_>, sandbox: Option<SandboxContext>, limits: &McpLimits) -> Result<Declared, String> {
     let (environment, directory) = (place.attachment.environment_id.clone(), place.attachment.cwd.clone());
     let path = directory.join(NAME);
     let name = format!("{} in `{environment}`", path.to_syntax());
     let params = ReadFileParams { path, follow_symlinks: None, sandbox };
-    let answer = tokio::time::timeout(limits.declarations, place.handle.call::<ReadFile>(&params, Repeat::Harmless)).await;
+    let answer = tokio::time::timeout(limits.declarations, place.handle.followed::<ReadFile>(&params)).await;
     let bytes = match answer.map_err(|_| format!("{name} cannot be read: no answer within {} s", limits.declarations.as_secs()))? {
-        Ok(read) => read.data_base64.0,
+        Ok(read) => read.data_base64.0.clone(),
         Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => return Ok(Declared::new()),
         Err(EnvironmentError::Fault(fault)) if fault.unenforceable().is_some() => {
             return Err(format!("{name} is not looked for, because the thread's sandbox cannot be held there"));

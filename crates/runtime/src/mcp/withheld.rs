@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex};
 
 use outpost_thread::Settings;
 use outpost_wire::secret_names::is_secret;
-use outpost_wire::secrets::Secrets;
 use serde_json::{Map, Value, json};
 
 use super::credentials;
 use super::declaration::KNOWN;
 use super::layers::{SESSION_LAYER, ServerLayer};
 use super::lock;
+use crate::secrets::Secrets;
 
 /// The member of an object that stands in place of a value.
 const MARK: &str = "withheld";

@@ -81,6 +81,9 @@ pub(super) fn request(prompt: &Prompt, quirks: &Quirks) -> Value {
     let conversation = messages::of(prompt);
     let max_tokens = max_tokens(&prompt.facts);
     let mut body = json!({"model": prompt.model, "max_tokens": max_tokens, "stream": true});
+    if let Some(tier) = &prompt.service_tier {
+        body["service_tier"] = tier.as_str().into();
+    }
     let mut system = prompt.instructions.to_string();
     let mut config = serde_json::Map::new();
     if let Some(schema) = &prompt.output_schema {

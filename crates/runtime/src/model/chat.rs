@@ -51,6 +51,9 @@ pub(super) fn request(prompt: &Prompt, quirks: &Quirks) -> Value {
     if let Some(effort) = &prompt.effort {
         body["reasoning_effort"] = prompt.facts.effort(effort).into();
     }
+    if let Some(tier) = &prompt.service_tier {
+        body["service_tier"] = tier.as_str().into();
+    }
     if let Some(schema) = &prompt.output_schema {
         body["response_format"] =
             json!({"type": "json_schema", "json_schema": {"name": "answer", "strict": is_strict(schema), "schema": **schema}});

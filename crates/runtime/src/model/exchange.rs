@@ -132,10 +132,12 @@ impl ModelCall<'_> {
         let request = self.http.get(self.provider.endpoint("models")?).headers(self.headers()?);
         let response = request.send().await.map_err(|error| self.unreachable(&error.without_url()))?;
         let status = response.status().as_u16();
+        let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let is_web_page = kind.trim_start().to_ascii_lowercase().starts_with("text/html");
         let body = if status == 200 { response.bytes().await.unwrap_or_default() } else { Bytes::new() };
         let list: Value = serde_json::from_slice(&body).unwrap_or_default();
         let models = list["data"].as_array().into_iter().flatten().filter_map(|model| model["id"].as_str().map(str::to_owned));
-        Ok(ModelListing { status, models: models.collect() })
+        Ok(ModelListing { status, models: models.collect(), is_web_page })
     }
 
     /// The JSON document at an address of the same server, if it has one.

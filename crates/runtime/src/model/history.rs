@@ -19,7 +19,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::HistoryItem;
-use crate::pictures::acceptable;
+use crate::pictures::{acceptable, described, has_pictures};
 
 /// Pieces smaller than this grow before another one begins.
 const PIECE: usize = 64 << 10;
@@ -86,6 +86,18 @@ impl ModelHistory {
 
     pub fn items(&self) -> &[HistoryItem] {
         &self.items
+    }
+
+    /// The same for a model that cannot see.
+    pub(super) fn without_pictures(&self) -> Cow<'_, Self> {
+        if !self.items.iter().any(|item| has_pictures(item.get())) {
+            return Cow::Borrowed(self);
+        }
+        let told = |item: &HistoryItem| match serde_json::from_str(item.get()) {
+            Ok(read) if has_pictures(item.get()) => HistoryItem::from(described(read)),
+            _ => item.clone(),
+        };
+        Cow::Owned(Self::new(self.items.iter().map(told).collect()))
     }
 
     /// A body with all items between what stands before and after them.

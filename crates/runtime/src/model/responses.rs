@@ -1,5 +1,7 @@
 //! The Responses API.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -111,6 +113,8 @@ struct After<'a> {
     reasoning: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_tier: Option<&'a str>,
     store: bool,
     stream: bool,
     include: [&'static str; 1],
@@ -131,6 +135,7 @@ pub(super) fn body(prompt: &Prompt) -> serde_json::Result<Pieces> {
             .output_schema
             .as_ref()
             .map(|schema| json!({"format": {"type": "json_schema", "name": "answer", "strict": is_strict(schema), "schema": **schema}})),
+        service_tier: prompt.service_tier.as_deref(),
         store: false,
         stream: true,
         // Reasoning comes back sealed, so that it can be handed over again without being stored by the provider.
@@ -139,7 +144,8 @@ pub(super) fn body(prompt: &Prompt) -> serde_json::Result<Pieces> {
     };
     let mut end = serde_json::to_vec(&after)?;
     end.splice(..1, *b"],");
-    Ok(prompt.history.body(before, end))
+    let history = if prompt.facts.vision { Cow::Borrowed(&prompt.history) } else { prompt.history.without_pictures() };
+    Ok(history.body(before, end))
 }
 
 fn tool(tool: &ToolSpec) -> Value {
@@ -151,5 +157,34 @@ fn tool(tool: &ToolSpec) -> Value {
             "type": "custom", "name": tool.name, "description": tool.description,
             "format": {"type": "grammar", "syntax": "lark", "definition": grammar},
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ModelFacts, ModelHistory};
+
+    fn sent(facts: ModelFacts) -> Value {
+        let picture = json!({"type": "message", "role": "user", "content": [
+            {"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}]});
+        let items = vec![HistoryItem::from(picture), HistoryItem::from(json!({"type": "message", "role": "user", "content": []}))];
+        let plain = Prompt::plain("m", "", ModelHistory::new(items));
+        body(&Prompt { facts: facts.into(), service_tier: Some("flex".into()), ..plain }).unwrap().read().unwrap()
+    }
+
+    #[test]
+    fn a_model_that_cannot_see_is_told_of_pictures() {
+        let blind = sent(ModelFacts { vision: false, ..ModelFacts::default() });
+        assert_eq!(blind["input"][0]["content"][1], json!({"type": "input_text", "text": "[an image, which this model cannot see]"}));
+        assert_eq!(blind["input"].as_array().map(Vec::len), Some(2));
+        assert!(!sent(ModelFacts::default()).to_string().contains("cannot see"));
+    }
+
+    #[test]
+    fn the_service_tier_is_sent_as_it_is_spelled() {
+        assert_eq!(sent(ModelFacts::default())["service_tier"], "flex");
+        let without = body(&Prompt::plain("m", "", ModelHistory::default())).unwrap().read().unwrap();
+        assert_eq!(without.get("service_tier"), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use outpost_environment::{Captured, ConnectionState, StepView, ViewMember};
+use outpost_environment::{Captured, ConnectionState, Environment, StepView, ViewMember};
 use outpost_thread::Thread;
 use outpost_wire::intent::{EnvironmentId, Selection};
 use tokio::time::{Instant, timeout_at};
@@ -12,6 +12,8 @@ use super::RuntimeShared;
 use super::open::is_internal;
 use crate::capabilities::{CapabilityQuery, StepCapabilities};
 use crate::mcp::binding::{Bind, Patience, bind, declared, environments};
+use crate::mcp::machine::Machine;
+use crate::mcp::project;
 use crate::mcp::refresh::working_directory;
 use crate::mcp::{Binding, Declared, Requirements};
 use crate::model::{ToolInput, ToolSpec, WireApi};
@@ -45,6 +47,7 @@ impl RuntimeShared {
         if thread.turn.as_ref().is_some_and(|turn| turn.step.is_none()) {
             self.try_again(thread).await;
         }
+        self.foresee(thread);
         let mut changes = self.registry.changes();
         loop {
             // Before looking, so that nothing between the two is missed.
@@ -57,9 +60,27 @@ impl RuntimeShared {
             let limits = [(primary_starts, began + patience.primary), (others_start, began + patience.others)];
             let now = Instant::now();
             let Some(until) = limits.into_iter().filter(|(starts, until)| *starts && *until > now).map(|(_, until)| until).min() else {
+                join_all(view.members().iter().filter_map(|member| member.captured.handle()).map(Environment::settle_followed)).await;
                 return view;
             };
             let _ = timeout_at(until, changes.changed()).await;
+        }
+    }
+
+    /// Says what this step will look at in environments that are not connected yet: their connections bring it along.
+    fn foresee(&self, thread: &Thread) {
+        let Some(selection) = thread.effective_selection() else { return };
+        let mode = self.mode(thread);
+        for attachment in selection.attachments() {
+            let id = &attachment.environment_id;
+            let Some(handle) = self.registry.get(id).filter(|handle| !matches!(handle.state(), ConnectionState::Ready(_))) else {
+                continue;
+            };
+            crate::capabilities::foresee(&handle, attachment, &mode);
+            project::foresee(&handle, attachment, mode.context(attachment));
+            if !is_internal(thread) {
+                Machine { environment: id, handle: &handle, cwd: &attachment.cwd }.foresee();
+            }
         }
     }
 

@@ -149,10 +149,15 @@ impl Runtime {
 
     /// Unloads all threads at once, each with so much time.
     pub async fn shutdown(&self, within: Duration) -> ShutdownReport {
+        let has_heirs = self.0.store.has_heirs().await;
         let mut tasks = tokio::task::JoinSet::new();
         for live in self.0.all_live() {
             tasks.spawn(async move {
-                let command = DriverCommand::Shutdown(InterruptReason::Shutdown);
+                // What is kept in memory ends with this program.
+                let command = match &live.store {
+                    Store::Postgres(_) if has_heirs => DriverCommand::HandOver,
+                    _ => DriverCommand::Leave(InterruptReason::Shutdown),
+                };
                 match tokio::time::timeout(within, live.mailbox.send(command)).await {
                     // Its driver has ended already.
                     Ok(Err(_)) => return (live.id, Outcome::Completed),

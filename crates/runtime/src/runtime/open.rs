@@ -14,7 +14,7 @@ use super::manage::ThreadError;
 use super::{AgentStart, RuntimeShared, lock, run_uncancelled};
 use crate::agents::AgentSlot;
 use crate::driver::{Driver, DriverStart};
-use crate::feed::{FeedLimits, ThreadFeed};
+use crate::feed::ThreadFeed;
 use crate::live::{DriverCommand, LiveThread, ThreadActivity, ThreadEvent};
 
 /// So many commands may wait for a thread.
@@ -203,7 +203,7 @@ impl RuntimeShared {
         let maker = thread.metadata.parent.as_ref().map(|parent| parent.thread);
         let (mailbox, commands) = mpsc::channel(MAILBOX);
         let (status, watched) = watch::channel(ThreadActivity::of(&thread));
-        let feed = Arc::new(ThreadFeed::new(FeedLimits::default()));
+        let feed = Arc::new(ThreadFeed::new(self.config.feed));
         feed.set_mark(thread.last);
         let internal = is_internal(&thread);
         let live = LiveThread { id, mailbox, feed: feed.clone(), store: store.clone(), status: watched, maker, internal };

@@ -3,10 +3,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outpost_environment::{Environment, Repeat, WantedFolder};
+use futures_util::future::join_all;
+use outpost_environment::{Environment, WantedFolder};
 use outpost_wire::PathUri;
 use outpost_wire::exec::discovery::DiscoveredRoot;
-use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
+use outpost_wire::exec::files::{Canonicalize, CanonicalizeParams, ReadFile, ReadFileParams};
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::intent::EnvironmentId;
 use serde::Serialize;
@@ -128,7 +129,11 @@ impl RuntimeShared {
     pub(crate) async fn host(&self) -> Option<Environment> {
         let handle = self.registry.get(&EnvironmentId::local())?;
         match tokio::time::timeout(self.config.discovery_patience, handle.info()).await {
-            Ok(Ok(_)) => Some(handle),
+            Ok(Ok(_)) => {
+                // Whatever its user has just changed counts.
+                handle.settle_followed().await;
+                Some(handle)
+            }
             _ => None,
         }
     }
@@ -200,19 +205,17 @@ pub(crate) fn above(cwd: &PathUri) -> Vec<PathUri> {
 
 /// The repository that a directory is in, if it is in one.
 pub(crate) async fn repository(handle: &Environment, cwd: &PathUri, sandbox: Option<&SandboxContext>) -> Option<PathUri> {
-    let found = async |path: PathUri| {
-        let params = GetMetadataParams { path, follow_symlinks: None, sandbox: sandbox.cloned() };
-        handle.call::<GetMetadata>(&params, Repeat::Never).await.ok()
+    // A worktree has a file there. An empty folder is no repository: a sandbox puts one where nothing may be made.
+    let is_repository = async |directory: &PathUri| {
+        let (git, sandbox) = (directory.join(".git"), || sandbox.cloned());
+        let file = ReadFileParams { path: git.clone(), follow_symlinks: None, sandbox: sandbox() };
+        let head = CanonicalizeParams { path: git.join("HEAD"), sandbox: sandbox() };
+        let (file, head) = tokio::join!(handle.followed::<ReadFile>(&file), handle.followed::<Canonicalize>(&head));
+        file.is_ok() || head.is_ok()
     };
-    for directory in above(cwd) {
-        let git = directory.join(".git");
-        // A worktree has a file there. An empty folder is no repository: a sandbox puts one where nothing may be made.
-        match found(git.clone()).await {
-            Some(metadata) if !metadata.is_directory || found(git.join("HEAD")).await.is_some() => return Some(directory),
-            _ => {}
-        }
-    }
-    None
+    let directories = above(cwd);
+    let found = join_all(directories.iter().map(is_repository)).await;
+    directories.into_iter().zip(found).find(|(_, is_repository)| *is_repository).map(|(directory, _)| directory)
 }
 
 /// Whether a root is simply not there, which is the usual case for places where skills may be.

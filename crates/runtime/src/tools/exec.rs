@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::earlier::{EarlierCommand, session_of};
 use super::narrow;
-use super::output::HeadTail;
+use super::output::{HeadTail, SHOWN_LATER_TOKENS};
 use super::patching::named_once;
 use super::permit::{SandboxPermissions, additional};
 use super::processes::{BackgroundProcesses, ProcessEnd, RunningCommand};
@@ -38,8 +38,6 @@ const UNTIL_IT_ENDS: Duration = Duration::MAX;
 /// So long a command that was stopped may take to be gone.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 const DEFAULT_OUTPUT_TOKENS: usize = 10_000;
-/// So much of a command's output is shown to clients that come later, its beginning and its end.
-const SHOWN_LATER_TOKENS: usize = 2_000;
 
 /// As the model writes it. What it writes under another name is refused: an environment that is misspelled is another machine.
 #[derive(Debug, Clone, Deserialize)]

@@ -5,6 +5,9 @@ use super::tidy::tidy;
 /// So much of a command's output is kept between two looks at it.
 const KEPT: usize = 1 << 20;
 
+/// So much of a command's output is shown to clients that come later, its beginning and its end.
+pub(crate) const SHOWN_LATER_TOKENS: usize = 2_000;
+
 /// About how many bytes a token has.
 const BYTES_PER_TOKEN: usize = 4;
 

@@ -3,6 +3,7 @@
 //! Everything is read and worked out first. Only then is anything written; if that fails half-way, what was written is put
 //! back as it was, and the model is told if even that failed.
 
+use futures_util::future::join_all;
 use outpost_environment::{Environment, EnvironmentError, Repeat, Workplace};
 use outpost_thread::{
     ApprovalDetail, ApprovalKind, CallDetail, CallId, CallReport, ChangeKind, FileChangeDetail, PlannedChange, WrittenFile,
@@ -167,9 +168,11 @@ impl PatchRun {
         if !self.agreed.is_empty() {
             self.files.sandbox = self.widened().await?;
         }
+        // All files are asked for at once, and looked at in the order of the patch.
+        let read = join_all(self.patch.changes.iter().map(|change| self.read(change))).await;
         let mut edits = Vec::new();
-        for change in &self.patch.changes {
-            self.work_out(change, &mut edits).await?;
+        for (change, read) in self.patch.changes.iter().zip(read) {
+            self.work_out(change, read?, &mut edits)?;
         }
         Ok(edits)
     }
@@ -203,27 +206,36 @@ impl PatchRun {
         Ok(sandbox)
     }
 
+    /// All files are sent at once; the executor writes them in their order.
     async fn write(&self, edits: Vec<Edit>) -> Result<Vec<Edit>, Unwritten> {
-        for (index, edit) in edits.iter().enumerate() {
-            if let Err(error) = self.files.put(&edit.path, edit.after.as_deref()).await {
-                return Err(self.put_back(&edits[..index], edit, &error).await);
-            }
+        let written = join_all(edits.iter().map(|edit| self.files.put(&edit.path, edit.after.as_deref()))).await;
+        match written.iter().zip(&edits).find_map(|(written, edit)| written.as_ref().err().map(|error| (edit, error))) {
+            Some((first, error)) => Err(self.put_back(&edits, &written, first, error).await),
+            None => Ok(edits),
         }
-        Ok(edits)
     }
 
-    /// Makes everything as it was before a file that could not be written.
-    async fn put_back(&self, written: &[Edit], edit: &Edit, error: &EnvironmentError) -> Unwritten {
-        let mut why = format!("{} cannot be written: {error}", edit.path.to_syntax());
-        let is_refused = matches!(error, EnvironmentError::Fault(_));
-        // One that was refused is as it was, most likely; of another one that is unknown.
-        let mut is_known = self.files.put(&edit.path, edit.before.as_deref()).await.is_ok() || is_refused;
-        let mut is_whole = true;
-        for earlier in written.iter().rev() {
-            if let Err(error) = self.files.put(&earlier.path, earlier.before.as_deref()).await {
-                is_known &= matches!(error, EnvironmentError::Fault(_));
-                is_whole = false;
-                why = format!("{why}; and {} could not be put back: {error}", earlier.path.to_syntax());
+    /// Makes everything as it was: some files could not be written, and those before and after them were.
+    async fn put_back(
+        &self,
+        edits: &[Edit],
+        written: &[Result<(), EnvironmentError>],
+        first: &Edit,
+        error: &EnvironmentError,
+    ) -> Unwritten {
+        let mut why = format!("{} cannot be written: {error}", first.path.to_syntax());
+        let (mut is_known, mut is_whole) = (true, true);
+        for (edit, written) in edits.iter().zip(written).rev() {
+            let put = self.files.put(&edit.path, edit.before.as_deref()).await;
+            match (written, put) {
+                (_, Ok(())) => {}
+                // One that was refused is as it was, most likely; of another one that is unknown.
+                (Err(refused), Err(_)) => is_known &= matches!(refused, EnvironmentError::Fault(_)),
+                (Ok(()), Err(error)) => {
+                    is_known &= matches!(error, EnvironmentError::Fault(_));
+                    is_whole = false;
+                    why = format!("{why}; and {} could not be put back: {error}", edit.path.to_syntax());
+                }
             }
         }
         match (is_known, is_whole) {
@@ -233,10 +245,25 @@ impl PatchRun {
         }
     }
 
-    async fn work_out(&self, change: &FileChange, edits: &mut Vec<Edit>) -> Result<(), String> {
+    /// What a change finds: the file, and the one that it is moved to.
+    async fn read(&self, change: &FileChange) -> Result<FoundFiles, String> {
+        let path = directory(&self.cwd, Some(change.path()));
+        let target = if let FileChange::Update { move_to, .. } = change { move_to.as_deref() } else { None };
+        let target = target.map(|target| directory(&self.cwd, Some(target)));
+        let there = async {
+            match &target {
+                Some(target) => self.files.get(target).await.map_err(|error| format!("{}: {error}", target.to_syntax())),
+                None => Ok(None),
+            }
+        };
+        let (before, there) = tokio::join!(self.files.get(&path), there);
+        Ok(FoundFiles { before: before.map_err(|error| format!("{} cannot be read: {error}", path.to_syntax()))?, there: there? })
+    }
+
+    fn work_out(&self, change: &FileChange, found: FoundFiles, edits: &mut Vec<Edit>) -> Result<(), String> {
         let path = directory(&self.cwd, Some(change.path()));
         let shown = path.to_syntax();
-        let before = self.files.get(&path).await.map_err(|error| format!("{shown} cannot be read: {error}"))?;
+        let FoundFiles { before, there } = found;
         match change {
             FileChange::Add { content, .. } => edits.push(Edit { path, before, after: Some(content.clone().into_bytes()), moved: None }),
             FileChange::Delete { .. } => {
@@ -252,7 +279,6 @@ impl PatchRun {
                     None => edits.push(Edit { path, before: Some(before), after, moved: None }),
                     Some(target) => {
                         let target = directory(&self.cwd, Some(target));
-                        let there = self.files.get(&target).await.map_err(|error| format!("{}: {error}", target.to_syntax()))?;
                         let moved = Some((path.clone(), before.clone()));
                         edits.push(Edit { path: target, before: there, after, moved });
                         edits.push(Edit { path, before: Some(before), after: None, moved: None });
@@ -262,6 +288,12 @@ impl PatchRun {
         }
         Ok(())
     }
+}
+
+/// What is there before a change.
+struct FoundFiles {
+    before: Option<Vec<u8>>,
+    there: Option<Vec<u8>>,
 }
 
 impl Gate {
@@ -307,20 +339,29 @@ impl Gate {
             self.environment.call::<Remove>(&params, Repeat::Harmless).await?;
             return Ok(());
         };
-        if let Some(parent) = parent(path) {
-            let params =
-                CreateDirectoryParams { path: parent, recursive: Some(true), follow_symlinks: None, sandbox: self.sandbox.clone() };
-            self.environment.call::<CreateDirectory>(&params, Repeat::Harmless).await?;
-        }
+        let made = async {
+            let Some(path) = parent(path) else { return Ok(()) };
+            let params = CreateDirectoryParams { path, recursive: Some(true), follow_symlinks: None, sandbox: self.sandbox.clone() };
+            self.environment.call::<CreateDirectory>(&params, Repeat::Harmless).await.map(drop)
+        };
         let params = WriteFileParams {
             path: path.clone(),
             data_base64: bytes::Bytes::copy_from_slice(content).into(),
             follow_symlinks: None,
             sync: None,
+            mode: None,
             sandbox: self.sandbox.clone(),
         };
-        self.environment.call::<WriteFile>(&params, Repeat::Harmless).await?;
-        Ok(())
+        // Both are sent at once: file calls of one connection take effect in the order in which they were sent.
+        let (made, written) = tokio::join!(biased; made, self.environment.call::<WriteFile>(&params, Repeat::Harmless));
+        made?;
+        match written {
+            // The two may have been parted by a lost connection.
+            Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => {
+                self.environment.call::<WriteFile>(&params, Repeat::Harmless).await.map(drop)
+            }
+            written => written.map(drop),
+        }
     }
 }
 

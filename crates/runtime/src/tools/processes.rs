@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use outpost_environment::{ProcessEvent, RemoteProcess};
-use outpost_thread::{CallId, CommandDetail, ThreadId};
+use outpost_thread::{CallId, CallReport, CommandDetail, ThreadId};
 use outpost_wire::exec::environment::Limit;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::output::{HeadTail, ModelText};
+use super::output::{HeadTail, ModelText, SHOWN_LATER_TOKENS};
 use crate::denial::Around;
 use crate::feed::ThreadFeed;
 use crate::live::ThreadEvent;
@@ -28,6 +28,8 @@ pub struct BackgroundProcesses {
     thread: ThreadId,
     feed: Arc<ThreadFeed<ThreadEvent>>,
     kept: Mutex<HashMap<u64, Arc<RunningCommand>>>,
+    /// Every command that is being read, whether or not it outlives its call.
+    followed: Mutex<Vec<Weak<RunningCommand>>>,
 }
 
 /// How a command ended.
@@ -69,7 +71,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl BackgroundProcesses {
     pub fn new(thread: ThreadId, feed: Arc<ThreadFeed<ThreadEvent>>) -> Self {
-        Self { thread, feed, kept: Mutex::default() }
+        Self { thread, feed, kept: Mutex::default(), followed: Mutex::default() }
     }
 
     /// The name of a call's process: the same call has the same name after every restart. The place in the journal is part of
@@ -123,7 +125,7 @@ impl BackgroundProcesses {
         let now = Instant::now();
         let reader = AbortOnDropHandle::new(reader);
         let taken = AtomicU64::new(seen);
-        Arc::new(RunningCommand {
+        let running = Arc::new(RunningCommand {
             process,
             call,
             detail,
@@ -134,6 +136,25 @@ impl BackgroundProcesses {
             end,
             around,
             _reader: reader,
+        });
+        let mut followed = lock(&self.followed);
+        followed.retain(|one| one.strong_count() > 0);
+        followed.push(Arc::downgrade(&running));
+        running
+    }
+
+    /// What the command of a call has printed that no call has shown, while the command is still read.
+    pub(crate) fn output_so_far(&self, call: &CallId) -> Option<CallReport> {
+        let running = lock(&self.followed).iter().rev().filter_map(Weak::upgrade).find(|running| running.call == *call)?;
+        let (text, total) = {
+            let fresh = lock(&running.fresh);
+            (fresh.show(SHOWN_LATER_TOKENS).text, fresh.total())
+        };
+        (total > 0).then(|| CallReport {
+            duration_ms: u64::try_from(running.since_start().as_millis()).ok(),
+            aggregated_output: Some(text),
+            output_bytes: Some(running.taken() + total),
+            ..CallReport::default()
         })
     }
 

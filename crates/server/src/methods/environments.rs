@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{Definition, EnvironmentOrigin, EnvironmentRow, EnvironmentState, RegistryEvent, RegistryNews, Token};
+use outpost_environment::{
+    Definition, EnvironmentOrigin, EnvironmentRow, EnvironmentState, FIRST_CONNECTION, RegistryEvent, RegistryNews, Token,
+};
 use outpost_rpc::HandlerOutcome;
 use outpost_wire::app::environment::{
     EnvironmentAdd, EnvironmentAddParams, EnvironmentEntry, EnvironmentIdParams, EnvironmentInfo, EnvironmentInfoResponse, EnvironmentList,
@@ -79,6 +81,9 @@ async fn info(connection: Arc<ClientConnection>, params: EnvironmentIdParams) ->
         executor_id: info.executor_id,
         instance_id: info.instance_id,
         platform_os: info.platform_os,
+        executor_version: info.executor_version,
+        sandbox: info.sandbox,
+        limits: info.limits.iter().map(ToString::to_string).collect(),
     })
 }
 
@@ -112,7 +117,7 @@ fn entries(server: &ServerShared) -> Vec<EnvironmentEntry> {
     let default = registry.default_selection(&server.facts.cwd, &[]).primary().map(|primary| primary.environment_id.clone());
     let entry = |status: EnvironmentRow| EnvironmentEntry {
         state: status.standing.word().to_owned(),
-        reason: reason(&status.standing),
+        reason: reason(&status.standing).or_else(|| status.waits_for_first.then(|| FIRST_CONNECTION.to_owned())),
         generation: status.generation,
         is_default: default.as_ref() == Some(&status.id),
         is_configured: status.origin == EnvironmentOrigin::Configured,

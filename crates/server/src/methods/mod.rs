@@ -2,6 +2,7 @@
 //! function here, and register it in its file's `register`.
 
 mod account;
+mod activity;
 mod choices;
 mod commands;
 mod config;
@@ -51,6 +52,7 @@ pub(crate) fn table() -> Table {
     let table = work::register(table);
     let table = terminals::register(table);
     let table = environments::register(table);
+    let table = activity::register(table);
     let table = config::register(table);
     let table = models::register(table);
     let table = overview::register(table);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outpost_runtime::live::BackgroundProcess;
+use outpost_runtime::live::{BackgroundProcess, LiveThread};
 use outpost_store::Store;
 use outpost_thread::{CallStarted, Fact, ThreadId};
 use outpost_wire::Fault;
@@ -26,13 +26,18 @@ pub(super) fn register(table: Table) -> Table {
 
 async fn list(connection: Arc<ClientConnection>, params: BackgroundTerminalsListParams) -> Result<BackgroundTerminalsListResponse, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
+    Ok(BackgroundTerminalsListResponse { data: of(&connection, &live).await?, next_cursor: None })
+}
+
+/// Those of one thread.
+pub(super) async fn of(connection: &ClientConnection, live: &LiveThread) -> Result<Vec<BackgroundTerminal>, Fault> {
     let store = connection.server.runtime.store_of(live.id()).await;
     let mut data = Vec::new();
     for terminal in live.terminals().await.map_err(fault::command)? {
         let started = started(&store, live.id(), &terminal).await?;
         data.push(shown(&terminal, started));
     }
-    Ok(BackgroundTerminalsListResponse { data, next_cursor: None })
+    Ok(data)
 }
 
 /// The journal knows what a command was.

@@ -123,6 +123,7 @@ pub(super) fn begun(id: &TurnId) -> Turn {
         completed_at: None,
         duration_ms: None,
         root_turn_id: None,
+        plan: None,
     }
 }
 

@@ -27,8 +27,9 @@ pub(super) fn item(call: &CallId, thread: &str, detail: CallDetail) -> Option<It
             changes: detail.changes.into_iter().map(update).collect(),
             status,
             environment_id: detail.environment_id,
+            error: None,
         },
-        CallDetail::ImageView(detail) => Item::ImageView { id, path: detail.path, environment_id: detail.environment_id },
+        CallDetail::ImageView(detail) => Item::ImageView { id, path: detail.path, environment_id: detail.environment_id, error: None },
         CallDetail::McpToolCall(detail) => mcp_item(id, detail),
         CallDetail::DynamicToolCall(detail) => dynamic_item(id, detail),
         CallDetail::CollabAgentToolCall(detail) => Item::CollabAgentToolCall {
@@ -60,6 +61,7 @@ pub(super) fn asked_item(call: &CallId, asked: &ApprovalAsked) -> Option<Item> {
             changes: question.changes.into_iter().map(update).collect(),
             status: WorkStatus::InProgress,
             environment_id: question.environment_id,
+            error: None,
         },
         ApprovalKind::McpTool => {
             let (server, tool) = (question.server.unwrap_or_default(), question.tool.unwrap_or_default());
@@ -155,10 +157,12 @@ pub(super) fn completed(item: &mut Item, outcome: CallOutcome, ended: &CallRepor
             *aggregated_output = ended.aggregated_output.clone().or_else(|| ended.error_text().map(str::to_owned));
             *duration_ms = Some(ended.duration_ms.unwrap_or(took));
         }
-        Item::FileChange { status, changes, .. } => {
+        Item::FileChange { status, changes, error, .. } => {
             *status = succeeded;
+            *error = ended.error_text().map(str::to_owned);
             changes.iter_mut().for_each(|change| place(change, &ended.changes));
         }
+        Item::ImageView { error, .. } => *error = ended.error_text().map(str::to_owned),
         Item::McpToolCall { status, result, error, duration_ms, .. } => {
             *status = if succeeded == WorkStatus::Completed { succeeded } else { WorkStatus::Failed };
             *result = ended.result.clone();

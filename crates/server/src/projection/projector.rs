@@ -342,6 +342,7 @@ impl Projector {
             completed_at: None,
             duration_ms: None,
             root_turn_id: fact.root_turn.as_ref().map(ToString::to_string),
+            plan: None,
         };
         // Clients expect to hear that the thread is at work before they hear at what.
         self.stands(ThreadStatus::Active { active_flags: vec![] }, out);
@@ -529,6 +530,7 @@ impl Projector {
             completed_at: Some(at / 1000),
             duration_ms: Some(at.saturating_sub(started_at)),
             root_turn_id: None,
+            plan: None,
         };
         out.push(event::TurnCompleted { thread_id: self.name.clone(), turn, ordinal: None }.into());
     }

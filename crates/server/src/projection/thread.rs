@@ -162,7 +162,7 @@ pub fn opened(state: &State, shown: ThreadFacts, defaults: &Defaults) -> ThreadO
     ThreadOpened {
         model: defaults.model(settings),
         model_provider: defaults.provider(settings),
-        service_tier: None,
+        service_tier: defaults.config.service_tier.clone(),
         cwd: defaults.cwd(settings),
         instruction_sources: vec![],
         approval_policy: defaults.approval(settings),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use outpost_wire::app::event::Notice;
 use outpost_wire::app::item::{Item, TimedItem};
 use outpost_wire::app::thread::ThreadItemEntry;
-use outpost_wire::app::turn::{ItemsView, Turn};
+use outpost_wire::app::turn::{ItemsView, Turn, TurnPlan};
 
 use super::ClientMessage;
 
@@ -50,10 +50,15 @@ impl Turns {
                     entry.completed_at_ms = Some(completed.completed_at_ms);
                 }
             }
+            Notice::TurnPlanUpdated(told) => {
+                if let Some(turn) = self.turns.iter_mut().rev().find(|turn| turn.id == told.turn_id) {
+                    turn.plan = Some(TurnPlan { explanation: told.explanation, plan: told.plan });
+                }
+            }
             Notice::TurnCompleted(completed) => {
                 if let Some(turn) = self.turns.iter_mut().rev().find(|turn| turn.id == completed.turn.id) {
-                    let (items, root_turn_id) = (std::mem::take(&mut turn.items), turn.root_turn_id.take());
-                    *turn = Turn { items, items_view: ItemsView::Full, root_turn_id, ..completed.turn };
+                    let (items, root_turn_id, plan) = (std::mem::take(&mut turn.items), turn.root_turn_id.take(), turn.plan.take());
+                    *turn = Turn { items, items_view: ItemsView::Full, root_turn_id, plan, ..completed.turn };
                 }
             }
             _ => {}

@@ -6,6 +6,7 @@ use tokio_postgres::Row;
 use super::{Held, PostgresStore, big, small, told};
 use crate::lease::{ClaimError, ClaimMode, Lease, LeaseHolder};
 use crate::local::lock;
+use crate::orphan::ThreadWork;
 use crate::summary::ThreadSummary;
 
 const CREATE: &str = "
@@ -13,22 +14,27 @@ const CREATE: &str = "
     values ($1, 1, 0, 1, $2, $3, $4, now(), now() + make_interval(secs => $5), $6)
     on conflict (id) do update
       set epoch = outpost_threads.epoch + 1, instance = $2, host = $3, pid = $4, since = now(), expires = now() + make_interval(secs => $5)
-      where not outpost_threads.born and outpost_threads.last = 0 and outpost_threads.expires <= now()
+      where not outpost_threads.born and outpost_threads.last = 0
+        and coalesce((select n.expires <= now() from outpost_nodes n where n.instance = outpost_threads.instance), outpost_threads.expires <= now())
     returning epoch";
 
 const CLAIM: &str = "
     update outpost_threads
-    set epoch = epoch + 1, instance = $2, host = $3, pid = $4, since = now(), expires = now() + make_interval(secs => $5)
-    where id = $1 and ($6 or instance is null or expires <= now())
-    returning epoch, summary";
+    set epoch = epoch + 1, instance = $2, host = $3, pid = $4, since = now(), expires = now() + make_interval(secs => $5),
+        claims = case when $7 then claims + 1 else 0 end
+    where id = $1 and (not $7 or work) and ($6 or instance is null or (instance = $2 and $8)
+      or coalesce((select n.expires <= now() from outpost_nodes n where n.instance = outpost_threads.instance), expires <= now()))
+    returning epoch, summary, work";
 
 const HOLDER: &str = "
     select instance, host, pid, (extract(epoch from since) * 1000)::bigint, (extract(epoch from now() - since) * 1000)::bigint,
-           (extract(epoch from expires) * 1000)::bigint, instance is null or coalesce(expires <= now(), true)
+           (extract(epoch from expires) * 1000)::bigint, instance is null
+           or coalesce((select n.expires <= now() from outpost_nodes n where n.instance = outpost_threads.instance), expires <= now(), true)
     from outpost_threads where id = $1";
 
 impl PostgresStore {
     pub async fn create(&self, thread: ThreadId) -> Result<Lease, ClaimError> {
+        self.enter().await.map_err(ClaimError::Database)?;
         let client = self.client().await.map_err(ClaimError::Database)?;
         let (config, pid, seconds) = (&self.0.config, i64::from(std::process::id()), self.lease_seconds());
         let summary = ThreadSummary::new(thread);
@@ -39,17 +45,23 @@ impl PostgresStore {
             .await
             .map_err(failed)?;
         let epoch = small(made.ok_or(ClaimError::Exists(thread))?.get(0));
-        self.hold(thread, Held { epoch, summary });
+        self.hold(thread, Held { epoch, summary, work: ThreadWork::default() });
         Ok(Lease { thread, epoch })
     }
 
     pub async fn claim(&self, thread: ThreadId, mode: ClaimMode) -> Result<Lease, ClaimError> {
+        self.enter().await.map_err(ClaimError::Database)?;
         let client = self.client().await.map_err(ClaimError::Database)?;
         let (config, pid, seconds) = (&self.0.config, i64::from(std::process::id()), self.lease_seconds());
         let statement = client.prepare_cached(CLAIM).await.map_err(failed)?;
-        let by_force = mode == ClaimMode::TakeOver;
+        let (by_force, is_orphaned) = (mode == ClaimMode::TakeOver, mode == ClaimMode::Orphaned);
+        // One that could not be given back is ours to take.
+        let is_unheld = !lock(&self.0.held).contains_key(&thread);
         let claimed = client
-            .query_opt(&statement, &[&thread.to_string(), &config.instance, &config.host, &pid, &seconds, &by_force])
+            .query_opt(
+                &statement,
+                &[&thread.to_string(), &config.instance, &config.host, &pid, &seconds, &by_force, &is_orphaned, &is_unheld],
+            )
             .await
             .map_err(failed)?;
         let Some(row) = claimed else {
@@ -59,7 +71,7 @@ impl PostgresStore {
         };
         let epoch = small(row.get(0));
         let summary = serde_json::from_str(row.get(1)).unwrap_or_else(|_| ThreadSummary::new(thread));
-        self.hold(thread, Held { epoch, summary });
+        self.hold(thread, Held { epoch, summary, work: ThreadWork::known(row.get(2)) });
         Ok(Lease { thread, epoch })
     }
 
@@ -70,11 +82,17 @@ impl PostgresStore {
         Ok((!is_over).then(|| holder(&row)))
     }
 
+    /// Holds it no longer, and leaves it to the node that takes it up when the lease of this program is over.
+    pub fn hand_over(&self, lease: &Lease) {
+        lock(&self.0.held).retain(|thread, held| *thread != lease.thread || held.epoch != lease.epoch);
+    }
+
     pub async fn release(&self, lease: Lease) {
         // Another task of this program may have taken it over since.
         lock(&self.0.held).retain(|thread, held| *thread != lease.thread || held.epoch != lease.epoch);
         if let Err(error) = self.give_back(&lease).await {
-            tracing::warn!(thread = %lease.thread, error, "the lease could not be given back; it will expire");
+            tracing::warn!(thread = %lease.thread, error, "the lease could not be given back; it is tried again");
+            lock(&self.0.unreturned).push(lease);
         }
     }
 

@@ -1,13 +1,18 @@
 //! Appending, forking, deleting.
 
+use std::time::Duration;
+
 use deadpool_postgres::Object;
 use outpost_thread::{Entry, Fact, ForkBase, ThreadId, VERSION};
+
+use tokio::time::{Instant, sleep};
 
 use super::read::lineage;
 use super::{Held, PostgresStore, big, plain, small, told};
 use crate::blob::{BlobError, Digest};
 use crate::lease::{ClaimMode, Lease};
 use crate::local::{lock, materializes};
+use crate::orphan::ThreadWork;
 use crate::store::{AppendError, Appended, DeleteError, ForkRequest, ForkStoreError, Need, ReadError};
 use crate::summary::ThreadSummary;
 use crate::words;
@@ -20,7 +25,8 @@ const APPEND: &str = "
     with moved as (
       update outpost_threads
       set last = $5, bytes = bytes + $6, born = born or $7, expires = now() + make_interval(secs => $8), created_at = $9, updated_at = $10,
-          recency_at = $11, archived = $12, source = $13, cwd = $14, parent = $15, name = $16, summary = $17
+          recency_at = $11, archived = $12, source = $13, cwd = $14, parent = $15, name = $16, summary = $17, work = $24,
+          claims = case when $25 then 0 else claims end
       where id = $1 and epoch = $2 and instance = $3 and last = $4
       returning id, last
     ), entries as (
@@ -61,17 +67,39 @@ impl PostgresStore {
         let stored = entries.iter().map(|entry| self.clean(entry)).collect::<Result<Vec<_>, _>>()?;
         for entry in &stored {
             held.summary.apply(entry);
+            held.work.see(entry.fact.kind());
         }
-        let client = self.client().await.map_err(AppendError::Database)?;
         let batch = Batch::of(&stored)?;
-        if !self.write(&client, lease, before, &held.summary, &batch).await? {
-            let refusal = self.refusal(&client, lease, before).await;
-            if matches!(refusal, AppendError::LeaseLost { .. }) {
-                lock(&self.0.held).remove(&lease.thread);
-            }
-            return Err(refusal);
-        }
         let last = held.summary.seq;
+        let until = Instant::now() + PATIENCE;
+        let mut is_doubtful = false;
+        loop {
+            let written = match self.client().await {
+                Ok(client) => self.write(&client, lease, before, &held, &batch).await,
+                Err(why) => Err(WriteFailure { error: AppendError::Database(why), may_pass: true }),
+            };
+            match written {
+                Ok(true) => break,
+                Ok(false) => {
+                    let client = self.client().await.map_err(AppendError::Database)?;
+                    let refusal = self.refusal(&client, lease, before).await;
+                    // An earlier attempt was written, and its answer was lost: under this lease no other program writes.
+                    if is_doubtful && matches!(refusal, AppendError::Conflict { expected, .. } if expected == last + 1) {
+                        break;
+                    }
+                    if matches!(refusal, AppendError::LeaseLost { .. }) {
+                        lock(&self.0.held).remove(&lease.thread);
+                    }
+                    return Err(refusal);
+                }
+                Err(WriteFailure { error, may_pass }) if may_pass && Instant::now() < until => {
+                    tracing::warn!(thread = %lease.thread, %error, "the database is not there; trying again");
+                    is_doubtful = true;
+                    sleep(AGAIN).await;
+                }
+                Err(WriteFailure { error, .. }) => return Err(error),
+            }
+        }
         self.hold(lease.thread, held);
         Ok(Appended { entries: stored, last, durable: last })
     }
@@ -81,11 +109,12 @@ impl PostgresStore {
         client: &Object,
         lease: &Lease,
         before: u64,
-        summary: &ThreadSummary,
+        Held { summary, work, .. }: &Held,
         batch: &Batch,
-    ) -> Result<bool, AppendError> {
-        let statement = client.prepare_cached(APPEND).await.map_err(failed)?;
-        let text = serde_json::to_string(summary).map_err(|error| AppendError::Database(error.to_string()))?;
+    ) -> Result<bool, WriteFailure> {
+        let statement = client.prepare_cached(APPEND).await.map_err(WriteFailure::of)?;
+        let text = serde_json::to_string(summary)
+            .map_err(|error| WriteFailure { error: AppendError::Database(error.to_string()), may_pass: false })?;
         let column = |text: &Option<String>| text.as_deref().map(plain);
         let moved = client
             .query_opt(
@@ -114,10 +143,12 @@ impl PostgresStore {
                     &batch.data,
                     &batch.worded,
                     &batch.words,
+                    &work.is_there,
+                    &batch.is_progress,
                 ],
             )
             .await
-            .map_err(failed)?;
+            .map_err(WriteFailure::of)?;
         Ok(moved.is_some())
     }
 
@@ -157,6 +188,7 @@ impl PostgresStore {
         let ForkRequest { mut forked, cut, at } = request;
         let (thread, parent) = (forked.thread, forked.parent);
         let broken = |error: tokio_postgres::Error| ForkStoreError::Append(failed(error));
+        self.enter().await.map_err(|why| ForkStoreError::Append(AppendError::Database(why)))?;
         let mut client = self.client().await.map_err(|why| ForkStoreError::Append(AppendError::Database(why)))?;
         let transaction = client.transaction().await.map_err(broken)?;
         let segments = lineage(&transaction, parent).await?;
@@ -199,7 +231,7 @@ impl PostgresStore {
         }
         transaction.commit().await.map_err(broken)?;
         let lease = Lease { thread, epoch: 1 };
-        self.hold(thread, Held { epoch: 1, summary });
+        self.hold(thread, Held { epoch: 1, summary, work: ThreadWork::default() });
         drop(client);
         self.append(&lease, entries, Need::Stored).await?;
         Ok(lease)
@@ -275,6 +307,25 @@ async fn inherited(
     Ok(summary)
 }
 
+/// How long an append waits for a database that went away.
+const PATIENCE: Duration = Duration::from_secs(30);
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Why a statement did not do its work, and whether it may later: a server that is restarted or handed over comes back.
+struct WriteFailure {
+    error: AppendError,
+    may_pass: bool,
+}
+
+impl WriteFailure {
+    fn of(error: tokio_postgres::Error) -> Self {
+        // Connections, resources, an operator, a lost race, and a standby that is not yet a primary.
+        let passes = |code: &str| ["08", "53", "57", "40"].iter().any(|class| code.starts_with(class)) || code == "25006";
+        let may_pass = error.code().is_none_or(|code| passes(code.code()));
+        Self { error: failed(error), may_pass }
+    }
+}
+
 /// Entries as columns.
 #[derive(Default)]
 struct Batch {
@@ -286,6 +337,7 @@ struct Batch {
     words: Vec<String>,
     bytes: i64,
     gives_birth: bool,
+    is_progress: bool,
 }
 
 impl Batch {
@@ -298,6 +350,7 @@ impl Batch {
             batch.times.push(big(entry.at));
             batch.bytes = batch.bytes.saturating_add(big(data.get().len() as u64));
             batch.data.push(data.get().to_owned());
+            batch.is_progress |= ThreadWork::is_progress(&kind);
             batch.kinds.push(kind);
             batch.gives_birth |= materializes(entry);
             let mut words = plain(&words::searchable(entry));

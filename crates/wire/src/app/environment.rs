@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::item::WorkStatus;
 use super::{NoParams, Nothing};
+use crate::exec::environment::SandboxRow;
 use crate::{app_method, encode_with_serde};
 
 /// One environment as a client selects it.
@@ -70,6 +72,35 @@ app_method!(
     EnvironmentWatch = "environment/watch", NoParams => EnvironmentWatchResponse, experimental
 );
 
+app_method!(
+    /// Ours: what threads do in an environment: commands that run there now, and the last ones that ran. Never connects.
+    EnvironmentActivity = "environment/activity", EnvironmentActivityParams => EnvironmentActivityResponse, experimental
+);
+
+records! {
+    EnvironmentActivityParams { environment_id: String; limit: Option<u32> }
+    EnvironmentActivityResponse {
+        /// Commands that outlived their calls, of threads that are loaded here.
+        processes: Vec<EnvironmentProcess>,
+        /// Of the threads that were used last, the newest command first.
+        commands: Vec<EnvironmentCommand>
+    }
+    EnvironmentProcess { thread_id: String, process_id: String, command: String, cwd: String }
+    EnvironmentCommand {
+        thread_id: String,
+        item_id: String,
+        command: String,
+        cwd: String,
+        status: WorkStatus,
+        exit_code: Option<i32>,
+        /// In milliseconds since 1970.
+        started_at_ms: Option<u64>,
+        duration_ms: Option<u64>
+    }
+}
+
+encode_with_serde!(EnvironmentActivityResponse);
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -104,6 +135,11 @@ pub struct EnvironmentInfoResponse {
     pub executor_id: Option<String>,
     pub instance_id: Option<String>,
     pub platform_os: Option<String>,
+    pub executor_version: Option<String>,
+    /// Ours: what a sandbox holds there, and by what.
+    pub sandbox: Vec<SandboxRow>,
+    /// Ours: what a session may use, in words.
+    pub limits: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -73,6 +73,9 @@ pub enum Item {
         status: WorkStatus,
         #[serde(default)]
         environment_id: Option<String>,
+        /// Ours: why the files were not changed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
     },
     McpToolCall {
         id: String,
@@ -132,6 +135,9 @@ pub enum Item {
         path: String,
         #[serde(default)]
         environment_id: Option<String>,
+        /// Ours: why the picture could not be read.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
     },
     ContextCompaction {
         id: String,

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::Nothing;
 use super::environment::EnvironmentParams;
+use super::event::PlanStep;
 use super::item::TimedItem;
 use super::settings::{ApprovalsReviewer, AskForApproval, SandboxPolicy};
 use crate::{app_method, encode_with_serde};
@@ -232,6 +233,18 @@ pub struct Turn {
     pub duration_ms: Option<u64>,
     #[serde(default)]
     pub root_turn_id: Option<String>,
+    /// Ours: the last plan that the agent wrote in this turn. Absent if it wrote none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<TurnPlan>,
+}
+
+/// A plan as `turn/plan/updated` told it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TurnPlan {
+    pub explanation: Option<String>,
+    pub plan: Vec<PlanStep>,
 }
 
 /// How much of its items a turn shows.

@@ -123,6 +123,10 @@ pub struct Capabilities {
     pub file_attributes: bool,
     /// Discovery tells digests, and leaves out what the client knows.
     pub capability_digests: bool,
+    /// `fs/writeFile` takes the permissions of a new file.
+    pub write_mode: bool,
+    /// Answers are followed, and `initialize` carries calls.
+    pub call_follow: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

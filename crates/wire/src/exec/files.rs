@@ -27,8 +27,8 @@ macro_rules! params {
 
 params!(ReadFileParams { path: PathUri; follow_symlinks: bool });
 params!(
-    /// Bad base64 has an answer of its own kind here.
-    WriteFileParams { path: PathUri, data_base64: base64::Unchecked; follow_symlinks: bool, sync: bool }
+    /// Bad base64 has an answer of its own kind here. `mode` is ours: the permissions of a file that is not there yet, from its first moment on.
+    WriteFileParams { path: PathUri, data_base64: base64::Unchecked; follow_symlinks: bool, sync: bool, mode: u32 }
 );
 params!(CreateDirectoryParams { path: PathUri; recursive: bool, follow_symlinks: bool });
 params!(GetMetadataParams { path: PathUri; follow_symlinks: bool });

@@ -1,6 +1,7 @@
 //! The exec protocol: what an executor is asked and what it tells. One file per family of methods.
 
 pub mod attributes;
+pub mod calls;
 pub mod discovery;
 pub mod environment;
 pub mod files;

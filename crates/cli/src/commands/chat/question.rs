@@ -44,6 +44,8 @@ struct Consent {
     /// Where, in which sandbox, and why it is asked.
     facts: Vec<(&'static str, String)>,
     yes: &'static str,
+    /// The beginning of commands that a rule would allow from now on, if the agent suggests one.
+    rule: Option<Vec<String>>,
     is_unfolded: bool,
 }
 
@@ -95,6 +97,18 @@ impl ChatQuestion {
         asker.into_iter().chain(self.asked()).collect()
     }
 
+    /// What a menu offers; nothing for what is answered with a text.
+    pub(super) fn choices(&self) -> Option<Vec<(char, String)>> {
+        if let Kind::Consent(consent) = &self.kind { Some(consent.choices()) } else { None }
+    }
+
+    /// What is asked about, and below it what the program knows of that.
+    pub(super) fn parts(&self) -> (Vec<FrameRow>, Vec<FrameRow>) {
+        let asker = self.agent.as_ref().map(|agent| FrameRow::Own(format!("Agent {} asks:", agent.id())));
+        let (asked, facts) = if let Kind::Consent(consent) = &self.kind { consent.parts() } else { (self.asked(), vec![]) };
+        (asker.into_iter().chain(asked).collect(), facts)
+    }
+
     fn asked(&self) -> Vec<FrameRow> {
         let own = |text: &str| FrameRow::Own(text.to_owned());
         let theirs = |text: &str| lines(text, Form::Text).into_iter().map(FrameRow::Theirs).collect::<Vec<_>>();
@@ -139,7 +153,7 @@ impl ChatQuestion {
             |approval: &ApprovalId, decision, detail| LineMeaning::Answer(ApprovalAnswer { approval: approval.clone(), decision, detail });
         match &mut self.kind {
             Kind::Consent(consent) => match consent.take(typed) {
-                Ok(decision) => answer(&self.approval, decision, None),
+                Ok((decision, detail)) => answer(&self.approval, decision, detail),
                 Err(note) => LineMeaning::Again(note),
             },
             Kind::Input { questions, answers } => {
@@ -228,8 +242,33 @@ impl Consent {
             what: what.into_iter().chain(more).collect(),
             facts: facts.into_iter().filter_map(|(name, fact)| Some((name, fact?))).collect(),
             yes: if asked.kind == ApprovalKind::Permissions { "[y]es until this turn ends" } else { "[y]es once" },
+            rule: question.prefix_rule.clone(),
             is_unfolded: false,
         }
+    }
+
+    /// The rule, as it is shown.
+    fn shown_rule(&self) -> Option<String> {
+        self.rule.as_ref().map(|words| cut(&words.iter().map(|one| word(one)).collect::<Vec<_>>().join(" "), REMARK))
+    }
+
+    /// What can be answered, by the letter that answers it.
+    fn choices(&self) -> Vec<(char, String)> {
+        let view = self.folded().map(|_| ('v', "View all of it first".to_owned()));
+        let yes = if self.yes.contains("turn") { "Yes, until this turn ends" } else { "Yes, once" };
+        let rule = self.shown_rule().map(|rule| ('r', format!("Yes, and always allow commands that begin with `{rule}`")));
+        let rest = [('n', "No".to_owned()), ('s', "No, and stop the turn".to_owned())];
+        let always = [('y', yes.to_owned()), ('a', "Yes, always in this thread".to_owned())];
+        view.into_iter().chain(always).chain(rule).chain(rest).collect()
+    }
+
+    /// What is asked about, and what the program knows of it.
+    fn parts(&self) -> (Vec<FrameRow>, Vec<FrameRow>) {
+        let mut rows = self.rows();
+        // The last row tells the letters, which a menu shows.
+        rows.pop();
+        let facts = rows.split_off(rows.len() - self.facts.len());
+        (rows, facts)
     }
 
     /// How many lines and characters are not shown, if it is folded.
@@ -252,13 +291,19 @@ impl Consent {
         }
         rows.extend(self.facts.iter().map(|(name, fact)| FrameRow::Fact(name, fact.clone())));
         let view = if self.folded().is_some() { "[v]iew all of it first, " } else { "" };
-        rows.push(FrameRow::Own(format!("Allow? {view}{}, [a]lways in this thread, [n]o, [s]top the turn", self.yes)));
+        let rule = self.shown_rule().map(|rule| format!("[r]ule for `{rule}`, ")).unwrap_or_default();
+        rows.push(FrameRow::Own(format!("Allow? {view}{}, [a]lways in this thread, {rule}[n]o, [s]top the turn", self.yes)));
         rows
     }
 
     /// The decision, or what to say before it is asked again.
-    fn take(&mut self, typed: &str) -> Result<Decision, Option<String>> {
+    fn take(&mut self, typed: &str) -> Result<(Decision, Option<Raw>), Option<String>> {
+        let mut detail = None;
         let decision = match typed.to_ascii_lowercase().as_str() {
+            "r" | "rule" if self.rule.is_some() => {
+                detail = Some(Raw::from(json!({"prefix": self.rule})));
+                Decision::Approved
+            }
             "y" | "yes" => Decision::Approved,
             "a" | "always" => Decision::ApprovedForThread,
             "n" | "no" => Decision::Denied,
@@ -272,7 +317,7 @@ impl Consent {
         if decision.permits() && self.folded().is_some() {
             return Err(Some("not all of it was shown: type v to see the rest, then answer".into()));
         }
-        Ok(decision)
+        Ok((decision, detail))
     }
 }
 

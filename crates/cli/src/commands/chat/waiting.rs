@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// A question that takes the place of another one is answered no sooner than this: the answer may have been meant for the other.
-const SETTLES: Duration = Duration::from_millis(700);
+pub(super) const SETTLES: Duration = Duration::from_millis(700);
 
 pub(super) struct Waiting<Q> {
     /// The oldest first.
@@ -29,6 +29,10 @@ impl<Q> Waiting<Q> {
 
     pub(super) fn first(&self) -> Option<&Q> {
         self.questions.front()
+    }
+
+    pub(super) fn first_mut(&mut self) -> Option<&mut Q> {
+        self.questions.front_mut()
     }
 
     pub(super) fn push(&mut self, question: Q) {

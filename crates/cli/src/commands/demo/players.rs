@@ -106,7 +106,7 @@ impl Company {
         let log_file = self.scratch.join("exec.log");
         let mut child = self
             .command()
-            .args(["-c", "store=local", "-c", "approval_policy=never", "exec", "--json", "--attach", &attached])
+            .args(["-c", "store=local", "-c", "approval_policy=never", "exec", "--json", "--unkept", "--attach", &attached])
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(log(&log_file)?)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use futures_util::future::join_all;
-use outpost_environment::{Environment, EnvironmentError, ProcessEvent, ProcessStart, Repeat};
+use outpost_environment::{Environment, EnvironmentError, Obstacle, ProcessEvent, ProcessStart, Repeat};
 use outpost_runtime::permissions::SandboxMode;
 use outpost_wire::PathUri;
 use outpost_wire::exec::environment::{EnvironmentInfo, Status, Unit};
@@ -40,6 +40,7 @@ pub(super) async fn run(arguments: CheckArguments, own: &ProcessContext) -> anyh
         name: wrong.label(),
         answer: Err(wrong.reason),
         state: "failed",
+        obstacle: Obstacle::Unknown,
         code: FAILED,
     }));
     if arguments.json {
@@ -61,6 +62,8 @@ pub(super) struct CheckedEnvironment {
     answer: Result<Answer, String>,
     /// One word for how it stands.
     state: &'static str,
+    /// What stands in the way, if it failed.
+    obstacle: Obstacle,
     pub code: u8,
 }
 
@@ -73,16 +76,17 @@ struct Answer {
 }
 
 pub(super) async fn check(name: &str, own: &ProcessContext) -> CheckedEnvironment {
-    let (answer, state, code) = match ask(name, own).await {
-        Ok(answer) => (Ok(answer), "ready", 0),
+    let (answer, state, obstacle, code) = match ask(name, own).await {
+        Ok(answer) => (Ok(answer), "ready", Obstacle::Unknown, 0),
         Err(error) => {
             // A name that is not known is a mistake here; everything else is something there.
             let there = error.downcast_ref::<EnvironmentError>();
             let state = if matches!(there, Some(EnvironmentError::NeedsLogin { .. })) { "needs login" } else { "failed" };
-            (Err(format!("{error:#}")), state, if there.is_none() { FAILED } else { UNREACHABLE })
+            let code = if there.is_none() { FAILED } else { UNREACHABLE };
+            (Err(format!("{error:#}")), state, environments::obstacle(&error), code)
         }
     };
-    CheckedEnvironment { name: name.to_owned(), answer, state, code }
+    CheckedEnvironment { name: name.to_owned(), answer, state, obstacle, code }
 }
 
 async fn ask(name: &str, own: &ProcessContext) -> anyhow::Result<Answer> {
@@ -158,7 +162,7 @@ impl CheckedEnvironment {
         let reason = self.answer.as_ref().err()?;
         // Who has to log in was told how.
         let is_unknown = self.code == UNREACHABLE && self.state == "failed";
-        let advice = environments::advice(&self.name, reason).filter(|_| is_unknown);
+        let advice = environments::advice(&self.name, self.obstacle).filter(|_| is_unknown);
         let advice = advice.map(|advice| format!("\n  {advice}")).unwrap_or_default();
         // On a terminal a line of the other side cannot begin where one of ours does.
         let reason = out::on_lines(reason).replace('\n', "\n  ");
@@ -191,7 +195,7 @@ impl CheckedEnvironment {
 
     /// Whether it was refused because its version is too far from ours.
     pub(super) fn is_too_far(&self) -> bool {
-        self.answer.as_ref().is_err_and(|reason| reason.contains("minor releases apart"))
+        self.obstacle == Obstacle::Version
     }
 
     /// In a sentence.

@@ -36,6 +36,7 @@ struct Call {
     /// In which order calls were told.
     order: usize,
     id: String,
+    environment: Option<String>,
     kind: Kind,
     /// Goes on behind its call.
     goes_on: bool,
@@ -144,7 +145,8 @@ impl JsonLines {
             | CallDetail::SkillRead(_)
             | CallDetail::Unknown(_) => return None,
         };
-        let call = Call { order: self.items, id: self.next_item(), kind, goes_on: false };
+        let environment = started.environment.as_ref().map(ToString::to_string);
+        let call = Call { order: self.items, id: self.next_item(), environment, kind, goes_on: false };
         let item = call.item(StatusShape::InProgress, None, &CallReport::default());
         self.calls.insert(started.call.clone(), call);
         Some(LineShape::ItemStarted { item })
@@ -163,9 +165,11 @@ impl JsonLines {
             self.calls.insert(finished.call.clone(), call);
             return None;
         }
+        // A command of before this program was started may have printed before we listened; the record has it then.
         if let (Kind::Command { output, .. }, Some(text)) = (&mut call.kind, &report.aggregated_output)
-            && output.is_empty()
+            && output.total() < text.len() as u64
         {
+            *output = HeadTail::default();
             output.push(text.as_bytes());
         }
         let is_done = finished.outcome == CallOutcome::Completed && exit_code.unwrap_or(0) == 0;
@@ -220,16 +224,17 @@ impl JsonLines {
 impl Call {
     /// As it is at this moment; `end` is what is known at its end.
     fn item(&self, status: StatusShape, exit_code: Option<i32>, end: &CallReport) -> ItemShape {
-        let id = self.id.clone();
+        let (id, environment_id) = (self.id.clone(), self.environment.clone());
         match &self.kind {
             Kind::Command { command, output } => {
                 let aggregated_output = output.show(OUTPUT).text;
-                ItemShape::CommandExecution { id, command: command.clone(), aggregated_output, exit_code: exit_code.map(i64::from), status }
+                let (command, exit_code) = (command.clone(), exit_code.map(i64::from));
+                ItemShape::CommandExecution { id, command, environment_id, aggregated_output, exit_code, status }
             }
             Kind::Files { changes: planned } => {
                 let written = || end.changes.iter().map(|file| changed(&file.path, &file.kind)).collect();
                 let changes = if end.changes.is_empty() { planned.clone() } else { written() };
-                ItemShape::FileChange { id, changes, status }
+                ItemShape::FileChange { id, changes, environment_id, status }
             }
             Kind::Mcp { detail } => {
                 let message = end.error_text().or_else(|| end.error.as_ref()?["message"].as_str());
@@ -263,4 +268,43 @@ fn text(value: &Value) -> String {
 
 fn read(raw: Option<&Raw>) -> Value {
     raw.and_then(|raw| raw.read().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use outpost_thread::{Recorded, TurnId};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn output_from_before_we_listened_is_taken_from_the_record() {
+        let (turn, call) = (TurnId("t".into()), CallId("c".into()));
+        let detail = json!({"type": "commandExecution", "command": "count", "cwd": "/", "source": "agent"});
+        let started = CallStarted {
+            turn: turn.clone(),
+            call: call.clone(),
+            tool: "exec_command".into(),
+            environment: None,
+            process: None,
+            repeatable: false,
+            detail: Some(Recorded::from(Raw::from(detail))),
+        };
+        let report = json!({"exitCode": 0, "aggregatedOutput": "line 1\nline 2\n"});
+        let finished = CallFinished {
+            turn,
+            call: call.clone(),
+            outcome: CallOutcome::Completed,
+            items: vec![],
+            detail: Some(Recorded::from(Raw::from(report))),
+        };
+        for heard in ["", "line 2\n", "line 1\nline 2\n"] {
+            let mut lines = JsonLines::default();
+            lines.call_started(&started).unwrap();
+            lines.event(&ThreadEvent::Output { call: call.clone(), bytes: heard.into() });
+            let told = serde_json::to_value(lines.call_finished(&finished).unwrap()).unwrap();
+            assert_eq!(told["item"]["aggregated_output"], "line 1\nline 2\n", "{told}");
+        }
+    }
 }

@@ -25,6 +25,9 @@ pub(super) enum LineShape {
     TurnCompleted { usage: UsageShape },
     #[serde(rename = "turn.failed")]
     TurnFailed { error: MessageShape },
+    /// Goes on after the end of the program.
+    #[serde(rename = "command.running")]
+    CommandRunning { id: String, session_id: u64, environment: String, command: String },
     /// Stands before a turn that failed.
     #[serde(rename = "error")]
     Error { message: String },
@@ -44,6 +47,7 @@ pub(super) enum ItemShape {
     CommandExecution {
         id: String,
         command: String,
+        environment_id: Option<String>,
         aggregated_output: String,
         exit_code: Option<i64>,
         status: StatusShape,
@@ -51,6 +55,7 @@ pub(super) enum ItemShape {
     FileChange {
         id: String,
         changes: Vec<FileChangeShape>,
+        environment_id: Option<String>,
         status: StatusShape,
     },
     McpToolCall {

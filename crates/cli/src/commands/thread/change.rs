@@ -1,4 +1,4 @@
-//! `outpost thread fork | archive | unarchive | rm | takeover`.
+//! `outpost thread fork | rename | archive | unarchive | rm | takeover`.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{Desk, confirm, print, print_json};
 use crate::commands::FAILED;
 use crate::store::now;
-use crate::thread_args::{ForkArguments, NameArguments, RemoveArguments};
+use crate::thread_args::{ForkArguments, NameArguments, RemoveArguments, RenameArguments};
 
 impl Desk {
     pub(super) async fn fork(&self, arguments: ForkArguments) -> anyhow::Result<ExitCode> {
@@ -36,11 +36,22 @@ impl Desk {
         Ok(ExitCode::SUCCESS)
     }
 
+    pub(super) async fn rename(&self, arguments: RenameArguments) -> anyhow::Result<ExitCode> {
+        let id = self.find(&arguments.thread).await?;
+        let name = Some(arguments.name.trim().to_owned()).filter(|name| !name.is_empty());
+        let is_cleared = name.is_none();
+        let lease = self.store.claim(id, ClaimMode::IfFree).await?;
+        let written = self.describe(&lease, MetadataChanged { name: Some(name), ..MetadataChanged::default() }).await;
+        self.store.release(lease).await;
+        written.with_context(|| format!("cannot change {id}"))?;
+        self.tell(&[id], if is_cleared { "has no name any more" } else { "renamed" })
+    }
+
     pub(super) async fn archive(&self, names: NameArguments, archived: bool) -> anyhow::Result<ExitCode> {
         let mut changed = Vec::new();
         for id in self.find_all(&names.threads).await? {
             let lease = self.store.claim(id, ClaimMode::IfFree).await?;
-            let written = self.mark(&lease, archived).await;
+            let written = self.describe(&lease, MetadataChanged { archived: Some(archived), ..MetadataChanged::default() }).await;
             self.store.release(lease).await;
             written.with_context(|| format!("cannot change {id}"))?;
             changed.push(id);
@@ -48,9 +59,8 @@ impl Desk {
         self.tell(&changed, if archived { "archived" } else { "unarchived" })
     }
 
-    async fn mark(&self, lease: &Lease, archived: bool) -> anyhow::Result<()> {
+    async fn describe(&self, lease: &Lease, fact: MetadataChanged) -> anyhow::Result<()> {
         let seq = self.store.head(lease.thread).await?.last + 1;
-        let fact = MetadataChanged { archived: Some(archived), ..MetadataChanged::default() };
         self.store.append(lease, vec![Entry { seq, at: now(), fact: fact.into() }], Need::Durable).await?;
         Ok(())
     }

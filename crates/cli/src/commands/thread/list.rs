@@ -3,7 +3,9 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use outpost_store::{Ancestry, Coverage, Direction, ListOrder, ListPage, ListQuery, ListScope, Store, ThreadSummary};
+use outpost_store::{Ancestry, Coverage, Direction, ListOrder, ListQuery, ListScope, Store, ThreadSummary};
+use outpost_thread::ThreadId;
+use outpost_wire::Selection;
 use rustix::termios::tcgetwinsize;
 use serde_json::json;
 
@@ -53,7 +55,17 @@ impl Desk {
                 "search": page.coverage,
             }))?;
         } else {
-            print_shown(&table(&page))?;
+            // On a terminal a thread is one line; elsewhere a program may look for words.
+            let width = tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+            let mut rows = Vec::new();
+            for thread in &page.threads {
+                let is_held = self.store.holder(thread.id).await.ok().flatten().is_some();
+                rows.push(Row::of(thread, is_held, width.is_some()));
+            }
+            print_shown(&table(&rows, width))?;
+            if let Some(next) = page.next {
+                print(&format!("there are more: --after {next}\n"))?;
+            }
             if page.threads.is_empty() {
                 let words = "no threads; `outpost exec PROMPT` starts one\n";
                 print(if is_narrow { "no thread fits; `outpost thread list --all` shows all of them\n" } else { words })?;
@@ -66,31 +78,99 @@ impl Desk {
     }
 }
 
-fn table(page: &ListPage) -> String {
-    let mut text = String::new();
-    let now = now();
-    // On a terminal a thread is one line; elsewhere a program may look for words.
-    let width = tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
-    for thread in &page.threads {
-        let archived = if thread.archived { " (archived)" } else { "" };
-        let marks = format!("{archived}{}", if thread.damaged { " (damaged)" } else { "" });
-        let age = times::age(now, thread.updated_at);
-        // Writing into a text cannot fail.
-        let turns = times::counted(thread.turns, "turn");
-        let line = format!("{}  {age:>6} ago  {turns:>9}  {}{marks}", thread.id, on_line(&title(thread)));
-        let _ = match line.char_indices().nth(width.unwrap_or(usize::MAX)) {
-            Some(_) => writeln!(text, "{}…", line.chars().take(width.unwrap_or(1) - 1).collect::<String>()),
-            None => writeln!(text, "{line}"),
+/// A thread as a line of the table.
+struct Row {
+    id: String,
+    age: String,
+    state: &'static str,
+    environments: String,
+    forked_from: String,
+    title: String,
+}
+
+/// So much of an id is shown where there is no room for all of it: its end, because threads of one minute begin alike.
+const SHORT: usize = 8;
+/// Narrower than this, a thread has a short line: which one, how old, what it does, what it is about.
+const WIDE: usize = 64;
+
+impl Row {
+    fn of(thread: &ThreadSummary, is_held: bool, is_short: bool) -> Self {
+        let id = |id: &ThreadId| {
+            let id = id.to_string();
+            if is_short { id[id.len() - SHORT..].to_owned() } else { id }
         };
+        let state = match (thread.damaged, thread.archived, is_held) {
+            (true, ..) => "damaged",
+            (_, true, _) => "archived",
+            (_, _, true) => "in use",
+            _ => "idle",
+        };
+        let places: Vec<String> =
+            thread.selection.iter().flat_map(Selection::attachments).map(|place| place.environment_id.to_string()).collect();
+        let environments = match places.as_slice() {
+            [] => "-".to_owned(),
+            [one] => one.clone(),
+            [first, more @ ..] if is_short => format!("{first} +{}", more.len()),
+            all => all.join(","),
+        };
+        Self {
+            id: id(&thread.id),
+            age: times::age(now(), thread.updated_at),
+            state,
+            environments,
+            forked_from: thread.forked_from.as_ref().map_or_else(|| "-".to_owned(), id),
+            title: title(thread),
+        }
     }
-    if let Some(next) = page.next {
-        let _ = writeln!(text, "there are more: --after {next}");
+
+    fn cells(&self, is_wide: bool) -> Vec<String> {
+        let texts = match is_wide {
+            true => vec![&self.id, &self.age, &self.environments, &self.forked_from, &self.title],
+            false => vec![&self.id, &self.age, &self.title],
+        };
+        let mut cells: Vec<String> = texts.into_iter().map(|text| on_line(text)).collect();
+        cells.insert(2, self.state.to_owned());
+        cells
+    }
+}
+
+/// Rows as a table that is no wider than so many columns; as wide as it needs to be where there is no screen.
+fn table(rows: &[Row], width: Option<usize>) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let is_wide = width.is_none_or(|width| width >= WIDE);
+    let heading: &[&str] = if is_wide { &["ID", "AGE", "STATE", "WHERE", "FORK OF", "TITLE"] } else { &["ID", "AGE", "STATE", "TITLE"] };
+    let mut lines = vec![heading.iter().map(|cell| (*cell).to_owned()).collect::<Vec<String>>()];
+    lines.extend(rows.iter().map(|row| row.cells(is_wide)));
+    let most = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default();
+    let last = heading.len() - 1;
+    // A name of an environment may be long; the title has at least some room.
+    let widths: Vec<usize> =
+        (0..last).map(|column| if heading[column] == "WHERE" && width.is_some() { most(column).min(16) } else { most(column) }).collect();
+    let taken: usize = widths.iter().map(|width| width + 2).sum();
+    let room = width.map_or(usize::MAX, |width| width.saturating_sub(taken).max(1));
+    let mut text = String::new();
+    for line in lines {
+        for (cell, width) in line.iter().zip(&widths) {
+            // Writing into a text cannot fail.
+            let _ = write!(text, "{:width$}  ", shortened(cell, *width));
+        }
+        let _ = writeln!(text, "{}", shortened(&line[last], room));
     }
     text
 }
 
+/// At most so many characters, the last of which says that there are more.
+fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(std::iter::once('…')).collect()
+}
+
 /// A thread's name or its first words, on one line.
-pub(super) fn title(thread: &ThreadSummary) -> String {
+pub(crate) fn title(thread: &ThreadSummary) -> String {
     let text = thread.name.as_deref().or(thread.preview.as_deref()).unwrap_or("(no message)");
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let short: String = line.chars().take(72).collect();
@@ -109,4 +189,30 @@ fn spellings(directory: &str) -> Vec<String> {
 /// As journals spell it, however it was typed.
 fn source(typed: String) -> String {
     if typed.eq_ignore_ascii_case("subagent") { "subAgent".to_owned() } else { typed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_fits_the_screen_that_there_is() {
+        let row = |title: &str| Row {
+            id: "0a1b2c3d".into(),
+            age: "12 min".into(),
+            state: "in use",
+            environments: "a-machine-with-a-long-name +3".into(),
+            forked_from: "4e5f6071".into(),
+            title: title.into(),
+        };
+        let rows = [row("short"), row(&"long words ".repeat(20))];
+        for width in [40, 63, 64, 80, 200] {
+            let text = table(&rows, Some(width));
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");
+            assert!(text.contains("0a1b2c3d") && text.contains("in use") && text.contains("12 min"), "{text}");
+        }
+        assert!(table(&rows, Some(80)).contains("4e5f6071") && table(&rows, Some(80)).contains("a-machine-with"));
+        assert!(table(&rows, None).contains(&rows[1].title), "elsewhere nothing is cut");
+        assert!(table(&[], Some(80)).is_empty());
+    }
 }

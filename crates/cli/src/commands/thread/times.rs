@@ -6,7 +6,7 @@ pub(super) fn counted(count: u64, one: &str) -> String {
 }
 
 /// How long ago, in one unit.
-pub(super) fn age(now: u64, then: u64) -> String {
+pub(crate) fn age(now: u64, then: u64) -> String {
     let seconds = now.saturating_sub(then) / 1000;
     match seconds {
         0..60 => format!("{seconds} s"),

@@ -98,8 +98,10 @@ fn commands(entries: &[Entry]) -> BTreeMap<String, TranscriptPiece> {
 
 /// What came of a call. Of a command, what the model is told besides its output is left out.
 fn output(end: &CallFinished) -> TranscriptPiece {
-    let text = end.items.iter().map(words_of).collect::<Vec<_>>().join("\n");
     let report = end.report();
+    let given = end.items.iter().map(words_of).collect::<Vec<_>>().join("\n");
+    // A command that was stopped with its turn told the model nothing; what it printed is kept for people.
+    let text = if end.items.is_empty() { report.aggregated_output.clone().unwrap_or_default() } else { given };
     let is_command = report.aggregated_output.is_some();
     let shown = text.split_once("\nOutput:\n").map(|(_, output)| output).filter(|_| is_command).unwrap_or(&text);
     let outcome = match (end.outcome, report.exit_code) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use futures_util::{StreamExt, stream};
 use outpost_environment::TransferProgress;
-use outpost_store::{ImportError, ImportOutcome, Imported, ReadError, Rollouts, export, import_export, is_export};
+use outpost_store::{ImportError, ImportOutcome, Imported, ReadError, Rollouts, Store, export, import_export, is_export};
 use outpost_thread::ThreadId;
 use serde_json::{Value, json};
 
@@ -142,17 +142,33 @@ impl Desk {
             export(&self.store, id, out).await?;
             return Ok(());
         }
-        let summary = self.store.summary(id).await?.ok_or(ReadError::NotFound(id))?;
-        writeln!(out, "# {}\n\nThread {id}, made {}.", title(&summary), times::utc(summary.created_at))?;
-        let mut history = self.store.history(id, 0).await?;
-        while let Some(batch) = history.next().await? {
-            for piece in pieces(&batch.with_gaps()) {
-                out.write_all(paragraph(&piece).as_bytes())?;
-            }
-        }
-        out.flush()?;
-        Ok(())
+        write_markdown(&self.store, id, out).await
     }
+}
+
+/// A conversation in a new file that only its owner may read.
+pub(crate) async fn export_markdown(store: &Store, id: ThreadId, path: &Path) -> anyhow::Result<()> {
+    let file = File::options().write(true).create_new(true).mode(0o600).open(path);
+    let file = file.with_context(|| format!("cannot make {}, and nothing is written over", path.display()))?;
+    let mut out = BufWriter::new(file);
+    let written = write_markdown(store, id, &mut out).await;
+    if written.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    written
+}
+
+async fn write_markdown(store: &Store, id: ThreadId, out: &mut impl Write) -> anyhow::Result<()> {
+    let summary = store.summary(id).await?.ok_or(ReadError::NotFound(id))?;
+    writeln!(out, "# {}\n\nThread {id}, made {}.", title(&summary), times::utc(summary.created_at))?;
+    let mut history = store.history(id, 0).await?;
+    while let Some(batch) = history.next().await? {
+        for piece in pieces(&batch.with_gaps()) {
+            out.write_all(paragraph(&piece).as_bytes())?;
+        }
+    }
+    out.flush()?;
+    Ok(())
 }
 
 fn paragraph(piece: &TranscriptPiece) -> String {

@@ -19,7 +19,7 @@ pub(super) async fn why(name: &str, store: Option<String>, as_json: bool, own: &
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
     let mut config = Config::load(Some(&home.config()), &own.settings)?;
     config.store = store.or(config.store);
-    let wish = RuntimeOptions { config, provider: None, model: None, questions: false, keeps_sessions: false, follows_environments: false };
+    let wish = RuntimeOptions::of(config);
     let assembly = Assembly::new(&home, wish, own).await?;
     let desk = Desk { store: assembly.runtime.store().clone(), json: as_json };
     let found = async {
@@ -51,7 +51,7 @@ fn plugins(step: &StepCapabilities) -> Vec<serde_json::Value> {
     step.plugins.iter().map(plugin).collect()
 }
 
-fn text(step: &StepCapabilities) -> String {
+pub(crate) fn text(step: &StepCapabilities) -> String {
     let mut out = String::new();
     if step.roots.is_empty() {
         out.push_str("This thread has no capability roots.\n");

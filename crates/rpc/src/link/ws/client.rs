@@ -101,7 +101,8 @@ fn refused(error: tungstenite::Error) -> LinkError {
         tungstenite::Error::Http(response) => {
             let body = response.body().as_deref().map(String::from_utf8_lossy).unwrap_or_default();
             let hint = if body.is_empty() { String::new() } else { format!(" ({body})") };
-            LinkError::Protocol(format!("the server refused the connection: {}{hint}", response.status()))
+            let reason = format!("the server refused the connection: {}{hint}", response.status());
+            LinkError::Refused { status: response.status().as_u16(), reason }
         }
         other => broken(other),
     }

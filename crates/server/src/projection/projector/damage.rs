@@ -91,6 +91,7 @@ impl Projector {
             completed_at: is_over.then_some(at / 1000),
             duration_ms: is_over.then_some(0),
             root_turn_id: None,
+            plan: None,
         };
         let thread_id = self.name.clone();
         if is_over {

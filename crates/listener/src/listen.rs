@@ -11,6 +11,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outpost_rpc::link::ws::Socket;
+use outpost_rpc::link::{Link, unix};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
@@ -22,8 +24,6 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_rustls::TlsAcceptor;
 
 use crate::access::{ConnectionAddresses, DoorRules, ListenerAccess, Visitor};
-use crate::link::ws::Socket;
-use crate::link::{Link, unix};
 
 /// How long a peer may take to close after the service ended the connection.
 const FAREWELL: Duration = Duration::from_secs(2);

@@ -1,7 +1,6 @@
 //! Secret values, registered once, and their removal from any text before it is logged or stored.
 //!
-//! Here and not in a room of its own, because all crates that write something down use `wire`: logs, journals, stores. A
-//! registry is a value that is passed in. It must not know where secrets come from or where texts go.
+//! A registry is a value that is passed in. It must not know where secrets come from or where texts go.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -10,10 +10,10 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
 use http::{Method, Response, StatusCode, Uri};
+use outpost_rpc::link::Link;
 
 use crate::access::ConnectionAddresses;
 use crate::auth::Auth;
-use crate::link::Link;
 
 /// A request that passed the checks common to all connections.
 pub struct HttpRequest {

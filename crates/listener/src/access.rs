@@ -18,6 +18,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use outpost_rpc::link::Link;
+use outpost_rpc::link::ws::{self, Socket};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
@@ -25,8 +27,6 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::auth::Auth;
 use crate::http_service::{HttpOutcome, HttpRequest, HttpService, OnLink, WebsocketOnly, plain};
-use crate::link::Link;
-use crate::link::ws::{self, Socket};
 use crate::unauthenticated::{Failures, StrangerLimits, Strangers, UnauthenticatedSlot};
 
 /// How long a request may be, in bytes.

@@ -1,0 +1,326 @@
+//! A conversation line by line: without a terminal, for screen readers, and where a terminal cannot do more.
+//!
+//! What is typed on a terminal reaches a running turn at its next step. What is piped in waits for its own turn, because a
+//! script cannot know when the one before is over.
+
+use std::io;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use outpost_runtime::follow::ThreadFollower;
+use outpost_runtime::live::{LiveThread, NewInput, ThreadActivity, ThreadEvent};
+use outpost_runtime::model::ModelProgress;
+use outpost_store::PageRequest;
+use outpost_thread::{Fact, InterruptReason, Thread, said};
+use tokio::signal::unix::SignalKind;
+
+use super::ChatEnd;
+use super::agents::{AgentNews, AgentQuestions};
+use super::keyboard::{Keyboard, TypedLine};
+use super::question::{ApprovalAnswer, ChatQuestion, LineMeaning};
+use super::slash::{self, SlashLine, SlashOutcome};
+use super::waiting::Waiting;
+use crate::ProcessContext;
+use crate::agent_args::Which;
+use crate::agents::{Agents, Open};
+use crate::commands::thread::transcript::{TranscriptPiece, pieces};
+use crate::frame::line as shown_line;
+use crate::notify::Notifier;
+use crate::render::{Screen, Style, why};
+use crate::signals::Watched;
+
+const TICK: Duration = Duration::from_millis(200);
+
+pub(super) async fn talk(agents: &Agents, open: Open, own: &ProcessContext) -> anyhow::Result<ChatEnd> {
+    let Open { thread, follow, before, missing } = open;
+    let mut screen = Screen::new(None, &own.variables);
+    screen.thread(thread.id());
+    agents.note(&before).into_iter().for_each(|note| screen.say(Style::Note, note));
+    missing.iter().for_each(|missing| screen.say(Style::Bad, missing));
+    if std::io::stdin().is_terminal() {
+        screen.say(Style::Quiet, "/help tells what can be typed here; Ctrl-D leaves");
+    }
+    if before.turns > 0 {
+        show_last_turn(&mut screen, agents, &before).await;
+    }
+    let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| ChatQuestion::new(&approval.asked)).collect();
+    let asking = AgentQuestions::of(&agents.assembly.runtime, thread.id());
+    let mut chat = PlainChat {
+        agents,
+        notifier: agents.notifier(thread.id()),
+        thread,
+        asking,
+        follow,
+        screen,
+        questions: Waiting::new(questions),
+        is_asked: false,
+        streamed: String::new(),
+        is_over: false,
+        next: None,
+    };
+    let said_something = chat.talk().await?;
+    Ok(chat.next.take().map_or(ChatEnd::Left { said_something }, ChatEnd::Switch))
+}
+
+struct PlainChat<'a> {
+    agents: &'a Agents,
+    notifier: Notifier,
+    thread: LiveThread,
+    /// What its agents ask.
+    asking: AgentQuestions,
+    follow: ThreadFollower,
+    screen: Screen,
+    questions: Waiting<ChatQuestion>,
+    /// The user was told that it is their turn.
+    is_asked: bool,
+    /// What was shown of an answer before it was whole.
+    streamed: String,
+    /// Nothing more will be typed.
+    is_over: bool,
+    /// The user wants to talk about another thread.
+    next: Option<Which>,
+}
+
+/// What comes in from outside of the thread.
+enum News {
+    Event(ThreadEvent),
+    Agent(AgentNews),
+    Line(Option<TypedLine>),
+    Interrupt,
+    End,
+    Tick,
+}
+
+impl PlainChat<'_> {
+    /// Whether anything was ever said.
+    async fn talk(&mut self) -> anyhow::Result<bool> {
+        let mut keyboard = Keyboard::start();
+        let mut interrupt = Watched::keyboard()?;
+        let (mut terminate, mut hangup) = (Watched::new(SignalKind::terminate())?, Watched::new(SignalKind::hangup())?);
+        let mut ticks = tokio::time::interval(TICK);
+        let mut said_something = false;
+        loop {
+            let is_active = matches!(self.thread.status(), ThreadActivity::Active { .. });
+            if let Some(followed) = self.follow.ready().await {
+                self.event(&followed.into()).await?;
+                continue;
+            }
+            if self.is_over && !is_active {
+                return Ok(said_something);
+            }
+            self.ask(is_active, &keyboard).await?;
+            let listens = !self.is_over && (keyboard.is_terminal || !is_active);
+            let news = tokio::select! {
+                followed = self.follow.next() => News::Event(followed.into()),
+                news = self.asking.next() => News::Agent(news),
+                line = keyboard.line(), if listens => News::Line(line),
+                () = interrupt.recv() => News::Interrupt,
+                () = terminate.recv() => News::End,
+                () = hangup.recv() => News::End,
+                _ = ticks.tick() => News::Tick,
+            };
+            match news {
+                News::Event(event) => self.event(&event).await?,
+                News::Agent(news) => self.agent(news),
+                News::Line(Some(line)) => {
+                    said_something = true;
+                    self.line(&line).await?;
+                }
+                News::Line(None) => self.is_over = true,
+                News::Interrupt if is_active => self.thread.interrupt(None, InterruptReason::User).await?,
+                News::Interrupt | News::End => {
+                    self.screen.end_line();
+                    return Ok(said_something);
+                }
+                News::Tick => self.screen.tick(),
+            }
+        }
+    }
+
+    /// Tells the user that it is their turn, once.
+    async fn ask(&mut self, is_active: bool, keyboard: &Keyboard) -> anyhow::Result<()> {
+        if let Some(question) = self.questions.first() {
+            // A script cannot know what will be asked: its next line is what it says next, and no answer.
+            if self.is_over || !keyboard.is_terminal {
+                question.rows().iter().for_each(|row| self.screen.row(Style::Note, row));
+                self.screen.say(Style::Note, "no answer can be given here: no");
+                let answer = question.refusal();
+                return self.answer(answer).await;
+            }
+            if !std::mem::replace(&mut self.is_asked, true) {
+                let rows = question.rows();
+                self.questions.shown(Instant::now());
+                rows.iter().for_each(|row| self.screen.row(Style::Note, row));
+                self.screen.prompt("? ");
+            }
+        } else if !is_active && keyboard.is_terminal && !std::mem::replace(&mut self.is_asked, true) {
+            self.screen.prompt("> ");
+        }
+        Ok(())
+    }
+
+    async fn line(&mut self, TypedLine { line, at }: &TypedLine) -> anyhow::Result<()> {
+        self.is_asked = false;
+        self.screen.typed();
+        let text = line.trim();
+        if let Some(question) = self.questions.answered_by(*at) {
+            return match question.take(text) {
+                LineMeaning::Answer(answer) => self.answer(answer).await,
+                LineMeaning::Again(note) => {
+                    note.iter().for_each(|note| self.screen.say(Style::Bad, note));
+                    Ok(())
+                }
+            };
+        }
+        if text.is_empty() {
+            return Ok(());
+        }
+        if slash::is_command(text) {
+            match slash::run(text, self.agents, &self.thread).await {
+                SlashOutcome::Said(lines) => lines.iter().for_each(|line| self.say_line(line)),
+                SlashOutcome::Leave => self.is_over = true,
+                SlashOutcome::Switch(Which::Pick) => {
+                    self.screen.say(Style::Note, "name a thread: /resume ID; `outpost thread list` shows those that are there");
+                }
+                SlashOutcome::Switch(next) => {
+                    self.next = Some(next);
+                    self.is_over = true;
+                }
+            }
+            return Ok(());
+        }
+        let outcome = match text.strip_prefix('!') {
+            Some(command) => self.thread.shell(command.trim().to_owned(), None).await.map(drop),
+            None => self.thread.input(NewInput::text(line.trim_end())).await.map(drop),
+        };
+        if let Err(error) = outcome {
+            self.screen.say(Style::Bad, &shown_line(&error.to_string()));
+        }
+        Ok(())
+    }
+
+    fn say_line(&mut self, line: &SlashLine) {
+        match line {
+            SlashLine::Own(text) => self.screen.say(Style::Quiet, text),
+            SlashLine::Wrong(text) => self.screen.say(Style::Bad, text),
+            SlashLine::Theirs(text) | SlashLine::Diff(text) => self.screen.said(Style::Plain, "", text),
+        }
+    }
+
+    async fn answer(&mut self, answer: ApprovalAnswer) -> anyhow::Result<()> {
+        self.is_asked = false;
+        let asker = self.questions.take().and_then(|question| question.agent).unwrap_or_else(|| self.thread.clone());
+        if let Err(error) = asker.answer(answer.approval, answer.decision, answer.detail).await {
+            self.screen.say(Style::Note, &shown_line(&error.to_string()));
+        }
+        Ok(())
+    }
+
+    fn agent(&mut self, news: AgentNews) {
+        match news {
+            AgentNews::Asked(agent, asked) if self.questions.iter().all(|known| !known.is(&asked.approval)) => {
+                // An agent may ask while the user is asked for the next message: the question comes first.
+                if self.questions.is_empty() {
+                    self.is_asked = false;
+                }
+                self.questions.push(ChatQuestion::new(&asked).of(agent));
+            }
+            AgentNews::Asked(..) => {}
+            AgentNews::Answered(approval) => self.drop_questions(|question| question.is(&approval)),
+            AgentNews::Over(agent) => self.drop_questions(|question| question.is_of(agent)),
+        }
+    }
+
+    /// These were withdrawn; if one of them was shown, the next one is.
+    fn drop_questions(&mut self, is_over: impl FnMut(&ChatQuestion) -> bool) {
+        if self.questions.withdraw(Instant::now(), is_over) {
+            self.is_asked = false;
+        }
+    }
+
+    async fn event(&mut self, event: &ThreadEvent) -> anyhow::Result<()> {
+        self.notifier.event(event);
+        match event {
+            ThreadEvent::Progress { progress: ModelProgress::TextDelta { delta, .. }, .. } => {
+                self.screen.stream(delta)?;
+                self.streamed.push_str(delta);
+            }
+            ThreadEvent::Progress { progress: ModelProgress::Retrying { .. }, .. }
+            | ThreadEvent::Mcp(_)
+            | ThreadEvent::Warning { .. }
+            | ThreadEvent::Output { .. } => {
+                self.end_stream();
+                self.screen.show(event);
+            }
+            ThreadEvent::Status(ThreadActivity::Broken { reason }) => {
+                self.end_stream();
+                self.screen.say(Style::Bad, &shown_line(reason));
+            }
+            // Another program has it now, or it was idle for very long.
+            ThreadEvent::Status(ThreadActivity::Closed) => {
+                anyhow::bail!("the thread was closed; `outpost chat resume {}` opens it again", self.thread.id())
+            }
+            ThreadEvent::Entry(entry) => self.fact(&entry.fact, event)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn fact(&mut self, fact: &Fact, event: &ThreadEvent) -> io::Result<()> {
+        match fact {
+            Fact::ModelAnswered(answered) => {
+                let texts: Vec<String> = answered.items.iter().filter_map(said).filter(|text| !text.is_empty()).collect();
+                let shown = std::mem::take(&mut self.streamed);
+                if shown.is_empty() || shown != texts.concat() {
+                    self.screen.end_line();
+                    texts.iter().try_for_each(|text| self.screen.answer(Some(text)))?;
+                }
+                self.screen.end_line();
+                self.is_asked = false;
+            }
+            Fact::ApprovalAsked(asked) => {
+                self.notifier.question(asked);
+                self.questions.push(ChatQuestion::new(asked));
+            }
+            // Another client may have answered what stands on the screen.
+            Fact::ApprovalAnswered(answered) => self.drop_questions(|question| question.is(&answered.approval)),
+            Fact::TurnFinished(finished) => {
+                self.end_stream();
+                // An agent's question stays, and so does what is typed in its sight.
+                self.drop_questions(|question| question.agent.is_none());
+                self.is_asked = false;
+                self.screen.show(event);
+                if let Some(why) = why(finished) {
+                    self.screen.say(Style::Bad, &shown_line(&why));
+                }
+            }
+            _ => {
+                if matches!(fact, Fact::CallStarted(_) | Fact::CallFinished(_)) {
+                    self.is_asked = false;
+                }
+                self.screen.show(event);
+            }
+        }
+        Ok(())
+    }
+
+    fn end_stream(&mut self) {
+        if !std::mem::take(&mut self.streamed).is_empty() {
+            self.screen.end_line();
+        }
+    }
+}
+
+/// The end of the conversation, so that the user need not remember it.
+async fn show_last_turn(screen: &mut Screen, agents: &Agents, before: &Thread) {
+    let request = PageRequest { turns: 1, ..PageRequest::default() };
+    let Ok(page) = agents.assembly.runtime.store().page(before.id, request).await else { return };
+    for piece in pieces(&page.with_gaps()) {
+        match piece {
+            TranscriptPiece::User(text) => screen.said(Style::Quiet, "> ", &text),
+            TranscriptPiece::Agent(text) => screen.said(Style::Plain, "", &text),
+            TranscriptPiece::Missing(what) => screen.said(Style::Bad, "", &what),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,680 @@
+//! A conversation on a terminal: keys and events in, what the view makes of them out.
+
+use std::time::{Duration, Instant};
+
+use outpost_runtime::follow::ThreadFollower;
+use outpost_runtime::live::{LiveThread, NewInput, ThreadActivity, ThreadEvent};
+use outpost_store::PageRequest;
+use outpost_terminal::diff;
+use outpost_terminal::editor::{EditorOutcome, LineEditor};
+use outpost_terminal::ink::{Ink, InkLine};
+use outpost_terminal::keys::{KeyDecoder, TerminalKey};
+use outpost_terminal::menu::{Choice, ChoiceMenu, MenuOutcome};
+use outpost_terminal::painter::LiveRegion;
+use outpost_thread::{Fact, InterruptReason, Thread};
+use outpost_wire::shown::{FRAME, Form};
+use tokio::signal::unix::SignalKind;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::ChatEnd;
+use super::agents::{AgentNews, AgentQuestions};
+use super::complete::{self, Completion};
+use super::past::PastPrompts;
+use super::question::{ApprovalAnswer, ChatQuestion, LineMeaning};
+use super::slash::{self, SlashLine, SlashOutcome};
+use super::status::ChatStatus;
+use super::ui_terminal::{TypedKeys, UiTerminal};
+use super::view::{ConversationView, framed, indented};
+use super::waiting::{SETTLES, Waiting};
+use crate::agent_args::Which;
+use crate::agents::{Agents, Open};
+use crate::commands::thread::transcript::{TranscriptPiece, pieces};
+use crate::frame::{line, lines};
+use crate::notify::Notifier;
+use crate::signals::Watched;
+
+/// How often what goes on is drawn anew. Keys are drawn at once.
+const FRAME_TIME: Duration = Duration::from_millis(40);
+/// A lone escape is the key of that name if nothing follows it for so long.
+const ESCAPE_TIME: Duration = Duration::from_millis(40);
+/// A second Ctrl-C within this leaves.
+const TWICE: Duration = Duration::from_secs(2);
+/// How often an environment that is not ready is looked at.
+const STANDING_TIME: Duration = Duration::from_millis(500);
+/// Events are handled for so long before keys are looked at again.
+const BURST: Duration = Duration::from_millis(5);
+
+pub(super) async fn talk(agents: &Agents, open: Open, terminal: &mut UiTerminal) -> anyhow::Result<ChatEnd> {
+    let Open { thread, follow, before, missing } = open;
+    let past = PastPrompts::of(agents.directory());
+    let mut view = ConversationView::new(terminal.painter.columns());
+    view.say(Ink::Quiet, &format!("thread {}", thread.id()));
+    agents.note(&before).into_iter().for_each(|note| view.say(Ink::Note, note));
+    agents.assembly.shortfall().iter().for_each(|shortfall| view.say(Ink::Note, &line(shortfall)));
+    missing.iter().for_each(|missing| view.say(Ink::Bad, missing));
+    if before.turns > 0 {
+        show_last_turn(&mut view, agents, &before).await;
+    }
+    let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| ChatQuestion::new(&approval.asked)).collect();
+    let (completed, completions) = mpsc::channel(1);
+    let (events, following) = followed(follow);
+    let running_since = before.turn.is_some().then(Instant::now);
+    let mut ui = ChatUi {
+        agents,
+        terminal,
+        notifier: agents.notifier(thread.id()),
+        asking: AgentQuestions::of(&agents.assembly.runtime, thread.id()),
+        status: ChatStatus::of(agents, &thread, running_since).await.unwrap_or_default(),
+        refreshed_at: Instant::now(),
+        thread,
+        events,
+        _following: following,
+        view,
+        editor: LineEditor::new(past.read()),
+        past,
+        decoder: KeyDecoder::default(),
+        questions: Waiting::new(questions),
+        focus: Focus::Editor,
+        draft: String::new(),
+        offered: Vec::new(),
+        hint: None,
+        interrupted_at: None,
+        message_until: None,
+        said_something: false,
+        is_leaving: false,
+        completed,
+        completions,
+        end: None,
+    };
+    ui.run().await
+}
+
+/// So many events wait for the screen; one that is slower misses what is not stored, as every follower does.
+const EVENTS: usize = 64;
+
+/// Follows a thread in a task of its own: a read of the store that is given up with every tick would never end.
+fn followed(mut follow: ThreadFollower) -> (mpsc::Receiver<ThreadEvent>, AbortOnDropHandle<()>) {
+    let (sender, events) = mpsc::channel(EVENTS);
+    let task = tokio::spawn(async move {
+        loop {
+            let event: ThreadEvent = follow.next().await.into();
+            let is_over = matches!(event, ThreadEvent::Status(ThreadActivity::Closed));
+            if sender.send(event).await.is_err() || is_over {
+                return;
+            }
+        }
+    });
+    (events, AbortOnDropHandle::new(task))
+}
+
+/// What the keys are for.
+enum Focus {
+    /// A message to the agent.
+    Editor,
+    /// The first question, answered by choosing.
+    Menu(ChoiceMenu),
+    /// The first question, answered with a text.
+    Answer,
+}
+
+struct ChatUi<'a> {
+    agents: &'a Agents,
+    terminal: &'a mut UiTerminal,
+    notifier: Notifier,
+    asking: AgentQuestions,
+    status: ChatStatus,
+    refreshed_at: Instant,
+    thread: LiveThread,
+    events: mpsc::Receiver<ThreadEvent>,
+    _following: AbortOnDropHandle<()>,
+    view: ConversationView,
+    editor: LineEditor,
+    past: PastPrompts,
+    decoder: KeyDecoder,
+    questions: Waiting<ChatQuestion>,
+    focus: Focus,
+    /// What was typed when a question took the keys.
+    draft: String,
+    /// What a word could become.
+    offered: Vec<String>,
+    /// A word to the user that goes away with the next key.
+    hint: Option<String>,
+    interrupted_at: Option<Instant>,
+    /// Keys before this belong to a message that was begun in the sight of a menu.
+    message_until: Option<Instant>,
+    said_something: bool,
+    /// The user wants to leave at the end of the turn.
+    is_leaving: bool,
+    completed: mpsc::Sender<Completion>,
+    completions: mpsc::Receiver<Completion>,
+    end: Option<ChatEnd>,
+}
+
+enum UiNews {
+    Event(Box<ThreadEvent>),
+    Agent(AgentNews),
+    Keys(Option<TypedKeys>),
+    Settled,
+    Completed(Completion),
+    Resized,
+    Interrupt,
+    HungUp,
+    Terminate,
+    Tick,
+}
+
+impl ChatUi<'_> {
+    async fn run(&mut self) -> anyhow::Result<ChatEnd> {
+        let mut interrupt = Watched::keyboard()?;
+        let (mut terminate, mut hangup) = (Watched::new(SignalKind::terminate())?, Watched::new(SignalKind::hangup())?);
+        let mut window = Watched::new(SignalKind::window_change())?;
+        let mut ticks = tokio::time::interval(FRAME_TIME);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        self.paint();
+        loop {
+            if let Some(end) = self.end.take() {
+                self.paint();
+                return Ok(end);
+            }
+            if self.is_leaving && !self.is_active() && self.events.is_empty() {
+                self.leave();
+                continue;
+            }
+            // Without a terminal the turn goes on to its end, and no further: a question waits in the thread.
+            if self.terminal.is_gone() && (!self.is_active() || !self.questions.is_empty()) {
+                return Ok(ChatEnd::Left { said_something: false });
+            }
+            let news = tokio::select! {
+                biased;
+                keys = self.terminal.keys(), if !self.terminal.is_gone() => UiNews::Keys(keys),
+                () = tokio::time::sleep(ESCAPE_TIME), if self.decoder.is_begun() => UiNews::Settled,
+                () = interrupt.recv() => UiNews::Interrupt,
+                () = hangup.recv() => UiNews::HungUp,
+                () = terminate.recv() => UiNews::Terminate,
+                () = window.recv() => UiNews::Resized,
+                Some(completion) = self.completions.recv() => UiNews::Completed(completion),
+                _ = ticks.tick() => UiNews::Tick,
+                news = self.asking.next() => UiNews::Agent(news),
+                Some(event) = self.events.recv() => UiNews::Event(Box::new(event)),
+            };
+            self.take(news).await?;
+        }
+    }
+
+    async fn take(&mut self, news: UiNews) -> anyhow::Result<()> {
+        match news {
+            UiNews::Keys(None) | UiNews::HungUp => self.terminal.gone(),
+            UiNews::Keys(Some(TypedKeys { bytes, at })) => {
+                for key in self.decoder.feed(&bytes) {
+                    self.key(key, at).await?;
+                }
+                self.paint();
+            }
+            UiNews::Settled => {
+                if let Some(key) = self.decoder.settle() {
+                    self.key(key, Instant::now()).await?;
+                }
+                self.paint();
+            }
+            UiNews::Completed(completion) => {
+                self.completed(&completion);
+                self.paint();
+            }
+            UiNews::Resized => {
+                self.terminal.resize();
+                self.view.resize(self.terminal.painter.columns());
+                self.paint();
+            }
+            UiNews::Interrupt => {
+                self.ctrl_c().await?;
+                self.paint();
+            }
+            UiNews::Terminate => self.leave(),
+            UiNews::Agent(news) => self.agent(news),
+            UiNews::Event(event) => {
+                let began = Instant::now();
+                self.event(&event).await?;
+                while began.elapsed() < BURST {
+                    let Ok(event) = self.events.try_recv() else { break };
+                    self.event(&event).await?;
+                }
+            }
+            UiNews::Tick => {
+                // Nothing tells of an environment that becomes ready.
+                let is_unusual = self.status.environments.iter().any(|(_, standing)| standing.is_some());
+                if is_unusual && self.refreshed_at.elapsed() > STANDING_TIME {
+                    self.refresh().await;
+                }
+                self.ask();
+                self.paint();
+            }
+        }
+        Ok(())
+    }
+
+    fn is_active(&self) -> bool {
+        matches!(self.thread.status(), ThreadActivity::Active { .. })
+    }
+
+    fn leave(&mut self) {
+        self.end = Some(ChatEnd::Left { said_something: self.said_something });
+    }
+
+    // Drawing.
+
+    fn paint(&mut self) {
+        let now = Instant::now();
+        let (columns, rows) = (self.terminal.painter.columns(), self.terminal.painter.rows());
+        let (bottom, cursor) = self.bottom(columns, rows);
+        let room = rows.saturating_sub(bottom.len() + 3);
+        let mut region = self.view.live_rows(now, room.min(rows / 2));
+        let above = region.len();
+        region.extend(bottom);
+        region.push(self.status.line(now, columns - 1));
+        let lasting = self.view.take_lasting();
+        self.terminal.paint(&lasting, LiveRegion { rows: region, cursor: (above + cursor.0, cursor.1) });
+    }
+
+    /// What the keys are for, and where the cursor stands in it.
+    fn bottom(&self, columns: usize, rows: usize) -> (Vec<InkLine>, (usize, usize)) {
+        let mut bottom = Vec::new();
+        if let Focus::Menu(_) | Focus::Answer = &self.focus
+            && let Some(question) = self.questions.first()
+        {
+            let (asked, facts) = question.parts();
+            let (asked, facts) = (framed(&asked, columns), framed(&facts, columns));
+            // What does not fit was drawn above, where all of it can be read.
+            if asked.len() + facts.len() + 12 <= rows {
+                bottom.extend(asked);
+            }
+            bottom.extend(facts);
+        }
+        if let Focus::Menu(menu) = &self.focus {
+            bottom.push(InkLine::of(Ink::Note, format!("{FRAME} Allow?")));
+            bottom.extend(menu.view(&format!("{FRAME} "), rows.saturating_sub(bottom.len() + 2)));
+            let last = bottom.len() - 1;
+            bottom.extend(self.hint.iter().map(|hint| InkLine::of(Ink::Note, format!("{FRAME} {hint}"))));
+            return (bottom, (last, 0));
+        }
+        let mark = if matches!(self.focus, Focus::Answer) { InkLine::of(Ink::Note, "? ") } else { InkLine::of(Ink::Strong, "> ") };
+        let view = self.editor.view(&mark, columns - 1, (rows / 3).clamp(1, 10));
+        let cursor = (bottom.len() + view.cursor.0, view.cursor.1);
+        bottom.extend(view.rows);
+        if !self.offered.is_empty() {
+            let names = self.offered.iter().map(|name| line(name)).collect::<Vec<_>>().join("  ");
+            bottom.extend(InkLine::of(Ink::Quiet, names).wrapped(columns - 1, &InkLine::default()).into_iter().take(4));
+        }
+        let waits = !self.questions.is_empty() && matches!(self.focus, Focus::Editor);
+        let waiting = waits.then(|| "a question waits for an answer: Tab shows it, what you type stays".to_owned());
+        bottom.extend(self.hint.clone().or(waiting).map(|hint| InkLine::of(Ink::Note, format!("{FRAME} {hint}"))));
+        (bottom, cursor)
+    }
+
+    // Keys.
+
+    async fn key(&mut self, key: TerminalKey, at: Instant) -> anyhow::Result<()> {
+        self.hint = None;
+        let offered = std::mem::take(&mut self.offered);
+        match key {
+            TerminalKey::Ctrl('c') if !self.editor.is_searching() => return self.ctrl_c().await,
+            TerminalKey::Ctrl('l') => {
+                self.terminal.clear_screen();
+                return Ok(());
+            }
+            TerminalKey::Ctrl('z') => {
+                self.terminal.suspend();
+                return Ok(());
+            }
+            TerminalKey::Escape if !self.editor.is_searching() && !matches!(self.focus, Focus::Menu(_)) => return self.escape().await,
+            _ => {}
+        }
+        match &mut self.focus {
+            Focus::Menu(menu) => {
+                // A key that was typed before the question stood on the screen was meant for something else.
+                if self.questions.answered_by(at).is_none() {
+                    return Ok(());
+                }
+                // So is what follows a letter that answers nothing: a message that was begun, up to the Enter that would send it.
+                let is_message = self.message_until.is_some_and(|until| at < until);
+                if is_message && matches!(key, TerminalKey::Char(_) | TerminalKey::Enter) {
+                    self.message_until = Some(at + SETTLES);
+                    return Ok(());
+                }
+                match menu.key(&key) {
+                    MenuOutcome::Chosen(index) => self.choose(index).await,
+                    MenuOutcome::Cancelled => self.escape().await,
+                    MenuOutcome::Ignored if matches!(key, TerminalKey::Char(_) | TerminalKey::Paste(_)) => {
+                        menu.go_to('n');
+                        self.message_until = Some(at + SETTLES);
+                        self.hint = Some("choose with the arrow keys and Enter".to_owned());
+                        Ok(())
+                    }
+                    MenuOutcome::Moved | MenuOutcome::Ignored => Ok(()),
+                }
+            }
+            Focus::Answer => match self.edit(&key) {
+                EditorOutcome::Submitted(text) => self.answer_with(&text, at).await,
+                EditorOutcome::Changed | EditorOutcome::Ignored => Ok(()),
+            },
+            Focus::Editor => self.message_key(key, &offered).await,
+        }
+    }
+
+    fn edit(&mut self, key: &TerminalKey) -> EditorOutcome {
+        let columns = self.terminal.painter.columns().saturating_sub(3);
+        self.editor.key(key, columns)
+    }
+
+    async fn message_key(&mut self, key: TerminalKey, offered: &[String]) -> anyhow::Result<()> {
+        match key {
+            TerminalKey::Ctrl('d') if self.editor.is_empty() => {
+                self.is_leaving = true;
+                self.hint = Some("leaving when the turn is over; Ctrl-C twice leaves now".to_owned());
+            }
+            TerminalKey::Tab if !self.questions.is_empty() => {
+                self.draft = self.editor.take();
+                self.focus_question(Instant::now());
+            }
+            TerminalKey::Tab => self.complete(offered).await,
+            key => {
+                if let EditorOutcome::Submitted(text) = self.edit(&key) {
+                    self.past.add(&text);
+                    self.submit(&text).await;
+                    // The question was there while this was typed: what is typed next may still be meant for the agent.
+                    if !self.questions.is_empty() && self.end.is_none() {
+                        self.focus_question(Instant::now() + SETTLES);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn ctrl_c(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        if self.interrupted_at.replace(now).is_some_and(|before| now.saturating_duration_since(before) < TWICE) {
+            self.leave();
+            return Ok(());
+        }
+        let again = "Ctrl-C again leaves";
+        if matches!(self.focus, Focus::Editor) && !self.editor.is_empty() {
+            self.editor.set("");
+            self.hint = Some(again.to_owned());
+        } else if self.is_active() {
+            self.thread.interrupt(None, InterruptReason::User).await?;
+            self.hint = Some(format!("stopping; {again}"));
+        } else {
+            self.hint = Some(format!("{again}; so does Ctrl-D"));
+        }
+        Ok(())
+    }
+
+    async fn escape(&mut self) -> anyhow::Result<()> {
+        if self.is_active() {
+            self.hint = Some("stopping".to_owned());
+            self.thread.interrupt(None, InterruptReason::User).await?;
+        }
+        Ok(())
+    }
+
+    async fn submit(&mut self, text: &str) {
+        let trimmed = text.trim();
+        if trimmed.is_empty() {
+            return;
+        }
+        self.view.sent(text.trim_end());
+        if slash::is_command(trimmed) {
+            match slash::run(trimmed, self.agents, &self.thread).await {
+                SlashOutcome::Said(lines) => lines.iter().for_each(|line| self.say_line(line)),
+                SlashOutcome::Leave => self.leave(),
+                SlashOutcome::Switch(next) => self.switch(next).await,
+            }
+            self.refresh().await;
+            return;
+        }
+        self.said_something = true;
+        let outcome = match trimmed.strip_prefix('!') {
+            Some(command) => self.thread.shell(command.trim().to_owned(), None).await.map(drop),
+            None => self.thread.input(NewInput::text(text.trim_end())).await.map(drop),
+        };
+        if let Err(error) = outcome {
+            self.view.say(Ink::Bad, &line(&error.to_string()));
+        }
+    }
+
+    async fn switch(&mut self, next: Which) {
+        // Looked up first: a mistyped name must not end the conversation.
+        if let Which::Id(name) = &next
+            && let Err(error) = crate::commands::thread::find(self.agents.assembly.runtime.store(), name).await
+        {
+            self.view.say(Ink::Bad, &line(&error.to_string()));
+            return;
+        }
+        if self.is_active() {
+            self.view.say(Ink::Note, "a turn is running here: stop it with Esc first, or wait for its end");
+            return;
+        }
+        let next = match next {
+            Which::Pick => match super::picker::pick(self.agents, self.terminal).await {
+                Ok(Some(id)) => Which::Id(id.to_string()),
+                Ok(None) => return,
+                Err(error) => {
+                    self.view.say(Ink::Bad, &line(&error.to_string()));
+                    return;
+                }
+            },
+            next => next,
+        };
+        self.end = Some(ChatEnd::Switch(next));
+    }
+
+    fn say_line(&mut self, said: &SlashLine) {
+        match said {
+            SlashLine::Own(text) => self.view.say(Ink::Quiet, text),
+            SlashLine::Wrong(text) => self.view.say(Ink::Bad, text),
+            SlashLine::Theirs(text) => self.view.push(lines(text, Form::Text).into_iter().map(InkLine::plain)),
+            SlashLine::Diff(text) => self.view.push(diff::coloured(text).iter().map(indented)),
+        }
+    }
+
+    // Completion.
+
+    async fn complete(&mut self, offered: &[String]) {
+        let word = self.editor.word_before_cursor();
+        if word.starts_with('/') && self.editor.text() == word {
+            self.completed(&complete::commands(&word));
+        } else if word.starts_with('@') {
+            // Asked for in the background: the machine may be far away.
+            if let Some(finding) = complete::paths(word, self.agents, &self.thread).await {
+                let completed = self.completed.clone();
+                tokio::spawn(async move {
+                    let _ = completed.send(finding.await).await;
+                });
+            }
+        }
+        self.offered = offered.to_vec();
+    }
+
+    fn completed(&mut self, completion: &Completion) {
+        // Something else was typed meanwhile.
+        if self.editor.word_before_cursor() != completion.word {
+            return;
+        }
+        match completion.common() {
+            Some(common) => self.editor.replace_word_before_cursor(&common),
+            None if completion.candidates.is_empty() => self.hint = Some("nothing begins like that".to_owned()),
+            None => self.offered.clone_from(&completion.candidates),
+        }
+    }
+
+    // Questions.
+
+    /// Shows the first question as soon as the keys are free for it.
+    fn ask(&mut self) {
+        let is_free = self.editor.is_empty() && !self.editor.is_searching();
+        if !self.questions.is_empty() && matches!(self.focus, Focus::Editor) && is_free {
+            self.focus_question(Instant::now());
+        }
+    }
+
+    fn focus_question(&mut self, now: Instant) {
+        let Some(question) = self.questions.first() else { return };
+        let choices = question.choices();
+        let (asked, facts) = question.parts();
+        let columns = self.terminal.painter.columns();
+        let height = framed(&asked, columns).len() + framed(&facts, columns).len();
+        if height + 12 > self.terminal.painter.rows() {
+            self.view.rows_of(&asked);
+        }
+        self.questions.shown(now);
+        self.focus = match choices {
+            Some(choices) => Focus::Menu(menu(choices)),
+            None => Focus::Answer,
+        };
+    }
+
+    /// The keys are for messages again.
+    fn focus_editor(&mut self) {
+        self.focus = Focus::Editor;
+        let draft = std::mem::take(&mut self.draft);
+        if !draft.is_empty() {
+            self.editor.set(&draft);
+        }
+    }
+
+    async fn choose(&mut self, index: usize) -> anyhow::Result<()> {
+        let Some(question) = self.questions.first_mut() else { return Ok(()) };
+        let Some((letter, text)) = question.choices().and_then(|choices| choices.get(index).cloned()) else { return Ok(()) };
+        let (meaning, (asked, _)) = (question.take(&letter.to_string()), question.parts());
+        match meaning {
+            LineMeaning::Answer(answer) => {
+                // What was asked and answered stays on the screen.
+                self.view.rows_of(&asked);
+                self.view.say(Ink::Note, &text);
+                self.answer(answer).await;
+            }
+            LineMeaning::Again(note) => {
+                note.iter().for_each(|note| self.view.say(Ink::Bad, note));
+                self.view.rows_of(&asked);
+                // It is the same question: what was typed since it was first shown counts.
+                self.focus_again();
+            }
+        }
+        Ok(())
+    }
+
+    fn focus_again(&mut self) {
+        let choices = self.questions.first().and_then(ChatQuestion::choices).unwrap_or_default();
+        self.focus = Focus::Menu(menu(choices));
+    }
+
+    async fn answer_with(&mut self, text: &str, at: Instant) -> anyhow::Result<()> {
+        let Some(question) = self.questions.answered_by(at) else { return Ok(()) };
+        let rows = question.parts().0;
+        match question.take(text.trim()) {
+            LineMeaning::Answer(answer) => {
+                self.view.rows_of(&rows);
+                self.view.sent(text);
+                self.answer(answer).await;
+            }
+            LineMeaning::Again(note) => note.iter().for_each(|note| self.view.say(Ink::Bad, note)),
+        }
+        Ok(())
+    }
+
+    async fn answer(&mut self, answer: ApprovalAnswer) {
+        let asker = self.questions.take().and_then(|question| question.agent).unwrap_or_else(|| self.thread.clone());
+        self.focus_editor();
+        if let Err(error) = asker.answer(answer.approval, answer.decision, answer.detail).await {
+            self.view.say(Ink::Note, &line(&error.to_string()));
+        }
+    }
+
+    fn agent(&mut self, news: AgentNews) {
+        match news {
+            AgentNews::Asked(agent, asked) => {
+                if self.questions.iter().all(|known| !known.is(&asked.approval)) {
+                    self.notifier.question(&asked);
+                    self.questions.push(ChatQuestion::new(&asked).of(agent));
+                }
+            }
+            AgentNews::Answered(approval) => self.drop_questions(|question| question.is(&approval)),
+            AgentNews::Over(agent) => self.drop_questions(|question| question.is_of(agent)),
+        }
+    }
+
+    /// These were withdrawn, or answered elsewhere.
+    fn drop_questions(&mut self, is_over: impl FnMut(&ChatQuestion) -> bool) {
+        if self.questions.withdraw(Instant::now(), is_over) {
+            self.focus_editor();
+        }
+    }
+
+    // What happens.
+
+    async fn event(&mut self, event: &ThreadEvent) -> anyhow::Result<()> {
+        self.notifier.event(event);
+        self.view.event(event, Instant::now());
+        match event {
+            ThreadEvent::Entry(entry) => self.fact(&entry.fact).await,
+            ThreadEvent::ProcessEnded { .. } => self.refresh().await,
+            ThreadEvent::Status(ThreadActivity::Broken { reason }) => self.view.say(Ink::Bad, &line(reason)),
+            ThreadEvent::Status(ThreadActivity::Closed) => {
+                anyhow::bail!("the thread was closed; `outpost chat resume {}` opens it again", self.thread.id())
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn fact(&mut self, fact: &Fact) {
+        match fact {
+            Fact::ApprovalAsked(asked) => {
+                self.notifier.question(asked);
+                self.questions.push(ChatQuestion::new(asked));
+            }
+            Fact::ApprovalAnswered(answered) => self.drop_questions(|question| question.is(&answered.approval)),
+            Fact::TurnStarted(_) => {
+                self.status.running_since = Some(Instant::now());
+                self.refresh().await;
+            }
+            Fact::TurnFinished(_) => {
+                self.hint = None;
+                self.status.running_since = None;
+                // An agent's question stays, and so does what is typed in its sight.
+                self.drop_questions(|question| question.agent.is_none());
+                self.refresh().await;
+            }
+            Fact::ModelAnswered(_) | Fact::CallFinished(_) => self.refresh().await,
+            _ => {}
+        }
+    }
+
+    async fn refresh(&mut self) {
+        self.refreshed_at = Instant::now();
+        if let Some(status) = ChatStatus::of(self.agents, &self.thread, self.status.running_since).await {
+            self.status = status;
+        }
+    }
+}
+
+/// The answers to a question. A letter alone refuses or shows, and only Enter allows.
+fn menu(choices: Vec<(char, String)>) -> ChoiceMenu {
+    let choice = |(letter, text)| Choice { letter: Some(letter), text, is_quick: matches!(letter, 'n' | 's' | 'v') };
+    ChoiceMenu::new(choices.into_iter().map(choice).collect())
+}
+
+/// The end of the conversation, so that the user need not remember it.
+async fn show_last_turn(view: &mut ConversationView, agents: &Agents, before: &Thread) {
+    let request = PageRequest { turns: 1, ..PageRequest::default() };
+    let Ok(page) = agents.assembly.runtime.store().page(before.id, request).await else { return };
+    for piece in pieces(&page.with_gaps()) {
+        match piece {
+            TranscriptPiece::User(text) => view.sent(&text),
+            TranscriptPiece::Agent(text) => view.markdown(&text),
+            TranscriptPiece::Missing(what) => view.say(Ink::Bad, &line(&what)),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! In whose place a session runs: the variables and the directory that its commands inherit, what is told about the machine, and
+//! what its requests may reach. Usually that is the program of the executor itself.
+
+use std::sync::{Arc, OnceLock};
+
+use outpost_wire::exec::environment::EnvironmentInfo;
+
+use crate::config::ExecutorConfig;
+use crate::http::{HttpClients, HttpGuard};
+use crate::info;
+
+pub(crate) struct SessionCaller {
+    pub config: Arc<ExecutorConfig>,
+    pub http: HttpClients,
+    /// Found out when it is first asked for.
+    info: OnceLock<EnvironmentInfo>,
+}
+
+impl SessionCaller {
+    pub(crate) fn new(config: ExecutorConfig) -> Arc<Self> {
+        let http = HttpClients::new(HttpGuard::new(config.http_allow.clone()));
+        Arc::new(Self { config: Arc::new(config), http, info: OnceLock::new() })
+    }
+
+    pub(crate) fn info(&self, instance_id: &str) -> &EnvironmentInfo {
+        self.info.get_or_init(|| info::gather(&self.config, instance_id.to_owned()))
+    }
+}

@@ -1,0 +1,107 @@
+//! Threads whose node died: which of them have work to do, and who may take them up.
+
+use outpost_thread::{Selection, ThreadId};
+use outpost_wire::EnvironmentId;
+
+/// So many nodes in a row may take up a thread without getting on with it.
+pub const MOST_CLAIMS: u64 = 3;
+
+/// A thread with work to do whose node died.
+#[derive(Debug, Clone)]
+pub struct OrphanedThread {
+    pub thread: ThreadId,
+    /// So often was it taken up since it last got on.
+    pub claims: u64,
+    /// Where its node ran.
+    pub host: String,
+    pub selection: Option<Selection>,
+}
+
+/// What becomes of such a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrphanFate {
+    TakeUp,
+    /// It works on the machine of its node, which is not ours.
+    Elsewhere,
+    /// Node after node ended while it had the thread.
+    Parked,
+}
+
+impl OrphanedThread {
+    pub fn fate(&self, own_host: &str) -> OrphanFate {
+        let is_local = |selection: &Selection| selection.get(&EnvironmentId::local()).is_some();
+        if self.claims >= MOST_CLAIMS {
+            OrphanFate::Parked
+        } else if self.host != own_host && self.selection.as_ref().is_none_or(is_local) {
+            OrphanFate::Elsewhere
+        } else {
+            OrphanFate::TakeUp
+        }
+    }
+}
+
+/// Whether a thread has work to do, as far as the kinds of its entries tell: a turn that has not ended, or an input after the last
+/// start of a turn. An input that a running turn took counts until the next turn; a node that takes up such a thread finds nothing to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ThreadWork {
+    pub is_there: bool,
+    has_input: bool,
+}
+
+impl ThreadWork {
+    /// As it was stored.
+    pub const fn known(is_there: bool) -> Self {
+        Self { is_there, has_input: is_there }
+    }
+
+    pub fn see(&mut self, kind: &str) {
+        match kind {
+            "inputReceived" => *self = Self { is_there: true, has_input: true },
+            "turnStarted" => *self = Self { is_there: true, has_input: false },
+            "turnFinished" => self.is_there = self.has_input,
+            _ => {}
+        }
+    }
+
+    /// Whether an entry shows that the thread gets on.
+    pub fn is_progress(kind: &str) -> bool {
+        matches!(kind, "modelAnswered" | "callFinished" | "turnFinished")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_has_work_from_its_input_to_the_end_of_its_last_turn() {
+        let mut work = ThreadWork::default();
+        let mut after = |kinds: &[&str]| {
+            kinds.iter().for_each(|kind| work.see(kind));
+            work.is_there
+        };
+        assert!(!after(&["threadCreated"]));
+        assert!(after(&["inputReceived"]));
+        assert!(after(&["turnStarted", "modelAnswered", "callStarted"]));
+        assert!(!after(&["callFinished", "turnFinished"]));
+        assert!(after(&["inputReceived", "turnStarted", "inputReceived", "turnFinished"]), "one is queued");
+        assert!(!after(&["turnStarted", "turnFinished"]));
+    }
+
+    #[test]
+    fn a_thread_of_another_machine_waits_for_it_and_one_that_ends_nodes_is_parked() {
+        let orphan = |claims, host: &str, environment: &str| {
+            let attachment = outpost_wire::intent::Attachment::new(
+                EnvironmentId::parse(environment).unwrap(),
+                outpost_wire::PathUri::from_syntax("/srv").unwrap(),
+            );
+            let selection = Selection::new(vec![attachment]).ok();
+            OrphanedThread { thread: ThreadId::new(uuid::Uuid::nil()), claims, host: host.into(), selection }
+        };
+        assert_eq!(orphan(0, "a", "box").fate("b"), OrphanFate::TakeUp);
+        assert_eq!(orphan(2, "a", "local").fate("a"), OrphanFate::TakeUp);
+        assert_eq!(orphan(0, "a", "local").fate("b"), OrphanFate::Elsewhere);
+        assert_eq!(OrphanedThread { selection: None, ..orphan(0, "a", "box") }.fate("b"), OrphanFate::Elsewhere);
+        assert_eq!(orphan(MOST_CLAIMS, "a", "box").fate("b"), OrphanFate::Parked);
+    }
+}

@@ -1,0 +1,252 @@
+//! A model of nodes that share one thread, searched exhaustively: every order of claims, writes, kills, pauses and expiries. It uses the
+//! product's own rules (`LeaseRow::grants`, `OrphanedThread::fate`, `ThreadWork`); `tests/postgres.rs` compares the first with the
+//! statement that a database decides by.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::{HashMap, VecDeque};
+
+use outpost_store::{ClaimMode, LeaseRow, MOST_CLAIMS, OrphanFate, OrphanedThread, RowHolder, ThreadWork};
+use outpost_thread::ThreadId;
+use uuid::Uuid;
+
+const NODES: usize = 3;
+/// So many starts of programs there may be in all: each is another instance.
+const STARTS: u8 = 4;
+/// So many lives of the thread: beyond that nothing new can happen.
+const EPOCHS: u8 = 5;
+
+/// What can be taken out of the product, to see that the search notices.
+#[derive(Clone, Copy)]
+struct Rules {
+    compares_epochs: bool,
+    looks_for_orphans: bool,
+    counts_claims: bool,
+}
+
+const PRODUCT: Rules = Rules { compares_epochs: true, looks_for_orphans: true, counts_claims: true };
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Node {
+    /// Its instance, if it runs.
+    instance: Option<u8>,
+    /// It is stopped, or cut off from the database; it does not know.
+    is_away: bool,
+    /// The epoch under which it believes to have the thread.
+    lease: Option<u8>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Cluster {
+    nodes: [Node; NODES],
+    starts: u8,
+    // The row of the thread.
+    epoch: u8,
+    holder: Option<u8>,
+    work: bool,
+    claims: u8,
+    // Leases of programs, by instance.
+    alive: [bool; STARTS as usize],
+    /// The epoch of the last write.
+    written: u8,
+    /// Two nodes wrote in turns.
+    is_torn: bool,
+}
+
+/// Whether an action is the cluster's own, or a fault that need not happen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Work,
+    Fault,
+}
+
+impl Cluster {
+    /// The first node has a turn that runs.
+    fn begin() -> Self {
+        let node = |instance: u8, lease| Node { instance: Some(instance), is_away: false, lease };
+        let mut alive = [false; STARTS as usize];
+        alive[..NODES].fill(true);
+        let mut work = ThreadWork::default();
+        ["inputReceived", "turnStarted"].iter().for_each(|kind| work.see(kind));
+        Self {
+            nodes: [node(0, Some(1)), node(1, None), node(2, None)],
+            starts: 3,
+            epoch: 1,
+            holder: Some(0),
+            work: work.is_there,
+            claims: 0,
+            alive,
+            written: 1,
+            is_torn: false,
+        }
+    }
+
+    fn row(&self, instance: u8, holds: bool) -> LeaseRow {
+        let holder = match self.holder {
+            None => RowHolder::Free,
+            Some(holder) if holder == instance && holds => RowHolder::Own,
+            Some(holder) if holder == instance => RowHolder::OwnUnreturned,
+            Some(_) => RowHolder::Other,
+        };
+        let program = self.holder.map(|holder| self.alive[usize::from(holder)]);
+        LeaseRow { holder, program, has_expired: false, work: self.work }
+    }
+
+    fn fate(&self) -> OrphanFate {
+        let thread = ThreadId::new(Uuid::nil());
+        OrphanedThread { thread, claims: u64::from(self.claims), host: "one".into(), selection: None }.fate("one")
+    }
+
+    /// Everything that can happen next.
+    fn next(&self, rules: Rules) -> Vec<(Kind, Self)> {
+        let mut next = Vec::new();
+        for at in 0..NODES {
+            let node = self.nodes[at];
+            let mut with = |kind: Kind, change: &dyn Fn(&mut Self)| {
+                let mut changed = self.clone();
+                change(&mut changed);
+                if changed != *self {
+                    next.push((kind, changed));
+                }
+            };
+            let Some(instance) = node.instance else {
+                if self.starts < STARTS {
+                    let started = Node { instance: Some(self.starts), is_away: false, lease: None };
+                    with(Kind::Work, &|cluster| {
+                        cluster.nodes[at] = started;
+                        cluster.alive[usize::from(cluster.starts)] = true;
+                        cluster.starts += 1;
+                    });
+                }
+                continue;
+            };
+            with(Kind::Fault, &|cluster| cluster.nodes[at] = Node { instance: None, is_away: false, lease: None });
+            if node.is_away {
+                // Only a program that does not renew its lease loses it.
+                with(Kind::Work, &|cluster| cluster.alive[usize::from(instance)] = false);
+                with(Kind::Work, &|cluster| cluster.nodes[at].is_away = false);
+                continue;
+            }
+            with(Kind::Fault, &|cluster| cluster.nodes[at].is_away = true);
+            with(Kind::Work, &|cluster| cluster.alive[usize::from(instance)] = true);
+            match node.lease {
+                Some(epoch) => {
+                    for kind in ["callFinished", "turnFinished"] {
+                        with(Kind::Work, &|cluster| cluster.write(at, epoch, kind, rules));
+                    }
+                }
+                None if rules.looks_for_orphans && self.alive[usize::from(instance)] && self.epoch < EPOCHS => {
+                    let is_wanted = !rules.counts_claims || self.fate() == OrphanFate::TakeUp;
+                    if is_wanted && self.row(instance, false).grants(ClaimMode::Orphaned) {
+                        with(Kind::Work, &|cluster| {
+                            cluster.epoch += 1;
+                            cluster.holder = Some(instance);
+                            cluster.claims = (cluster.claims + 1).min(u8::try_from(MOST_CLAIMS).unwrap());
+                            cluster.nodes[at].lease = Some(cluster.epoch);
+                        });
+                    }
+                }
+                None => {}
+            }
+        }
+        // The lease of a program that does not run any more.
+        for instance in 0..self.starts {
+            if self.alive[usize::from(instance)] && self.nodes.iter().all(|node| node.instance != Some(instance)) {
+                let mut changed = self.clone();
+                changed.alive[usize::from(instance)] = false;
+                next.push((Kind::Work, changed));
+            }
+        }
+        next
+    }
+
+    /// An append, as the database decides about it.
+    fn write(&mut self, at: usize, epoch: u8, kind: &str, rules: Rules) {
+        let is_holder = self.holder == self.nodes[at].instance && self.epoch == epoch;
+        if rules.compares_epochs && !is_holder {
+            self.nodes[at].lease = None;
+            return;
+        }
+        self.is_torn |= epoch < self.written;
+        self.written = self.written.max(epoch);
+        if ThreadWork::is_progress(kind) {
+            self.claims = 0;
+        }
+        let mut work = ThreadWork::default();
+        ["turnStarted", kind].iter().for_each(|kind| work.see(kind));
+        self.work = work.is_there;
+        if !self.work {
+            self.holder = None;
+            self.nodes[at].lease = None;
+        }
+    }
+
+    fn owners(&self) -> usize {
+        self.nodes.iter().filter(|node| node.lease == Some(self.epoch) && node.instance == self.holder).count()
+    }
+}
+
+/// What the search found to be wrong, if anything; else how many states there are.
+fn search(rules: Rules) -> Result<usize, String> {
+    let mut known: HashMap<Cluster, usize> = HashMap::new();
+    let mut states = vec![Cluster::begin()];
+    let mut onward: Vec<Vec<usize>> = Vec::new();
+    known.insert(Cluster::begin(), 0);
+    let mut queue = VecDeque::from([0]);
+    while let Some(at) = queue.pop_front() {
+        let state = states[at].clone();
+        if state.is_torn {
+            return Err(format!("two writers: {state:?}"));
+        }
+        if state.owners() > 1 {
+            return Err(format!("two owners: {state:?}"));
+        }
+        let mut follow = Vec::new();
+        for (kind, next) in state.next(rules) {
+            let index = *known.entry(next.clone()).or_insert_with(|| {
+                states.push(next);
+                queue.push_back(states.len() - 1);
+                states.len() - 1
+            });
+            if kind == Kind::Work {
+                follow.push(index);
+            }
+        }
+        onward.resize(states.len(), Vec::new());
+        onward[at] = follow;
+    }
+    // Without further faults, every thread with work comes to its end or is parked: looked for backwards from where that is so.
+    let is_settled = |state: &Cluster| !state.work || (rules.counts_claims && state.fate() == OrphanFate::Parked) || state.epoch >= EPOCHS;
+    let mut backward = vec![Vec::new(); states.len()];
+    for (at, follow) in onward.iter().enumerate() {
+        follow.iter().for_each(|next| backward[*next].push(at));
+    }
+    let mut settles: Vec<bool> = states.iter().map(is_settled).collect();
+    let mut queue: VecDeque<usize> = (0..states.len()).filter(|at| settles[*at]).collect();
+    while let Some(at) = queue.pop_front() {
+        for before in &backward[at] {
+            if !std::mem::replace(&mut settles[*before], true) {
+                queue.push_back(*before);
+            }
+        }
+    }
+    // Where every program is gone and none may start, no rule can help.
+    let has_nodes = |state: &Cluster| state.starts < STARTS || state.nodes.iter().any(|node| node.instance.is_some());
+    match states.iter().zip(&settles).find(|(state, settles)| has_nodes(state) && !**settles) {
+        Some((state, _)) => Err(format!("an orphan: {state:?}")),
+        None => Ok(states.len()),
+    }
+}
+
+#[test]
+fn one_writer_one_owner_and_no_orphans() {
+    let states = search(PRODUCT).unwrap();
+    assert!(states > 10_000, "the search is too small to say anything: {states}");
+}
+
+#[test]
+fn the_search_notices_what_is_taken_out() {
+    let torn = search(Rules { compares_epochs: false, ..PRODUCT }).unwrap_err();
+    assert!(torn.starts_with("two writers"), "{torn}");
+    let orphan = search(Rules { looks_for_orphans: false, ..PRODUCT }).unwrap_err();
+    assert!(orphan.starts_with("an orphan"), "{orphan}");
+}

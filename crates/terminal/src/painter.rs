@@ -1,0 +1,140 @@
+//! Draws a region at the bottom of what a terminal shows, and lines above it that stay.
+//!
+//! The terminal keeps its own scrollback: lines that stay are written once and never touched again. Only the region is drawn anew,
+//! and it is never higher than the screen, so that all of it can be taken back.
+
+use crate::ink::InkLine;
+
+/// What stands at the bottom.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LiveRegion {
+    pub rows: Vec<InkLine>,
+    /// Row and column of the cursor.
+    pub cursor: (usize, usize),
+}
+
+#[derive(Debug)]
+pub struct RegionPainter {
+    columns: usize,
+    rows: usize,
+    drawn: LiveRegion,
+}
+
+/// The terminal shows nothing in between, where it knows these.
+const BEGIN: &str = "\x1b[?2026h\x1b[?25l";
+const END: &str = "\x1b[?25h\x1b[?2026l";
+
+impl RegionPainter {
+    pub fn new(columns: usize, rows: usize) -> Self {
+        Self { columns: columns.max(2), rows: rows.max(2), drawn: LiveRegion::default() }
+    }
+
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The terminal has another size. What was drawn above the cursor is taken to have as many rows as before: on terminals that
+    /// break rows anew, remains may stay, but nothing that is not ours is wiped.
+    pub fn resize(&mut self, columns: usize, rows: usize) {
+        (self.columns, self.rows) = (columns.max(2), rows.max(2));
+        let above = self.drawn.cursor.0.min(self.rows - 1);
+        self.drawn = LiveRegion { rows: Vec::new(), cursor: (above, 0) };
+    }
+
+    /// What to write so that these lines stay above and this region stands below them.
+    pub fn paint(&mut self, lasting: &[InkLine], region: LiveRegion) -> String {
+        let region = self.fitted(region);
+        if lasting.is_empty() && region == self.drawn {
+            return String::new();
+        }
+        let mut out = BEGIN.to_owned();
+        out.push_str(&self.wiped());
+        for line in lasting {
+            out.push_str(&line.drawn());
+            out.push_str("\r\n");
+        }
+        let last = region.rows.len().saturating_sub(1);
+        for (number, row) in region.rows.iter().enumerate() {
+            out.push_str(&row.drawn());
+            if number < last {
+                out.push_str("\r\n");
+            }
+        }
+        let up = last - region.cursor.0;
+        out.push('\r');
+        if up > 0 {
+            out.push_str(&format!("\x1b[{up}A"));
+        }
+        if region.cursor.1 > 0 {
+            out.push_str(&format!("\x1b[{}C", region.cursor.1));
+        }
+        out.push_str(END);
+        self.drawn = region;
+        out
+    }
+
+    /// Takes the region away: what follows is written where it stood.
+    pub fn clear(&mut self) -> String {
+        let out = self.wiped();
+        self.drawn = LiveRegion::default();
+        out
+    }
+
+    /// The whole screen is wiped; the next paint begins at its top.
+    pub fn clear_screen(&mut self) -> String {
+        self.drawn = LiveRegion::default();
+        "\x1b[H\x1b[2J".to_owned()
+    }
+
+    fn wiped(&self) -> String {
+        let up = self.drawn.cursor.0;
+        let up = if up > 0 { format!("\x1b[{up}A") } else { String::new() };
+        format!("\r{up}\x1b[J")
+    }
+
+    /// No row that the terminal would break, and no more rows than it has: those at the bottom are kept.
+    fn fitted(&self, region: LiveRegion) -> LiveRegion {
+        let surplus = region.rows.len().saturating_sub(self.rows - 1);
+        let rows: Vec<InkLine> = region.rows.iter().skip(surplus).map(|row| row.cut(self.columns - 1)).collect();
+        let last = rows.len().saturating_sub(1);
+        let cursor = (region.cursor.0.saturating_sub(surplus).min(last), region.cursor.1.min(self.columns - 1));
+        LiveRegion { rows, cursor }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(rows: &[&str], cursor: (usize, usize)) -> LiveRegion {
+        LiveRegion { rows: rows.iter().map(|row| InkLine::plain(*row)).collect(), cursor }
+    }
+
+    #[test]
+    fn the_same_again_writes_nothing() {
+        let mut painter = RegionPainter::new(20, 5);
+        assert!(!painter.paint(&[], region(&["> a", "status"], (0, 3))).is_empty());
+        assert_eq!(painter.paint(&[], region(&["> a", "status"], (0, 3))), "");
+    }
+
+    #[test]
+    fn lines_that_stay_come_before_the_region_which_is_wiped_first() {
+        let mut painter = RegionPainter::new(20, 5);
+        painter.paint(&[], region(&["live", "> a", "status"], (1, 3)));
+        let out = painter.paint(&[InkLine::plain("stays")], region(&["> a", "status"], (0, 3)));
+        assert_eq!(out, format!("{BEGIN}\r\x1b[1A\x1b[Jstays\r\n> a\r\nstatus\r\x1b[1A\x1b[3C{END}"));
+    }
+
+    #[test]
+    fn a_region_is_never_larger_than_the_screen() {
+        let mut painter = RegionPainter::new(10, 4);
+        let out = painter.paint(&[], region(&["1", "2", "3", "4", "> a very long row", "status"], (4, 40)));
+        assert!(out.contains("4\r\n> a very \r\nstatus") && !out.contains('3'), "{out:?}");
+        painter.resize(5, 2);
+        assert!(painter.paint(&[], region(&["> a", "s"], (0, 1))).contains("\r\x1b[1A\x1b[J"));
+    }
+}

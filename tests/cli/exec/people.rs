@@ -1,0 +1,128 @@
+//! What people see of a turn, and what its exit code says.
+
+use super::*;
+
+fn lines_of(count: usize) -> String {
+    (0..count).map(|n| format!("line-{n}\n")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_agent_says_before_a_call_is_shown_and_the_answer_comes_once() {
+    let run = call("a", "exec_command", &json!({"cmd": "echo ran"}));
+    let scene = Scene::new(vec![Reply::Items(vec![message("I look first."), run]), Reply::message("the answer")]).await;
+    let output = scene.run(&["exec", "go"]);
+    let told = text(&output.stderr);
+    let (said, ran) = (told.find("I look first.").expect("the remark is missing"), told.find("$ echo ran").unwrap());
+    assert!(said < ran && !told.contains("the answer"), "{told}");
+    assert_eq!(text(&output.stdout), "the answer\n");
+    // On a terminal both streams are one.
+    scene.model.push(Reply::Items(vec![message("I look first."), call("b", "exec_command", &json!({"cmd": "echo ran"}))]));
+    scene.model.push(Reply::message("the answer"));
+    let mut terminal = TestTerminal::start(scene.command(&["exec", "go"]).env("TERM", "xterm"));
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+    let shown = terminal.text();
+    assert_eq!((shown.matches("I look first.").count(), shown.matches("the answer").count()), (1, 1), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_output_shows_both_ends_and_what_is_left_out() {
+    let scene = Scene::new(vec![]).await;
+    std::fs::write(scene.work.path().join("long"), format!("{}the error\n", lines_of(1000))).unwrap();
+    let cat = || Reply::call("a", "exec_command", &json!({"cmd": "cat long; exit 3"}));
+    scene.model.push(cat());
+    scene.model.push(Reply::message("done"));
+    let told = text(&scene.run(&["exec", "go"]).stderr);
+    assert!(told.contains("  line-0\n") && told.contains("  line-999\n  the error\n") && told.contains("exit code 3"), "{told}");
+    assert!(told.contains("… 985 lines (") && !told.contains("line-500\n"), "{told}");
+    scene.model.push(cat());
+    scene.model.push(Reply::message("done"));
+    let told = text(&scene.run(&["exec", "--full", "go"]).stderr);
+    assert!((0..1000).all(|n| told.contains(&format!("  line-{n}\n"))) && !told.contains('…'), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_of_a_running_command_streams_to_a_terminal_and_survives_ctrl_c() {
+    let endless = json!({"cmd": "echo be''gun; printf 'no end '; printf 'of a line'; sleep 1000", "yield_time_ms": 30000});
+    let scene = Scene::new(vec![Reply::call("a", "exec_command", &endless)]).await;
+    let mut terminal = TestTerminal::start(scene.command(&["exec", "go"]).env("TERM", "xterm"));
+    // It runs: the call is not over.
+    terminal.wait_for("  begun");
+    outpost_testkit::executor::eventually("the second text came, too", || {
+        terminal.text().contains("no end of a line") || terminal.text().contains("… 1 s")
+    })
+    .await;
+    terminal.type_keys("\u{3}");
+    assert_eq!(terminal.exit_code(), Some(1), "{}", terminal.text());
+    let shown = terminal.text();
+    assert!(shown.contains("no end of a line") && shown.contains("stopped"), "{shown}");
+    // What was printed is in the thread, and the hint does what it says.
+    let hint = shown.split('`').find(|part| part.starts_with("outpost exec resume ")).expect("there is no hint");
+    let id = hint.rsplit(' ').next().unwrap();
+    let kept = text(&scene.run(&["thread", "show", id]).stdout);
+    assert!(kept.contains("begun") && kept.contains("no end of a line"), "{kept}");
+    scene.model.push(Reply::message("went on"));
+    let output = scene.run(&hint.split(' ').skip(1).collect::<Vec<_>>());
+    assert!(output.status.success() && text(&output.stdout) == "went on\n", "{output:?}");
+}
+
+/// Two environments are configured; only the default is touched unless others are asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plain_call_selects_the_default_environment_only() {
+    let scene = Scene::new(vec![]).await;
+    let file = scene.home.path().join("environments.toml");
+    let away = "[[environments]]\nid = \"away\"\nurl = \"ws://127.0.0.1:1\"\n";
+    std::fs::write(&file, away).unwrap();
+    let offers_away = |scene: &Scene| scene.model.requests().pop().unwrap().body.to_string().contains("away");
+    let output = scene.run(&["exec", "go"]);
+    assert!(output.status.success() && !offers_away(&scene) && !text(&output.stderr).contains("away"), "{output:?}");
+    assert!(scene.run(&["exec", "-e", "*", "go"]).status.success() && offers_away(&scene));
+    std::fs::write(&file, format!("start = \"all\"\n{away}")).unwrap();
+    assert!(scene.run(&["exec", "go"]).status.success() && offers_away(&scene));
+    let both = scene.run(&["exec", "-e", "*", "-e", "local", "go"]);
+    assert!(both.status.code() == Some(1) && text(&both.stderr).contains("cannot be combined"), "{both:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exit_codes_of_work_that_failed() {
+    let scene = Scene::new(vec![]).await;
+    std::fs::write(
+        scene.home.path().join("environments.toml"),
+        "default = \"away\"\n[[environments]]\nid = \"away\"\nurl = \"ws://127.0.0.1:1\"\n",
+    )
+    .unwrap();
+    // The default cannot be reached: by a model's call, by a command of the user's, and where it is named with a directory.
+    let cases: [(&[&str], i32); 6] = [
+        (&["exec", "go"], 3),
+        (&["exec", "-e", "away=/tmp", "go"], 3),
+        (&["exec", "--provider", "offline", "$ true"], 3),
+        (&["exec", "--provider", "offline", "-e", "local", "$ true"], 0),
+        (&["exec", "--provider", "offline", "-e", "local", "$ exit 9"], 1),
+        (&["exec", "-e", "local", "go"], 0),
+    ];
+    for (arguments, code) in cases {
+        scene.model.push_for("\"text\":\"go\"", Reply::call("a", "exec_command", &json!({"cmd": "false"})));
+        let output = scene.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
+    }
+    scene.model.push(Reply::status(400, r#"{"error":{"message":"no"}}"#));
+    assert_eq!(scene.run(&["exec", "-e", "local", "fails"]).status.code(), Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notify_hears_of_ends_and_failures() {
+    let scene = Scene::new(vec![Reply::message("all done"), Reply::status(400, r#"{"error":{"message":"no such thing"}}"#)]).await;
+    let heard = scene.work.path().join("heard");
+    let script = format!("printf '%s\\n' \"$1\" >> {}", heard.display());
+    let setting = format!("notify=[\"sh\", \"-c\", {}, \"notify\"]", Value::from(script));
+    for prompt in ["one", "two"] {
+        scene.run(&["exec", "-c", &setting, "-c", "model_provider=scripted", prompt]);
+    }
+    let read = || std::fs::read_to_string(&heard).unwrap_or_default();
+    outpost_testkit::executor::eventually("both were heard", || read().lines().count() == 2).await;
+    let mut news: Vec<Value> = read().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // The command runs beside the next turn.
+    news.sort_by_key(|news| news["type"].as_str().unwrap().to_owned());
+    assert_eq!((&news[0]["type"], &news[0]["message"]), (&json!("turn_completed"), &json!("all done")));
+    assert_eq!(news[1]["type"], "turn_failed");
+    assert!(news[1]["message"].as_str().unwrap().contains("no such thing") && news[1]["thread_id"].is_string(), "{news:?}");
+}
