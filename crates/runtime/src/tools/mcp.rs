@@ -5,6 +5,9 @@ mod content;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outpost_mcp::{
+    Elicitation, ElicitationAnswer, ElicitationListener, McpConnection, PendingElicitation, ProgressNote, ServerTool, ToolRequest,
+};
 use outpost_thread::{ApprovalDetail, ApprovalKind, CallDetail, CallId, McpDetail};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
@@ -19,9 +22,6 @@ use crate::approvals::{Bound, key_of};
 use crate::feed::ThreadFeed;
 use crate::live::ThreadEvent;
 use crate::mcp::binding::BoundServer;
-use crate::mcp::client::McpConnection;
-use crate::mcp::elicitation::{Elicitation, ElicitationAnswer, ElicitationListener, PendingElicitation, ProgressNote};
-use crate::mcp::offer::{ServerTool, ToolRequest};
 use crate::mcp::{Binding, McpEvent};
 use crate::model::{ToolInput, ToolSpec};
 use crate::policy::ApprovalPolicy;
@@ -50,9 +50,9 @@ pub(crate) struct McpRun {
 }
 
 enum Target {
-    Tool { connection: Arc<McpConnection>, tool: String, arguments: Option<Map<String, Value>>, timeout: Duration },
-    List { servers: Vec<(String, Arc<McpConnection>)>, templates: bool },
-    Read { connection: Arc<McpConnection>, uri: String },
+    Tool { connection: Arc<dyn McpConnection>, tool: String, arguments: Option<Map<String, Value>>, timeout: Duration },
+    List { servers: Vec<(String, Arc<dyn McpConnection>)>, templates: bool },
+    Read { connection: Arc<dyn McpConnection>, uri: String },
 }
 
 #[derive(Deserialize)]
