@@ -31,7 +31,7 @@ use crate::elicitation::{Elicitation, ElicitationAnswer, ElicitationListener, Pe
 use crate::http::EnvironmentHttp;
 use crate::offer::{ServerListing, ToolRequest, ToolResult, usable};
 use crate::stdio::StdioServer;
-use crate::{McpConnection, McpError, McpLimits, Pending, lock, text_of};
+use crate::{McpConnection, McpError, McpFuture, McpLimits, lock, text_of};
 
 /// So many questions of one call may wait for the user; a server that asks more gets no answer.
 const QUESTIONS: usize = 16;
@@ -184,7 +184,7 @@ enum Unfinished {
 
 impl<'a> ServerOpening<'a> {
     /// Starts the server, says hello and asks what it offers. Whatever goes wrong, nothing is left of it.
-    pub fn run(self, launch: McpLaunch) -> Pending<'a, Result<Arc<dyn McpConnection>, McpError>> {
+    pub fn run(self, launch: McpLaunch) -> McpFuture<'a, Result<Arc<dyn McpConnection>, McpError>> {
         Box::pin(async move { Ok(Arc::new(self.open(launch).await?) as Arc<dyn McpConnection>) })
     }
 
@@ -512,7 +512,7 @@ impl McpConnection for Client {
         self.limits.tools
     }
 
-    fn over(&self) -> Pending<'_, String> {
+    fn over(&self) -> McpFuture<'_, String> {
         Box::pin(self.over())
     }
 
@@ -520,27 +520,27 @@ impl McpConnection for Client {
         *self.ended.borrow() || self.stdio.as_ref().is_some_and(|stdio| stdio.end().is_some())
     }
 
-    fn close(&self) -> Pending<'_, ()> {
+    fn close(&self) -> McpFuture<'_, ()> {
         Box::pin(self.close())
     }
 
-    fn listing(&self) -> Pending<'_, Arc<ServerListing>> {
+    fn listing(&self) -> McpFuture<'_, Arc<ServerListing>> {
         Box::pin(self.listing())
     }
 
-    fn resources(&self) -> Pending<'_, Result<Vec<Value>, McpError>> {
+    fn resources(&self) -> McpFuture<'_, Result<Vec<Value>, McpError>> {
         Box::pin(self.timed("resources/list", self.all(Catalogue::Resources)))
     }
 
-    fn resource_templates(&self) -> Pending<'_, Result<Vec<Value>, McpError>> {
+    fn resource_templates(&self) -> McpFuture<'_, Result<Vec<Value>, McpError>> {
         Box::pin(self.timed("resources/templates/list", self.all(Catalogue::Templates)))
     }
 
-    fn read<'a>(&'a self, uri: &'a str) -> Pending<'a, Result<Vec<Value>, McpError>> {
+    fn read<'a>(&'a self, uri: &'a str) -> McpFuture<'a, Result<Vec<Value>, McpError>> {
         Box::pin(self.timed("resources/read", self.contents(uri)))
     }
 
-    fn call<'a>(&'a self, request: ToolRequest<'a>, listener: &'a dyn ElicitationListener) -> Pending<'a, Result<ToolResult, McpError>> {
+    fn call<'a>(&'a self, request: ToolRequest<'a>, listener: &'a dyn ElicitationListener) -> McpFuture<'a, Result<ToolResult, McpError>> {
         Box::pin(self.call(request, listener))
     }
 }

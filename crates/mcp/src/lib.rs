@@ -24,7 +24,7 @@ pub use self::http::{EnvironmentHttp, HttpServer};
 pub use self::offer::{ServerListing, ServerTool, ToolRequest, ToolResult, fitting};
 
 /// Something that a server does, and that the caller waits for.
-pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type McpFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A server that answers.
 pub trait McpConnection: Send + Sync {
@@ -32,25 +32,25 @@ pub trait McpConnection: Send + Sync {
     fn room(&self) -> usize;
 
     /// Waits until the connection is over, and tells why.
-    fn over(&self) -> Pending<'_, String>;
+    fn over(&self) -> McpFuture<'_, String>;
 
     /// Also if the process is known to have ended and its client has not noticed yet: the next caller must not be given this one.
     fn is_over(&self) -> bool;
 
-    fn close(&self) -> Pending<'_, ()>;
+    fn close(&self) -> McpFuture<'_, ()>;
 
     /// What the server offers; asked for again if the server said that it has changed.
-    fn listing(&self) -> Pending<'_, Arc<ServerListing>>;
+    fn listing(&self) -> McpFuture<'_, Arc<ServerListing>>;
 
-    fn resources(&self) -> Pending<'_, Result<Vec<Value>, McpError>>;
+    fn resources(&self) -> McpFuture<'_, Result<Vec<Value>, McpError>>;
 
-    fn resource_templates(&self) -> Pending<'_, Result<Vec<Value>, McpError>>;
+    fn resource_templates(&self) -> McpFuture<'_, Result<Vec<Value>, McpError>>;
 
     /// The contents of a resource, as on the wire.
-    fn read<'a>(&'a self, uri: &'a str) -> Pending<'a, Result<Vec<Value>, McpError>>;
+    fn read<'a>(&'a self, uri: &'a str) -> McpFuture<'a, Result<Vec<Value>, McpError>>;
 
     /// Calls a tool. While its questions wait for the user, the time that it has does not run.
-    fn call<'a>(&'a self, request: ToolRequest<'a>, listener: &'a dyn ElicitationListener) -> Pending<'a, Result<ToolResult, McpError>>;
+    fn call<'a>(&'a self, request: ToolRequest<'a>, listener: &'a dyn ElicitationListener) -> McpFuture<'a, Result<ToolResult, McpError>>;
 }
 
 /// How patient the client is, and how much it puts up with.
