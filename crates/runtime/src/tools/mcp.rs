@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use self::content::{embedded, parts, shortened, told};
 use super::narrow;
-use super::{CallContext, CallEnd, CallPlan, RequestedCall, ResultType, StepTools, Work};
+use super::{CallContext, CallEnd, CallPlan, Executing, RequestedCall, ResultType, StepTools, Work};
 use crate::approvals::{Bound, key_of};
 use crate::feed::ThreadFeed;
 use crate::live::ThreadEvent;
@@ -185,7 +185,7 @@ impl StepTools {
             _binding: self.mcp.clone(),
         };
         // What a server calls read-only may be done again after a restart.
-        asked.run(environment, tool.read_only, Some(CallDetail::McpToolCall(detail)), Work::Mcp(Box::new(run)))
+        asked.run(environment, tool.read_only, Some(CallDetail::McpToolCall(detail)), Box::new(run))
     }
 
     /// Why the user is asked before a tool runs; an error if no question may be asked.
@@ -240,7 +240,7 @@ impl StepTools {
             Err(why) => return asked.fail(&why),
         };
         let run = McpRun { target, result: asked.result(), environment: None, asks: false, _binding: self.mcp.clone() };
-        asked.run(None, true, None, Work::Mcp(Box::new(run)))
+        asked.run(None, true, None, Box::new(run))
     }
 
     fn resource_target(&self, name: &str, arguments: ResourceArguments) -> Result<Target, String> {
@@ -304,8 +304,19 @@ impl ElicitationListener for ThreadListener {
     }
 }
 
+impl Work for McpRun {
+    fn execute<'a>(self: Box<Self>, call: &'a CallId, context: &'a CallContext) -> Executing<'a> {
+        Box::pin(self.ask(call, context))
+    }
+
+    /// What a call does only its server understands.
+    fn runs_alone(&self, is_repeatable: bool) -> bool {
+        !is_repeatable
+    }
+}
+
 impl McpRun {
-    pub(crate) async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
+    async fn ask(self, call: &CallId, context: &CallContext) -> CallEnd {
         let began = Instant::now();
         let result = self.result;
         match self.target {
