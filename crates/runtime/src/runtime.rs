@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use outpost_environment::{Discoveries, Registry};
 use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
+use outpost_wire::calendar::UtcTime;
 use outpost_wire::intent::EnvironmentId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
@@ -348,8 +349,7 @@ impl RuntimeShared {
 
     /// The date, for the model.
     pub(crate) fn today(&self) -> String {
-        let days = i64::try_from((self.clock)() / 86_400_000).unwrap_or(0);
-        civil(days)
+        UtcTime::of((self.clock)()).date()
     }
 
     /// The tree that a thread belongs to, by the session that all its agents share.
@@ -390,32 +390,5 @@ impl RuntimeShared {
             tracing::warn!(rule = rule.describe(), reason, "a rule holds only as long as this program runs");
         }
         Ok(())
-    }
-}
-
-/// The date of a day since 1970, by the rules of the Gregorian calendar.
-fn civil(days: i64) -> String {
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates() {
-        let cases = [(0, "1970-01-01"), (59, "1970-03-01"), (11_016, "2000-02-29"), (20_773, "2026-11-16"), (-1, "1969-12-31")];
-        for (days, date) in cases {
-            assert_eq!(civil(days), date);
-        }
     }
 }

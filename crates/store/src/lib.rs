@@ -47,7 +47,7 @@ pub use lease::{ClaimError, ClaimMode, Lease, LeaseHolder, LeaseRow, RowHolder};
 pub use list::{Ancestry, Coverage, CursorError, Direction, ListCursor, ListOrder, ListPage, ListQuery, ListScope};
 pub use local::{LocalConfig, LocalHistory, LocalStore, OpenError};
 pub use memory::{MemoryHistory, MemoryStore};
-pub use open::{Opened, context, context_with, keep_checkpoint, open, open_fork, unnoted};
+pub use open::{FactsAside, Opened, append_aside, context, context_with, keep_checkpoint, open, open_fork, unnoted};
 pub use orphan::{MOST_CLAIMS, OrphanFate, OrphanedThread, ThreadWork};
 pub use postgres::{ChangeFeed, PostgresConfig, PostgresError, PostgresHistory, PostgresStore, ThreadChange};
 pub use reader::{Backward, Forward, JournalError, JournalStart, ReadOutcome, ReaderPosition, Tail, locate, start, tail};

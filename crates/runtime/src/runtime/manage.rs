@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_store::{AppendError, ClaimError, ClaimMode, ForkRequest, ForkStoreError, Lease, Need, PageRequest, ReadError, Store};
+use outpost_store::{AppendError, ClaimError, ClaimMode, ForkRequest, ForkStoreError, Lease, PageRequest, ReadError, Store};
 use outpost_thread::{
     Cut, Entry, Fact, ForkError, ForkPoint, InputId, InputOrigin, InputReceived, InterruptReason, Marker, Outline, Parent, Raw, Seq, TurnId,
 };
@@ -13,7 +13,7 @@ use outpost_thread::{Settings, Thread, ThreadCreated, ThreadForked, ThreadId};
 use outpost_wire::intent::{CapabilityRoot, EnvironmentId, RootsError};
 use thiserror::Error;
 
-use super::open::Life;
+use super::open::{Life, ThreadClaim};
 use super::{Runtime, RuntimeShared, run_uncancelled};
 use crate::agents::AgentSlot;
 use crate::capabilities::StepCapabilities;
@@ -245,16 +245,8 @@ impl RuntimeShared {
             let origin = InputOrigin::History;
             facts.push(InputReceived { input, turn: None, origin, client_key: None, content: vec![], items: history }.into());
         }
-        let at = (self.clock)();
-        let entries = (1..).zip(facts).map(|(seq, fact)| Entry { seq, at, fact }).collect();
-        let thread = match store.append(&lease, entries, Need::Stored).await {
-            Ok(appended) => fold(&appended.entries)?,
-            Err(error) => {
-                store.release(lease).await;
-                self.forget(id);
-                return Err(error.into());
-            }
-        };
+        let claim = ThreadClaim { store, lease, id };
+        let (ThreadClaim { store, lease, .. }, thread) = self.append(claim, None, facts).await?;
         Ok(self.bring_up(store, lease, thread, seat))
     }
 
@@ -430,7 +422,7 @@ impl RuntimeShared {
     }
 }
 
-fn fold(entries: &[Entry]) -> Result<Thread, ThreadError> {
+pub(super) fn fold(entries: &[Entry]) -> Result<Thread, ThreadError> {
     let invalid = |error: outpost_thread::FoldError| ThreadError::Invalid(error.to_string());
     let (first, rest) = entries.split_first().ok_or_else(|| ThreadError::Invalid("nothing was stored".into()))?;
     let mut thread = Thread::begin(first).map_err(invalid)?;

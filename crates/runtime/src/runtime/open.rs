@@ -4,13 +4,13 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use outpost_store::{ClaimMode, Lease, Need, Store, unnoted};
+use outpost_store::{ClaimMode, FactsAside, Lease, Need, Store, append_aside, unnoted};
 use outpost_thread::{DamageNoted, Entry, Fact, SelectionChanged, Thread, ThreadId, said};
 use outpost_wire::PathUri;
 use outpost_wire::intent::Selection;
 use tokio::sync::{mpsc, watch};
 
-use super::manage::ThreadError;
+use super::manage::{ThreadError, fold};
 use super::{AgentStart, RuntimeShared, lock, run_uncancelled};
 use crate::agents::AgentSlot;
 use crate::driver::{Driver, DriverStart};
@@ -25,6 +25,13 @@ const MAILBOX: usize = 64;
 pub(super) enum Life {
     New,
     Again,
+}
+
+/// The right to write a thread that no driver has yet.
+pub(super) struct ThreadClaim {
+    pub store: Store,
+    pub lease: Lease,
+    pub id: ThreadId,
 }
 
 impl RuntimeShared {
@@ -82,32 +89,16 @@ impl RuntimeShared {
                 return Err(error.into());
             }
         };
-        let mut thread = opened.thread.clone();
+        let (mut claim, mut thread) = (ThreadClaim { store: store.clone(), lease, id }, opened.thread.clone());
         if let Some(noted) = opened.unnoted() {
             tracing::warn!(thread = %id, damage = noted.damage.len(), "a thread is damaged; what is whole goes on");
-            let entry = Entry { seq: thread.last + 1, at: (self.clock)(), fact: noted.into() };
-            let appended = match store.append(&lease, vec![entry], Need::Stored).await {
-                Ok(appended) => appended,
-                Err(error) => {
-                    store.release(lease).await;
-                    self.forget(id);
-                    return Err(error.into());
-                }
-            };
-            appended.entries.iter().for_each(|entry| drop(thread.apply(entry)));
+            (claim, thread) = self.append(claim, Some(thread), vec![noted.into()]).await?;
         }
         if let Some(selection) = self.missing_selection(&thread) {
             let fact = SelectionChanged { selection: Some(selection), capability_roots: None };
-            let entry = Entry { seq: thread.last + 1, at: (self.clock)(), fact: fact.into() };
-            match store.append(&lease, vec![entry], Need::Stored).await {
-                Ok(appended) => appended.entries.iter().for_each(|entry| drop(thread.apply(entry))),
-                Err(error) => {
-                    store.release(lease).await;
-                    self.forget(id);
-                    return Err(error.into());
-                }
-            }
+            (claim, thread) = self.append(claim, Some(thread), vec![fact.into()]).await?;
         }
+        let lease = claim.lease;
         let seat = self.seat(&thread);
         let agents: Vec<ThreadId> = thread.agents.iter().filter(|(_, agent)| agent.open).map(|(id, _)| *id).collect();
         let live = self.run(Life::Again, store.clone(), lease, thread, seat);
@@ -121,6 +112,34 @@ impl RuntimeShared {
             });
         }
         Ok(live)
+    }
+
+    /// Writes facts down for a thread that is claimed and has no driver yet, and folds them in. If that cannot be done, the thread is given
+    /// back.
+    pub(super) async fn append(
+        &self,
+        claim: ThreadClaim,
+        thread: Option<Thread>,
+        facts: Vec<Fact>,
+    ) -> Result<(ThreadClaim, Thread), ThreadError> {
+        let (at, last) = ((self.clock)(), thread.as_ref().map_or(0, |thread| thread.last));
+        let aside = FactsAside { last, at, facts, need: Need::Stored };
+        let appended = match (append_aside(&claim.store, &claim.lease, aside).await, thread) {
+            (Err(error), _) => Err(error.into()),
+            (Ok(appended), None) => fold(&appended.entries),
+            (Ok(appended), Some(mut thread)) => {
+                appended.entries.iter().for_each(|entry| drop(thread.apply(entry)));
+                Ok(thread)
+            }
+        };
+        match appended {
+            Ok(thread) => Ok((claim, thread)),
+            Err(error) => {
+                claim.store.release(claim.lease).await;
+                self.forget(claim.id);
+                Err(error)
+            }
+        }
     }
 
     /// A thread of another program says where it worked and not in which environment: it works in the default ones, there.
