@@ -316,7 +316,7 @@ fn standing(path: &[&str]) -> Standing {
 }
 
 /// The page about all keys.
-pub(crate) fn page() -> String {
+pub fn page() -> String {
     let mut page = String::from(
         "# Configuration\n\n\
          A whole `config.toml` for a model of your own, with a sandbox that may use the network:\n\n\
@@ -378,7 +378,7 @@ mod tests {
     use serde::de::{self, Deserializer, Visitor};
 
     use super::*;
-    use crate::config::Config;
+    use crate::Config;
 
     /// Reads nothing, but learns which keys would be read.
     struct Fields<'a>(&'a mut &'static [&'static str]);
