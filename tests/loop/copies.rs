@@ -94,7 +94,7 @@ async fn traced(words: &[&str]) -> Option<String> {
     Some(text[begun..].lines().filter(|line| !line.contains("resumed>")).map(|line| format!("{line}\n")).collect())
 }
 
-const FILES: usize = 400;
+const FILES: usize = 1000;
 
 #[tokio::test]
 async fn a_small_file_is_opened_once_and_nothing_is_synced() {

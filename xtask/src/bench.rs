@@ -60,7 +60,8 @@ pub(crate) fn distance(options: &[&str]) -> anyhow::Result<()> {
     let folder = if profile == "dev" { "debug" } else { profile };
     sh(cargo().args(["build", "--profile", profile, "-p", "outpost"]))?;
     let mut run = cargo();
-    run.args(["run", "--profile", profile, "-p", "outpost-bench", "--", "distance", "--outpost"]).arg(target().join(folder).join("outpost"));
+    run.args(["run", "--profile", profile, "-p", "outpost-bench", "--", "distance", "--outpost"])
+        .arg(target().join(folder).join("outpost"));
     recorded("distance", options, run.args(options.iter().filter(|option| **option != "--debug")))
 }
 

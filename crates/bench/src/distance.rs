@@ -9,10 +9,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use outpost_testkit::{CountedLink, ExecutorProcess, FlightClock, LoginShell, Sshd};
 use outpost_testkit::app::{AppServer, thread, turn};
 use outpost_testkit::flights::LinkQuality;
 use outpost_testkit::model::Reply;
+use outpost_testkit::{CountedLink, ExecutorProcess, FlightClock, LoginShell, Sshd};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -62,8 +62,7 @@ impl Ground {
         let clock = FlightClock::over(quality);
         let executor = ExecutorProcess::start(Path::new(&plan.outpost), &["--no-auth"]);
         let sshd = Sshd::start(LoginShell::Program("/bin/sh"));
-        let (to_executor, to_sshd) =
-            (clock.link(executor.address()).await, clock.link(&format!("127.0.0.1:{}", sshd.port())).await);
+        let (to_executor, to_sshd) = (clock.link(executor.address()).await, clock.link(&format!("127.0.0.1:{}", sshd.port())).await);
         let directory = tempfile::tempdir()?;
         // The same host behind the way.
         let through = |text: String| text.replace(&sshd.port().to_string(), &to_sshd.port().to_string());
@@ -170,10 +169,7 @@ fn same(one: &Path, other: &Path) -> anyhow::Result<bool> {
 pub(crate) fn run(plan: &Plan) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let rows = runtime.block_on(rows(plan))?;
-    print(&format!(
-        "{} ms there and back, {} MB/s, {} of a million pieces late",
-        plan.delay_ms, plan.rate_mb, plan.losses
-    ));
+    print(&format!("{} ms there and back, {} MB/s, {} of a million pieces late", plan.delay_ms, plan.rate_mb, plan.losses));
     print(&table(&rows, plan));
     Ok(())
 }

@@ -352,8 +352,7 @@ impl Transfer {
         let number = self.names.fetch_add(1, Ordering::Relaxed);
         let (reading, writing) = (format!("{}-{number}r", self.tag), format!("{}-{number}w", self.tag));
         let source = BlockFile { environment: &self.source.environment, path: from, handle: &reading, pace: &self.reading };
-        let destination =
-            BlockFile { environment: &self.destination.environment, path: &path, handle: &writing, pace: &self.writing };
+        let destination = BlockFile { environment: &self.destination.environment, path: &path, handle: &writing, pace: &self.writing };
         let (sender, blocks) = mpsc::channel(pace::MOST);
         let count = |bytes: usize| {
             self.progress.add(bytes as u64);

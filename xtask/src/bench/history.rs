@@ -166,7 +166,8 @@ mod tests {
 
     #[test]
     fn a_slip_is_told_and_noise_is_not() {
-        let before = run("a", &["plain turn, p50       1.00 ms  at most 3", "turns a second  1,000 /s", "idle  5 MB", "| bytes | 10 KB | |"]);
+        let before =
+            run("a", &["plain turn, p50       1.00 ms  at most 3", "turns a second  1,000 /s", "idle  5 MB", "| bytes | 10 KB | |"]);
         let now = run("b", &["plain turn, p50       1.60 ms  at most 3", "turns a second  700 /s", "idle  5.5 MB", "| bytes | 5 KB | |"]);
         let (text, slips) = compared(&[before.clone(), now.clone()], "a").unwrap();
         assert_eq!(slips, 2, "{text}");
@@ -179,7 +180,8 @@ mod tests {
 
     #[test]
     fn only_the_newest_run_of_the_same_kind_counts() {
-        let runs = [run("a", &["x  1 ms"]), run("b", &["x  9 ms"]), run("c", &["x  1 ms"]), Run { bench: "app".into(), ..run("d", &["x  9 ms"]) }];
+        let runs =
+            [run("a", &["x  1 ms"]), run("b", &["x  9 ms"]), run("c", &["x  1 ms"]), Run { bench: "app".into(), ..run("d", &["x  9 ms"]) }];
         assert_eq!(compared(&runs, "a").unwrap().1, 0);
         assert_eq!(compared(&runs[..2], "a").unwrap().1, 1);
         // A run with changes is not a run of its commit.

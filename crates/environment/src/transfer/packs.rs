@@ -64,7 +64,8 @@ impl Transfer {
 
     async fn read_pack(&self, pack: &[SmallFile]) -> Result<(Vec<u64>, Bytes), EnvironmentError> {
         let here = &self.source.environment;
-        let nonsense = |reason: String| EnvironmentError::Nonsense { name: here.name().to_owned(), reason: format!("fs/readPack: {reason}") };
+        let nonsense =
+            |reason: String| EnvironmentError::Nonsense { name: here.name().to_owned(), reason: format!("fs/readPack: {reason}") };
         let params = ReadPackParams {
             paths: pack.iter().map(|file| file.from.clone()).collect(),
             compression: self.reading.compression(),

@@ -77,9 +77,7 @@ impl Transfer {
             .into_iter()
             .map(|item| SmallFile { from: item.below(root), to: item.below(&base), attributes: item.attributes.clone() })
             .collect();
-        let copy_small = async {
-            if takes_packs { self.copy_packs(small, placing).await } else { self.copy_each(small, placing).await }
-        };
+        let copy_small = async { if takes_packs { self.copy_packs(small, placing).await } else { self.copy_each(small, placing).await } };
         let copy_large = large.into_iter().map(|item| async {
             let (from, to) = (item.below(root), item.below(&base));
             match (&item.attributes.kind, &item.attributes.link_target) {

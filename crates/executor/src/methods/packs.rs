@@ -20,7 +20,9 @@ pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConne
         .on::<ReadPack, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let gate = gate(&connection, params.sandbox.as_ref())?;
             let paths = params.paths.iter().map(native).collect::<Result<Vec<_>, _>>()?;
-            let Some(first) = paths.first().filter(|_| paths.len() <= MAX_FILES) else { return Err(fault::pack_of(paths.len(), MAX_FILES)) };
+            let Some(first) = paths.first().filter(|_| paths.len() <= MAX_FILES) else {
+                return Err(fault::pack_of(paths.len(), MAX_FILES));
+            };
             let _call = FileCall::new(&connection, first).await;
             let compression = params.compression;
             let read = async move {

@@ -157,7 +157,8 @@ impl LocalHome {
             copies.push(ForkCopy::begin(self, *child).map_err(failed)?);
         }
         // Of each pair, the lease and its file are here until all are in their places: a writer waits for so long.
-        let locked = copies.iter().map(|copy| copy.lease.lock()).collect::<std::io::Result<Vec<_>>>().map_err(|error| self.failed(error))?;
+        let locked =
+            copies.iter().map(|copy| copy.lease.lock()).collect::<std::io::Result<Vec<_>>>().map_err(|error| self.failed(error))?;
         let published = || -> Result<(), (ThreadId, Box<dyn std::error::Error + Send + Sync>)> {
             for copy in &copies {
                 let of = |error: Box<dyn std::error::Error + Send + Sync>| (copy.child, error);
