@@ -292,7 +292,7 @@ impl Driver {
         if !may_end || is_held {
             self.bed = None;
         } else if self.bed.is_none() {
-            self.bed = Some(self.shared.resting.lie_down());
+            self.bed = Some(self.shared.loaded.resting.lie_down());
         }
         may_end && is_held
     }

@@ -129,7 +129,7 @@ impl Runtime {
 
     /// How often an executor has told what a folder holds, rather than that it is still the same.
     pub fn capability_bundles(&self) -> u64 {
-        self.0.discoveries.told()
+        self.0.skills.discoveries.told()
     }
 
     /// Why each capability root of a thread is in its next step, or why not, and what it offers. Environments that are only
@@ -256,7 +256,7 @@ impl RuntimeShared {
         let seat = seat.unwrap_or_else(|| self.seat(&thread));
         let live = self.run(Life::New, store, lease, thread, seat);
         if !live.internal {
-            self.created.publish(id, 32);
+            self.loaded.created.publish(id, 32);
         }
         live
     }
@@ -414,7 +414,7 @@ impl RuntimeShared {
     }
 
     pub(crate) async fn unload(&self, id: ThreadId, reason: InterruptReason) {
-        self.resting.forget(id);
+        self.loaded.resting.forget(id);
         let Some(live) = self.in_slot(id) else { return };
         // If it is not taken any more, the thread is ending already.
         let _ = live.mailbox.send(DriverCommand::Shutdown(reason)).await;

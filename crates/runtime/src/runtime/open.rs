@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use outpost_store::{ClaimMode, FactsAside, Lease, Need, Store, append_aside, unnoted};
-use outpost_thread::{DamageNoted, Entry, Fact, SelectionChanged, Thread, ThreadId, said};
+use outpost_thread::{DamageNoted, Fact, SelectionChanged, Thread, ThreadId, said};
 use outpost_wire::PathUri;
 use outpost_wire::intent::Selection;
 use tokio::sync::{mpsc, watch};
@@ -158,7 +158,7 @@ impl RuntimeShared {
     /// Opening a thread reads only its end. The rest is looked at meanwhile, and what is found is written down and told.
     fn look_for_damage(self: Arc<Self>, store: Store, live: LiveThread) {
         tokio::spawn(async move {
-            let Ok(_turn) = self.checking.acquire().await else { return };
+            let Ok(_turn) = self.loaded.checking.acquire().await else { return };
             let found = match store.verify(live.id, None).await {
                 Ok(verdict) => verdict.damage,
                 Err(error) => return tracing::debug!(thread = %live.id, %error, "a thread cannot be checked"),
@@ -213,7 +213,7 @@ impl RuntimeShared {
     /// Gives up the place of a thread that is not loaded after all. A caller that waits for it there keeps it: in another place they
     /// would not see each other.
     pub(super) fn forget(&self, id: ThreadId) {
-        let mut threads = lock(&self.threads);
+        let mut threads = lock(&self.loaded.slots);
         // The caller has one, too.
         if threads.get(&id).is_some_and(|slot| lock(&slot.live).is_none() && Arc::strong_count(slot) <= 2) {
             threads.remove(&id);
@@ -230,19 +230,19 @@ impl RuntimeShared {
         feed.set_mark(thread.last);
         let internal = is_internal(&thread);
         let live = LiveThread { id, mailbox, feed: feed.clone(), store: store.clone(), status: watched, maker, internal };
-        self.resting.forget(id);
+        self.loaded.resting.forget(id);
         *lock(&self.slot(id).live) = Some(live.clone());
         // Before it can do anything, so that subscribers of its parent miss nothing of it.
         if let (Some(maker), false) = (maker, live.internal) {
             let start = AgentStart { thread: Arc::new(thread.clone()), maker, is_new: life == Life::New };
-            self.agent_starts.publish(start, 4096);
+            self.loaded.agent_starts.publish(start, 4096);
         }
         let driver = Driver::new(DriverStart { shared: self.clone(), store, lease, thread, feed, status, mailbox: commands, seat });
         let (shared, own) = (self.clone(), live.clone());
         tokio::spawn(async move {
             driver.run().await;
             // Only its own place: another life of the thread may have begun.
-            let mut threads = lock(&shared.threads);
+            let mut threads = lock(&shared.loaded.slots);
             let Some(slot) = threads.get(&id) else { return };
             if lock(&slot.live).take_if(|live| live.mailbox.same_channel(&own.mailbox)).is_none() {
                 return;
@@ -264,13 +264,13 @@ impl RuntimeShared {
         mailbox: &mut mpsc::Receiver<DriverCommand>,
         feed: &ThreadFeed<ThreadEvent>,
     ) -> bool {
-        let Some(slot) = lock(&self.threads).get(&id).cloned() else { return true };
+        let Some(slot) = lock(&self.loaded.slots).get(&id).cloned() else { return true };
         let live = lock(&slot.live);
         if is_held(mailbox) || !mailbox.is_empty() || feed.has_readers() {
             return false;
         }
         if live.as_ref().is_some_and(|live| !live.internal) {
-            self.resting.note_unloaded(id);
+            self.loaded.resting.note_unloaded(id);
         }
         mailbox.close();
         true
