@@ -6,6 +6,7 @@ mod open;
 mod orphans;
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use outpost_environment::{Discoveries, Registry};
@@ -72,6 +73,10 @@ impl RuntimeParts {
 /// All threads of one program. Cheap to clone.
 #[derive(Clone)]
 pub struct Runtime(pub(crate) Arc<RuntimeShared>);
+
+/// What a runtime does. It is compiled here, once: the bodies of async functions are otherwise compiled again in every crate that awaits
+/// them.
+pub type RuntimeFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Threads that are looked through for damage at the same time.
 const CHECKS: usize = 2;
@@ -194,8 +199,8 @@ impl Runtime {
     }
 
     /// Where a thread is kept: those that are not to be kept are in a store of their own.
-    pub async fn store_of(&self, id: ThreadId) -> Store {
-        self.0.store_of(id).await
+    pub fn store_of(&self, id: ThreadId) -> RuntimeFuture<'_, Store> {
+        Box::pin(async move { self.0.store_of(id).await })
     }
 
     /// A name for something that has none yet.
@@ -204,8 +209,8 @@ impl Runtime {
     }
 
     /// Whether a thread is gone with this program.
-    pub async fn is_ephemeral(&self, id: ThreadId) -> bool {
-        self.0.ephemeral.head(id).await.is_ok()
+    pub fn is_ephemeral(&self, id: ThreadId) -> RuntimeFuture<'_, bool> {
+        Box::pin(async move { self.0.ephemeral.head(id).await.is_ok() })
     }
 
     pub fn models(&self) -> &Models {
@@ -247,21 +252,25 @@ impl Runtime {
     }
 
     /// The same; one that was unloaded because it was not in use is loaded again.
-    pub async fn get_again(&self, id: ThreadId) -> Result<Option<LiveThread>, ThreadError> {
-        if let Some(live) = self.get(id) {
-            return Ok(Some(live));
-        }
-        if !self.0.loaded.resting.was_unloaded(id) {
-            return Ok(None);
-        }
-        self.resume(id).await.map(Some)
+    pub fn get_again(&self, id: ThreadId) -> RuntimeFuture<'_, Result<Option<LiveThread>, ThreadError>> {
+        Box::pin(async move {
+            if let Some(live) = self.get(id) {
+                return Ok(Some(live));
+            }
+            if !self.0.loaded.resting.was_unloaded(id) {
+                return Ok(None);
+            }
+            self.resume(id).await.map(Some)
+        })
     }
 
     /// Waits for the end of a thread that is just being unloaded: until then it cannot be claimed.
-    pub async fn ended(&self, id: ThreadId) {
-        if let Some(ending) = self.0.in_slot(id).filter(LiveThread::is_closed) {
-            ending.ended().await;
-        }
+    pub fn ended(&self, id: ThreadId) -> RuntimeFuture<'_, ()> {
+        Box::pin(async move {
+            if let Some(ending) = self.0.in_slot(id).filter(LiveThread::is_closed) {
+                ending.ended().await;
+            }
+        })
     }
 
     /// The loaded threads, by id. Those that work for the runtime itself are not among them.

@@ -53,7 +53,7 @@ pub use postgres::{ChangeFeed, PostgresConfig, PostgresError, PostgresHistory, P
 pub use reader::{Backward, Forward, JournalError, JournalStart, ReadOutcome, ReaderPosition, Tail, locate, start, tail};
 pub use store::{
     AppendError, Appended, Batch, Clock, DeleteError, Durability, ForkRequest, ForkStoreError, HistoryReader, Need, Page, PageRequest,
-    ReadError, Redactor, Store, ThreadHead,
+    ReadError, Redactor, Store, StoreFuture, ThreadHead,
 };
 pub use summary::ThreadSummary;
 pub use words::{of as words_of, searchable};
