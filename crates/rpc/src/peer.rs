@@ -183,7 +183,7 @@ impl Peer {
 
     pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Output, CallError> {
         let result = self.call_raw(M::NAME, params).await?;
-        frame::decode_value(&result).map_err(|why| CallError::Nonsense { method: M::NAME, why })
+        frame::decoded(M::read_output(&result)).map_err(|why| CallError::Nonsense { method: M::NAME, why })
     }
 
     /// A call whose answer stays text.
