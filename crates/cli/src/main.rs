@@ -6,7 +6,7 @@ mod args;
 mod assembly;
 mod commands;
 mod compat_flags;
-mod config;
+mod configuration;
 mod confinement;
 mod connection_notices;
 mod doctor;
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     // Other processes of this user may not read our memory or our environment, and no dump is written when we crash.
     let undumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let arguments = Arguments::of_this_process();
-    let variables = VisibleVariables::of_this_process().with_keys(config::key_variables(&arguments.settings));
+    let variables = VisibleVariables::of_this_process().with_keys(configuration::key_variables(&arguments.settings));
     // A program that carries a connection inherits what this process has, so a key under an innocent name is hidden from all.
     let hides = arguments.command.serves_commands() || variables.have_unmarked_keys();
     let hidden = if hides { variables.hide() } else { Ok(()) };

@@ -85,7 +85,7 @@ async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &ProcessContex
 
 /// The server of this home, and what it stands on.
 pub(crate) async fn assemble(home: &Home, own: &ProcessContext, role: NodeRole) -> anyhow::Result<(Assembly, Server)> {
-    let config = crate::config::load(Some(&home.config()), &own.settings)?;
+    let config = crate::configuration::load(Some(&home.config()), &own.settings)?;
     let shown = config.shown();
     let wish = RuntimeOptions { questions: true, keeps_sessions: true, follows_environments: true, role, ..RuntimeOptions::of(config) };
     let assembly = Assembly::new(home, wish, own).await?;
