@@ -64,6 +64,8 @@ pub(crate) struct Config {
     #[serde(deserialize_with = "targets")]
     pub http_allow: Vec<HttpTarget>,
     pub serve: ServeTable,
+    /// How a store in Postgres is used.
+    pub postgres: PostgresTable,
     pub skills: SkillTable,
     /// Everything, as it was written, for those who want to see it.
     #[serde(skip)]
@@ -99,6 +101,14 @@ struct From {
 pub(crate) struct WorkspaceWrite {
     pub writable_roots: Vec<String>,
     pub network_access: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct PostgresTable {
+    pub connections: Option<std::num::NonZeroUsize>,
+    pub lease_seconds: Option<std::num::NonZeroU32>,
+    pub statement_seconds: Option<std::num::NonZeroU32>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -8,6 +8,7 @@ use http::{Method, StatusCode};
 use outpost_listener::auth::Auth;
 use outpost_listener::http_service::{HttpOutcome, HttpRequest, HttpService, Receiving, plain};
 use outpost_rpc::Link;
+use outpost_store::Store;
 
 use crate::admission::{BrowserAdmission, Pass};
 use crate::executors::Executors;
@@ -42,6 +43,8 @@ pub struct Site {
     pub sessions: Sessions,
     /// Whether browsers reach us through TLS, be it ours or a proxy's.
     pub is_private: bool,
+    /// Without it nothing can be served.
+    pub store: Store,
 }
 
 /// Why a client is not let in.
@@ -92,7 +95,7 @@ impl Site {
     fn route(&self, visit: &HttpRequest) -> HttpOutcome {
         let is_read = visit.is_read();
         match visit.path() {
-            "/readyz" | "/healthz" if is_read => HttpOutcome::Answer(plain(StatusCode::OK, "")),
+            "/healthz" if is_read => HttpOutcome::Answer(plain(StatusCode::OK, "")),
             JOIN if is_read => self.executors.join(visit),
             "/" if is_read && visit.wants_websocket() => self.client(visit),
             "/session" if is_read => {
@@ -174,6 +177,17 @@ impl Site {
 
 impl HttpService for Site {
     fn receive(&self, visit: HttpRequest) -> Receiving<'_> {
-        Box::pin(async move { self.route(&visit) })
+        Box::pin(async move {
+            if visit.path() == "/readyz" && visit.is_read() {
+                return HttpOutcome::Answer(match self.store.ping().await {
+                    Ok(()) => plain(StatusCode::OK, ""),
+                    Err(why) => {
+                        tracing::warn!(why, "not ready: the store does not answer");
+                        plain(StatusCode::SERVICE_UNAVAILABLE, "the store does not answer")
+                    }
+                });
+            }
+            self.route(&visit)
+        })
     }
 }

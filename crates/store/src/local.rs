@@ -346,6 +346,8 @@ impl LocalHome {
             pid: std::process::id(),
             since: now,
             renewed: now,
+            node: None,
+            address: None,
         }
     }
 

@@ -122,6 +122,7 @@ async fn serve(home: Home, plan: Plan, own: &ProcessContext) -> anyhow::Result<(
         executors: executors.clone(),
         on_client: Arc::new(on_link(server.clone())),
         sessions: Sessions::new(Arc::new(|| tokens::random().ok())),
+        store: assembly.runtime.store().clone(),
         is_private: scheme == "wss" || plan.behind_proxy,
         metrics: Metrics::new(MetricSources { server: server.clone(), executors: executors.clone() }),
     };
