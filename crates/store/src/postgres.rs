@@ -27,10 +27,10 @@ use rustls::RootCertStore;
 use tokio::sync::OnceCell;
 
 use address::Address;
-use notes::Notes;
-use pool::{Checkout, Pool};
 pub use feed::{ChangeFeed, ThreadChange};
 pub use nodes::NodeAddress;
+use notes::Notes;
+use pool::{Checkout, Pool};
 pub use read::PostgresHistory;
 pub use shared::SharedRecord;
 

@@ -243,7 +243,7 @@ impl RuntimeShared {
         if !history.is_empty() {
             let input = InputId((self.ids)());
             let origin = InputOrigin::History;
-            facts.push(InputReceived { input, turn: None, origin, client_key: None, content: vec![], items: history }.into());
+            facts.push(InputReceived { input, turn: None, origin, client_key: None, by: None, content: vec![], items: history }.into());
         }
         let at = (self.clock)();
         let entries = (1..).zip(facts).map(|(seq, fact)| Entry { seq, at, fact }).collect();

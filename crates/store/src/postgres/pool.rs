@@ -58,8 +58,11 @@ impl Pool {
     pub(super) fn new(address: Address, config: &PostgresConfig) -> Result<Self, PostgresError> {
         let suspicion = Arc::<Mutex<Option<Instant>>>::default();
         let manager = Connections { address, statement: config.statement, suspicion: suspicion.clone() };
-        let timeouts =
-            Timeouts { wait: Some(Duration::from_secs(30)), create: Some(Duration::from_secs(10)), recycle: Some(TRIAL + Duration::from_secs(1)) };
+        let timeouts = Timeouts {
+            wait: Some(Duration::from_secs(30)),
+            create: Some(Duration::from_secs(10)),
+            recycle: Some(TRIAL + Duration::from_secs(1)),
+        };
         let pool = managed::Pool::builder(manager)
             .max_size(config.connections.max(1))
             .runtime(Runtime::Tokio1)
