@@ -10,7 +10,7 @@ use outpost_testkit::database_proxy::DatabaseProxy;
 use outpost_testkit::executor::eventually;
 use outpost_testkit::model::{Reply, ScriptedModel};
 use outpost_testkit::postgres::Database;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::{App, Server};
 

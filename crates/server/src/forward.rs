@@ -25,7 +25,7 @@ use crate::connection::ClientConnection;
 use crate::people::ClientIdentity;
 
 /// The kind and the key under which a store keeps the secret by which its nodes know each other.
-pub const NODE_SECRET: (&str, &str) = ("secret", "nodes");
+pub(crate) const NODE_SECRET: (&str, &str) = ("secret", "nodes");
 
 /// These say what is stored; any node can answer them. While a thread is passed on, they are as well: its node knows how it stands.
 const READS: &[&str] = &[
@@ -53,6 +53,8 @@ pub(crate) struct Forwarding {
     /// Which thread is passed on to which node.
     threads: Mutex<HashMap<ThreadId, Weak<NodeLink>>>,
     questions: Arc<Mutex<Questions>>,
+    /// Threads that this node drives now: what another one says of them is over.
+    taken: Arc<Mutex<HashSet<ThreadId>>>,
 }
 
 /// Questions of other nodes that the client was asked.
@@ -129,15 +131,21 @@ fn plain_response(id: &RequestId, result: &Value) -> Vec<u8> {
 /// Passes a request on if another node drives its thread; nothing if it is to be answered here.
 pub(crate) async fn forward(connection: &Arc<ClientConnection>, id: &RequestId, method: &str, params: &Bytes) -> Option<Vec<u8>> {
     let Store::Postgres(store) = connection.server.runtime.store() else { return None };
+    if method == "thread/takeover"
+        && let Some(thread) = thread_in(params)
+    {
+        lock(&connection.forwarding.threads).remove(&thread);
+        lock(&connection.forwarding.taken).insert(thread);
+    }
     // A node that was asked by another one answers by itself: two that each take the other for the holder would go on for ever.
     if connection.identity.is_node || OWN.contains(&method) || connection.client().is_none() {
         return None;
     }
+    let forwarding = &connection.forwarding;
     let thread = thread_in(params)?;
     if connection.server.runtime.get(thread).is_some() {
         return None;
     }
-    let forwarding = &connection.forwarding;
     let link = match forwarding.known(thread) {
         Some(link) => link,
         None if READS.contains(&method) => return None,
@@ -158,6 +166,7 @@ pub(crate) async fn forward(connection: &Arc<ClientConnection>, id: &RequestId, 
     let raw: &RawValue = serde_json::from_slice(params).ok()?;
     if link.sink.send(envelope::request(id, method, raw)) {
         if method != "thread/unsubscribe" {
+            lock(&forwarding.taken).remove(&thread);
             lock(&forwarding.threads).insert(thread, Arc::downgrade(&link));
         }
         if let Ok(frame) = answer.await {
@@ -196,6 +205,7 @@ async fn connect(connection: &Arc<ClientConnection>, instance: &str, address: &s
         node: link.tx.clone(),
         waiting: waiting.clone(),
         questions: forwarding.questions.clone(),
+        taken: forwarding.taken.clone(),
         asked: HashMap::new(),
         threads: HashSet::new(),
     };
@@ -215,6 +225,7 @@ struct Reading {
     node: FrameSink,
     waiting: Arc<Mutex<HashMap<RequestId, oneshot::Sender<Vec<u8>>>>>,
     questions: Arc<Mutex<Questions>>,
+    taken: Arc<Mutex<HashSet<ThreadId>>>,
     /// What the node's questions are called here.
     asked: HashMap<RequestId, String>,
     /// Those that the client heard of through this link.
@@ -230,7 +241,7 @@ impl Reading {
         // Dropping the senders answers the requests that wait.
         lock(&self.waiting).clear();
         lock(&self.questions).open.retain(|name, _| !self.asked.values().any(|own| own == name));
-        for thread in &self.threads {
+        for thread in self.threads.iter().filter(|thread| !lock(&self.taken).contains(*thread)) {
             let closed = serde_json::json!({"method": "thread/closed", "params": {"threadId": thread}});
             self.client.send(closed.to_string().into_bytes());
         }
@@ -245,7 +256,7 @@ impl Reading {
             }
             // What is about no thread, this node says itself.
             Some(RpcMessage::Notification { method, params }) => {
-                let Some(thread) = thread_in(&params) else { return };
+                let Some(thread) = thread_in(&params).filter(|thread| !lock(&self.taken).contains(thread)) else { return };
                 self.threads.insert(thread);
                 if method == "thread/closed" {
                     self.threads.remove(&thread);
