@@ -22,7 +22,6 @@ use crate::ProcessContext;
 use crate::agent_args::{AgentOptions, Which};
 use crate::assembly::{Assembly, RuntimeOptions};
 use crate::commands::thread::find;
-use crate::config::Config;
 use crate::environments::{token, unknown};
 use crate::home::Home;
 use crate::notify::Notifier;
@@ -83,7 +82,7 @@ struct Here {
 impl Agents {
     pub(crate) async fn new(options: &AgentOptions, audience: Audience, own: &ProcessContext) -> anyhow::Result<Self> {
         let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
-        let mut config = Config::load(Some(&home.config()), &own.settings)?;
+        let mut config = crate::config::load(Some(&home.config()), &own.settings)?;
         if let Some(mode) = options.sandbox() {
             config.sandbox_mode = Some(mode.to_owned());
         }

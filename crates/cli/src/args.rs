@@ -415,6 +415,9 @@ pub(crate) struct CpArguments {
     /// Change nothing, and print what would be written and removed
     #[arg(short = 'n', long)]
     pub dry_run: bool,
+    /// End only when the copy would survive a power cut there: one sync for all of it
+    #[arg(long)]
+    pub sync: bool,
     /// Show no progress
     #[arg(short, long)]
     pub quiet: bool,

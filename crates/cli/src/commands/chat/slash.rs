@@ -2,6 +2,7 @@
 
 use outpost_runtime::ForkThread;
 use outpost_runtime::live::LiveThread;
+use outpost_runtime::model::price::LISTED;
 use outpost_store::PageRequest;
 use outpost_thread::{Fact, ForkPoint, Marker, SelectionChanged, Settings, SettingsChanged, TurnId};
 
@@ -112,13 +113,17 @@ async fn status(agents: &Agents, thread: &LiveThread) -> Said {
     let environments = status.environments.iter().map(|(name, standing)| format!("{name} ({})", standing.unwrap_or("ready")));
     let config = agents.assembly.runtime.config();
     let policy = outpost_runtime::settings::approval(&state.effective_settings()).ok().flatten().unwrap_or(config.approval);
+    let mut tokens = format!("{} in this thread", short(status.tokens));
+    if let Some(cost) = status.cost {
+        tokens.push_str(&format!(", about ${cost:.2} at the list prices of {} ({LISTED})", status.model));
+    }
     let rows = [
         ("thread", thread.id().to_string()),
         ("model", format!("{} of {}", status.model, status.provider)),
         ("environments", environments.collect::<Vec<_>>().join(", ")),
         ("directory", status.directory.clone()),
         ("approvals", line(&format!("{policy:?}"))),
-        ("tokens", format!("{} in this thread", short(status.tokens))),
+        ("tokens", tokens),
         ("context", format!("{} of {} tokens", short(status.context.0), short(status.context.1))),
         ("turns", state.turns.to_string()),
         ("background", format!("{} commands", status.background)),

@@ -17,6 +17,8 @@ pub(super) struct ChatStatus {
     pub model: String,
     pub provider: String,
     pub tokens: u64,
+    /// In dollars, at the list price of the model that answers now.
+    pub cost: Option<f64>,
     /// What the context holds, and what it may hold.
     pub context: (u64, u64),
     pub background: usize,
@@ -41,6 +43,7 @@ impl ChatStatus {
             environments: environments.collect(),
             directory,
             context: (state.usage.active, runtime.config().window(&model)),
+            cost: runtime.config().facts(&model).price.map(|price| price.cost(&state.usage.total)),
             model: word(&model),
             provider: word(&runtime.models().provider_id(&settings)),
             tokens: state.usage.total.total,
