@@ -130,3 +130,30 @@ async fn a_plain_turn_is_three_commits_and_reads_nothing() {
     let (status, _) = only.get("/readyz", None).await;
     assert_eq!(status, 200);
 }
+
+/// An executor that dialled in at one node is an environment of every node that has its token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_executor_that_joined_one_node_is_reached_through_another() {
+    let database = Database::create();
+    let model = ScriptedModel::with(vec![]).await;
+    let (first, second) = (node(database.url(), &model, "a", &[]), node(database.url(), &model, "b", &[]));
+    let token = first.token(&["--executor", "gpu"]);
+    let issued = |server: &Server| server.home().join("tokens/issued");
+    std::fs::create_dir_all(issued(&second)).unwrap();
+    for file in std::fs::read_dir(issued(&first)).unwrap().flatten() {
+        std::fs::copy(file.path(), issued(&second).join(file.file_name())).unwrap();
+    }
+    let _executor = crate::support::joined(first.url(), "gpu", &token);
+    let mut app = App::connect(second.url(), &second.own_token()).await;
+    loop {
+        let listed = app.call("environment/list", json!({})).await;
+        if listed["data"].as_array().unwrap().iter().any(|one| one["environmentId"] == "gpu") {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    app.call("thread/start", json!({"environments": [{"environmentId": "gpu", "cwd": "/"}]})).await;
+    while app.call("environment/status", json!({"environmentId": "gpu"})).await["status"] != "ready" {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}

@@ -19,6 +19,7 @@ mod forward;
 mod fuzzy;
 mod input;
 mod jobs;
+mod lending;
 mod methods;
 pub mod metrics;
 mod news;

@@ -164,12 +164,20 @@ async fn serve(home: Home, plan: Plan, own: &ProcessContext) -> anyhow::Result<(
             None => std::future::pending::<()>().await,
         }
     };
+    let secret = node_secret(assembly.runtime.store()).await;
+    let lending = async {
+        match (assembly.runtime.store(), &secret) {
+            (Store::Postgres(store), Some(secret)) => executors.follow_nodes(store, secret).await,
+            _ => std::future::pending().await,
+        }
+    };
     announce(scheme, listener.address())?;
     tell_page(scheme, listener.address());
     tokio::select! {
         () = at_home => {}
         never = listener.serve_door(ListenerAccess::to(threshold, Arc::new(site))) => match never {},
         () = executors.follow_tokens() => {}
+        () = lending => {}
         () = admission.keep_looking(&issued) => {}
         () = assembly.runtime.take_up_orphans() => {}
         () = stop => {}
