@@ -118,7 +118,7 @@ function refresh() {
     drawQuestions();
     // A thread that waits for an answer is announced even if it is not open.
     for (const thread of threads.values()) {
-      if (thread.status.type === "active" && thread.holder?.isHere !== false) subscribe(thread.id);
+      if (thread.status.type === "active" && (thread.holder?.isHere !== false || thread.holder.address)) subscribe(thread.id);
     }
   })().catch((error) => { refreshing = null; console.warn(error.message); });
   return refreshing;
