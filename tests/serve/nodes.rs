@@ -102,7 +102,7 @@ async fn who_a_client_is_goes_with_it_to_another_node() {
     app.call("thread/resume", json!({"threadId": id})).await;
     let refused = app.refused("turn/start", json!({"threadId": id, "input": [{"type": "text", "text": "no"}]})).await;
     assert!(refused.contains("ben may not") && refused.contains("viewer"), "{refused}");
-    let exported = crate::support::outpost(first.home(), &["thread", "export", &id, "--json"]);
+    let exported = crate::support::outpost(first.home(), &["thread", "export", &id]);
     let exported = String::from_utf8_lossy(&exported.stdout).into_owned();
     assert!(exported.contains("\"by\":\"anna\"") && !exported.contains("\"by\":\"ben\""), "{exported}");
 }

@@ -47,7 +47,7 @@ impl Executors {
         for (id, node) in known.iter().filter(|(id, node)| is_over(id, node)) {
             store.remove_shared(KIND, &format!("{id} {node}")).await?;
         }
-        for id in expected.iter().filter(|id| !here.contains(id)) {
+        for id in expected.iter().filter(|id| !here.contains(*id)) {
             let Ok(door) = self.door(id) else { continue };
             let lenders = known.iter().filter(|(known, _)| *known == id.as_str()).filter_map(|(_, node)| nodes.get(*node)?.url.as_ref());
             for url in lenders {
