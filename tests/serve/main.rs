@@ -4,6 +4,7 @@
 mod cluster;
 mod join;
 mod metrics;
+mod nodes;
 mod reach;
 mod support;
 mod tls;

@@ -9,6 +9,7 @@ mod serve;
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use outpost_executor::{GitMode, HttpTarget};
@@ -66,6 +67,8 @@ pub struct Config {
     #[serde(deserialize_with = "targets")]
     pub http_allow: Vec<HttpTarget>,
     pub serve: ServeTable,
+    /// How a store in Postgres is used.
+    pub postgres: PostgresTable,
     pub skills: SkillTable,
     /// Everything, as it was written, for those who want to see it.
     #[serde(skip)]
@@ -101,6 +104,14 @@ struct From {
 pub struct WorkspaceWrite {
     pub writable_roots: Vec<String>,
     pub network_access: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+pub struct PostgresTable {
+    pub connections: Option<NonZeroUsize>,
+    pub lease_seconds: Option<NonZeroU32>,
+    pub statement_seconds: Option<NonZeroU32>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -179,6 +179,19 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         "`local`",
         "Where threads are: `local`, `memory` or an address of Postgres. See [postgres.md](postgres.md).",
     ),
+    key("postgres.connections", "16", "`8`", "How many connections to the database a program has at most."),
+    key(
+        "postgres.lease_seconds",
+        "10",
+        "`6`",
+        "After so long without a sign of life a program's threads are free; the same on every node.",
+    ),
+    key(
+        "postgres.statement_seconds",
+        "30",
+        "`10`",
+        "How long the database may work on one statement. A connection that is silent for two seconds longer is closed.",
+    ),
     key(
         "durability",
         r#""effect""#,
@@ -236,6 +249,13 @@ pub(crate) const KEYS: &[ConfigKey] = &[
     ),
     key("serve.tls_key", r#""tls/key.pem""#, "no TLS", "The key of the certificate."),
     key("serve.behind_proxy", "true", "`false`", "Whether a proxy in front of it speaks TLS."),
+    key(
+        "serve.advertise",
+        r#""wss://node-a.example.org""#,
+        "where it listens, if that is loopback",
+        "Where other servers of the same database reach this one. See [cluster.md](cluster.md).",
+    ),
+    key("serve.node", r#""node-a""#, "the host's name", "What it is called among them."),
     key("serve.allow_host", r#"["hub.example.org"]"#, "none", "Names by which it may be called, besides its address."),
     key("serve.allow_origin", r#"["https://example.org"]"#, "none", "Origins whose pages may connect."),
 ];
