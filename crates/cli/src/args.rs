@@ -25,6 +25,10 @@ pub(crate) struct Arguments {
     /// before or after the verb. Values that are not valid TOML are treated as strings
     #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", global = true)]
     pub settings: Vec<String>,
+    /// Work with the threads and environments of a running `outpost serve` (ws://HOST:PORT, wss://HOST, unix:///PATH) instead of those
+    /// of this home: `env list`, `exec`, `chat` and `thread`. The token is taken from OUTPOST_TOKEN, or from `token_file` of [client]
+    #[arg(long, value_name = "URL", global = true)]
+    pub server: Option<String>,
     #[command(flatten)]
     pub habits: Habits,
     #[command(subcommand)]
@@ -273,6 +277,19 @@ impl Verb {
     /// Whether it runs unattended, so that what it says on standard error is a log.
     pub(crate) fn is_server(&self) -> bool {
         matches!(self, Self::Executor(_) | Self::AppServer(_) | Self::Keeper(_) | Self::Serve(_))
+    }
+
+    /// Why it cannot work with the threads and environments of a server, if it cannot.
+    pub(crate) fn not_remote(&self) -> Option<&'static str> {
+        match self {
+            Self::Exec(_) | Self::Chat(_) | Self::Thread(_) => None,
+            Self::Env { command: EnvCommand::List(_) } => None,
+            Self::Env { .. } => Some("environments are added, checked and watched where they are configured; run this on the server's machine"),
+            Self::Run(_) | Self::Shell(_) | Self::Cp(_) => {
+                Some("this verb connects to environments of this home by itself; `outpost exec --server URL '$ COMMAND'` runs a command there")
+            }
+            _ => Some("this verb is about this machine; --server is for `env list`, `exec`, `chat` and `thread`"),
+        }
     }
 
     /// Whether commands of others become children of this process, which must not find secrets in its environment. The

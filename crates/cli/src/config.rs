@@ -54,8 +54,8 @@ pub(crate) struct Config {
     #[serde(deserialize_with = "git")]
     pub git: GitMode,
     pub store: Option<String>,
-    /// A command that hears when a turn ends, fails or asks.
-    pub notify: Vec<String>,
+    /// A command or a webhook that hears when a turn ends, fails or asks.
+    pub notify: NotifySetting,
     pub durability: Option<DurabilitySetting>,
     pub budgets: Budgets,
     pub agents: AgentLimits,
@@ -64,6 +64,7 @@ pub(crate) struct Config {
     #[serde(deserialize_with = "targets")]
     pub http_allow: Vec<HttpTarget>,
     pub serve: ServeTable,
+    pub client: ClientTable,
     pub skills: SkillTable,
     /// Everything, as it was written, for those who want to see it.
     #[serde(skip)]
@@ -107,6 +108,39 @@ pub(crate) struct SkillTable {
     pub config: Vec<SkillChoice>,
 }
 
+/// What hears of turns: a command and its arguments, or an address.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum NotifySetting {
+    Command(Vec<String>),
+    Webhook(WebhookTable),
+}
+
+impl Default for NotifySetting {
+    fn default() -> Self {
+        Self::Command(Vec::new())
+    }
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(crate) struct WebhookTable {
+    pub url: String,
+    /// The variable that holds the secret with which messages are signed.
+    #[serde(default)]
+    pub secret_env: Option<String>,
+    /// The file that holds it.
+    #[serde(default)]
+    pub secret_file: Option<PathBuf>,
+}
+
+/// A server whose threads and environments are worked with instead of those of this home.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ClientTable {
+    pub server: Option<String>,
+    pub token_file: Option<PathBuf>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum DurabilitySetting {
@@ -120,8 +154,12 @@ pub(crate) enum DurabilitySetting {
 pub(crate) fn key_variables(overrides: &[String]) -> Vec<String> {
     let file = Home::from_environment().map(|home| home.config());
     let Ok(config) = Config::read(file.as_deref(), overrides) else { return Vec::new() };
+    let signing = match config.notify {
+        NotifySetting::Webhook(WebhookTable { secret_env, .. }) => secret_env,
+        NotifySetting::Command(_) => None,
+    };
     let named = |provider: Provider| provider.env_key.into_iter().chain(provider.env_http_headers.into_values());
-    config.model_providers.into_values().flat_map(named).collect()
+    config.model_providers.into_values().flat_map(named).chain(signing).collect()
 }
 
 impl Config {

@@ -30,6 +30,8 @@ pub(crate) struct ConnectedClient {
     pub name: String,
     pub experimental: bool,
     pub opted_out: HashSet<String>,
+    /// It wants to hear entries of journals as they are stored.
+    pub hears_entries: bool,
 }
 
 pub(crate) struct ClientConnection {
@@ -63,6 +65,10 @@ impl ClientOutlet {
 
     pub(crate) fn send(&self, frame: Vec<u8>) {
         self.sink.send(frame);
+    }
+
+    pub(crate) fn hears_entries(&self) -> bool {
+        self.client.get().is_some_and(|client| client.hears_entries)
     }
 
     /// Waits until the client has read most of what it was told.

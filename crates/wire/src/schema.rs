@@ -182,6 +182,7 @@ pub fn app() -> String {
         account::{AccountRead, AccountLoginStart, AccountLoginCancel, AccountLogout, AccountRateLimitsRead, GovCloudCheck},
         models::{ModelList},
         overview::{ThreadOverview},
+        journal::{ThreadEntriesList, ThreadApprovalAnswer},
         lists::{
             ModelProviderCapabilitiesRead, CollaborationModeList, HooksList, ExperimentalFeatureList, PluginList, PluginInstalled,
             ServerDiagnosticsRead, ExperimentalFeatureEnablementSet, AppList, PluginRead, PluginInstall, PluginUninstall,

@@ -51,7 +51,7 @@ pub(super) async fn talk(agents: &Agents, open: Open, terminal: &mut UiTerminal)
     let mut view = ConversationView::new(terminal.painter.columns());
     view.say(Ink::Quiet, &format!("thread {}", thread.id()));
     agents.note(&before).into_iter().for_each(|note| view.say(Ink::Note, note));
-    agents.assembly.shortfall().iter().for_each(|shortfall| view.say(Ink::Note, &line(shortfall)));
+    agents.shortfall().iter().for_each(|shortfall| view.say(Ink::Note, &line(shortfall)));
     missing.iter().for_each(|missing| view.say(Ink::Bad, missing));
     if before.turns > 0 {
         show_last_turn(&mut view, agents, &before).await;
@@ -64,7 +64,7 @@ pub(super) async fn talk(agents: &Agents, open: Open, terminal: &mut UiTerminal)
         agents,
         terminal,
         notifier: agents.notifier(thread.id()),
-        asking: AgentQuestions::of(&agents.assembly.runtime, thread.id()),
+        asking: AgentQuestions::of(agents, thread.id()),
         status: ChatStatus::of(agents, &thread, running_since).await.unwrap_or_default(),
         refreshed_at: Instant::now(),
         thread,
@@ -87,7 +87,9 @@ pub(super) async fn talk(agents: &Agents, open: Open, terminal: &mut UiTerminal)
         completions,
         end: None,
     };
-    ui.run().await
+    let end = ui.run().await;
+    ui.notifier.settle().await;
+    end
 }
 
 /// So many events wait for the screen; one that is slower misses what is not stored, as every follower does.
@@ -428,6 +430,7 @@ impl ChatUi<'_> {
             match slash::run(trimmed, self.agents, &self.thread).await {
                 SlashOutcome::Said(lines) => lines.iter().for_each(|line| self.say_line(line)),
                 SlashOutcome::Leave => self.leave(),
+                SlashOutcome::Detach => self.end = Some(ChatEnd::Detached),
                 SlashOutcome::Switch(next) => self.switch(next).await,
             }
             self.refresh().await;
@@ -446,7 +449,7 @@ impl ChatUi<'_> {
     async fn switch(&mut self, next: Which) {
         // Looked up first: a mistyped name must not end the conversation.
         if let Which::Id(name) = &next
-            && let Err(error) = crate::commands::thread::find(self.agents.assembly.runtime.store(), name).await
+            && let Err(error) = self.agents.find(name).await
         {
             self.view.say(Ink::Bad, &line(&error.to_string()));
             return;
@@ -668,7 +671,7 @@ fn menu(choices: Vec<(char, String)>) -> ChoiceMenu {
 /// The end of the conversation, so that the user need not remember it.
 async fn show_last_turn(view: &mut ConversationView, agents: &Agents, before: &Thread) {
     let request = PageRequest { turns: 1, ..PageRequest::default() };
-    let Ok(page) = agents.assembly.runtime.store().page(before.id, request).await else { return };
+    let Ok(page) = agents.store().page(before.id, request).await else { return };
     for piece in pieces(&page.with_gaps()) {
         match piece {
             TranscriptPiece::User(text) => view.sent(&text),
