@@ -128,7 +128,7 @@ impl Agents {
         let here = Here::new(options)?;
         let directories = std::iter::once(&here.cwd).chain(&here.more).cloned().collect();
         let place = LocalPlace { directories, roots: here.roots.clone() };
-        let remote = RemoteAgents::new(server, options, place, audience, limits)?;
+        let remote = RemoteAgents::new(server, options, place, limits)?;
         Ok(Self {
             engine: AgentEngine::Server(Box::new(remote)),
             settings: Settings::default(),

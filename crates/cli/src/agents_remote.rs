@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::ProcessContext;
 use crate::agent_args::AgentOptions;
-use crate::agents::{Audience, Open, ThreadOrigin};
+use crate::agents::{Open, ThreadOrigin};
 use crate::remote::{OpenedMirror, RemoteServer, list_params};
 use crate::store;
 
@@ -34,7 +34,6 @@ pub(crate) struct RemoteAgents {
     pub store: Store,
     mirrors: MemoryStore,
     limits: FeedLimits,
-    audience: Audience,
     environments: Vec<String>,
     roots: Vec<CapabilityRoot>,
     /// The directory of the user, and others that commands may write, if the server runs for this home.
@@ -42,7 +41,7 @@ pub(crate) struct RemoteAgents {
     model: Option<String>,
     provider: Option<String>,
     sandbox: Option<String>,
-    is_unattended_by_choice: bool,
+    bypasses_approvals: bool,
     /// Those that were opened, for as long as this program talks to the server.
     opened: Mutex<Vec<(ThreadOpened, OpenedMirror)>>,
 }
@@ -52,7 +51,6 @@ impl RemoteAgents {
         server: RemoteServer,
         options: &AgentOptions,
         place: LocalPlace,
-        audience: Audience,
         limits: FeedLimits,
     ) -> anyhow::Result<Self> {
         let is_about_here = [
@@ -68,14 +66,13 @@ impl RemoteAgents {
             store: Store::Memory(mirrors.clone()),
             mirrors,
             limits,
-            audience,
             environments: options.environments.clone(),
             roots: place.roots,
             directories: if server.is_of_home { place.directories } else { Vec::new() },
             model: options.model.clone(),
             provider: options.provider(),
             sandbox: options.sandbox().map(str::to_owned),
-            is_unattended_by_choice: options.dangerously_bypass_approvals_and_sandbox,
+            bypasses_approvals: options.dangerously_bypass_approvals_and_sandbox,
             opened: Mutex::default(),
             server,
         })
@@ -105,9 +102,9 @@ impl RemoteAgents {
         self.sandbox.as_ref().and_then(|name| serde_json::from_value(json!(name)).ok())
     }
 
-    /// Nothing can be answered where no user is.
+    /// Only what was asked for: the server's own policy is not loosened from here. Where no user is, questions are refused.
     fn approval_policy(&self) -> Option<AskForApproval> {
-        (self.audience == Audience::Unattended || self.is_unattended_by_choice).then_some(AskForApproval::Never)
+        self.bypasses_approvals.then_some(AskForApproval::Never)
     }
 
     fn roots(&self) -> Option<Vec<CapabilityRootParams>> {
