@@ -7,8 +7,8 @@ use std::process::Output;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use outpost_testkit::executor::eventually;
 use outpost_testkit::TestTerminal;
+use outpost_testkit::executor::eventually;
 use outpost_testkit::model::Reply;
 use serde_json::Value;
 

@@ -13,7 +13,9 @@ use outpost_runtime::model::{Provider, WireApi, built_in};
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::{ForkThread, Runtime, StartThread};
 use outpost_store::{ListQuery, PageRequest, Store, ThreadSummary};
-use outpost_thread::{DamagedRange, Fact, ForkPoint, Marker, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId, TurnKind, TurnStatus};
+use outpost_thread::{
+    DamagedRange, Fact, ForkPoint, Marker, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId, TurnKind, TurnStatus,
+};
 use outpost_wire::PathUri;
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, Selection};
@@ -309,9 +311,9 @@ impl Agents {
     pub(crate) async fn select(&self, names: &[String]) -> anyhow::Result<Selection> {
         if let AgentEngine::Server(remote) = &self.engine {
             let places = remote.server.select(names).await?;
-            let places = places.into_iter().map(|place| {
-                Ok(Attachment::new(EnvironmentId::parse(&place.environment_id)?, PathUri::from_syntax(&place.cwd)?))
-            });
+            let places = places
+                .into_iter()
+                .map(|place| Ok(Attachment::new(EnvironmentId::parse(&place.environment_id)?, PathUri::from_syntax(&place.cwd)?)));
             let places = places.collect::<anyhow::Result<Vec<_>>>()?;
             return Selection::new(places).map_err(|duplicate| anyhow::anyhow!("environment `{}` is named twice", duplicate.0));
         }

@@ -6,13 +6,13 @@ use anyhow::{Context, bail};
 use outpost_runtime::feed::FeedLimits;
 use outpost_store::{ListOrder, MemoryStore, Store, ThreadSummary};
 use outpost_thread::ThreadId;
+use outpost_wire::PathUri;
 use outpost_wire::app::environment::{CapabilityRootParams, EnvironmentEntry, EnvironmentParams};
 use outpost_wire::app::settings::AskForApproval;
 use outpost_wire::app::thread::{
     SandboxName, ThreadFork, ThreadForkParams, ThreadListParams, ThreadOpened, ThreadResume, ThreadResumeParams, ThreadStart,
     ThreadStartParams,
 };
-use outpost_wire::PathUri;
 use outpost_wire::intent::{CapabilityRoot, EnvironmentId};
 use serde_json::json;
 
@@ -47,12 +47,7 @@ pub(crate) struct RemoteAgents {
 }
 
 impl RemoteAgents {
-    pub(crate) fn new(
-        server: RemoteServer,
-        options: &AgentOptions,
-        place: LocalPlace,
-        limits: FeedLimits,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn new(server: RemoteServer, options: &AgentOptions, place: LocalPlace, limits: FeedLimits) -> anyhow::Result<Self> {
         let is_about_here = [
             (options.cd.is_some() && !server.is_of_home, "--cd", "name the directory with -e ENV=DIR"),
             (!options.add_dirs.is_empty() && !server.is_of_home, "--add-dir", "name the directory with -e ENV=DIR"),

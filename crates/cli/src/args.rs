@@ -284,10 +284,12 @@ impl Verb {
         match self {
             Self::Exec(_) | Self::Chat(_) | Self::Thread(_) => None,
             Self::Env { command: EnvCommand::List(_) } => None,
-            Self::Env { .. } => Some("environments are added, checked and watched where they are configured; run this on the server's machine"),
-            Self::Run(_) | Self::Shell(_) | Self::Cp(_) => {
-                Some("this verb connects to environments of this home by itself; `outpost exec --server URL '$ COMMAND'` runs a command there")
+            Self::Env { .. } => {
+                Some("environments are added, checked and watched where they are configured; run this on the server's machine")
             }
+            Self::Run(_) | Self::Shell(_) | Self::Cp(_) => Some(
+                "this verb connects to environments of this home by itself; `outpost exec --server URL '$ COMMAND'` runs a command there",
+            ),
             _ => Some("this verb is about this machine; --server is for `env list`, `exec`, `chat` and `thread`"),
         }
     }

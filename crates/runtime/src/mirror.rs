@@ -59,15 +59,8 @@ impl ThreadMirror {
         let feed = Arc::new(ThreadFeed::new(limits));
         let (status, seen) = watch::channel(ThreadActivity::of(&initial));
         let state = Arc::new(Mutex::new(initial));
-        let thread = LiveThread {
-            id,
-            mailbox,
-            feed: feed.clone(),
-            store: Store::Memory(store.clone()),
-            status: seen,
-            maker: None,
-            internal: false,
-        };
+        let thread =
+            LiveThread { id, mailbox, feed: feed.clone(), store: Store::Memory(store.clone()), status: seen, maker: None, internal: false };
         tokio::spawn(forward(asked, sender, state.clone()));
         Some((thread, Self { id, lease, store, state, feed, status, turn: watch::Sender::new(None), last: 0 }, commands))
     }

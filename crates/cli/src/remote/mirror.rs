@@ -21,9 +21,7 @@ use outpost_wire::app::thread::{
     BackgroundTerminalsTerminateParams, ThreadCompactStart, ThreadOpened, ThreadRevert, ThreadRevertParams, ThreadShellCommand,
     ThreadShellCommandParams,
 };
-use outpost_wire::app::turn::{
-    AdditionalContext, ContextKind, TurnInterrupt, TurnInterruptParams, TurnStart, TurnStartParams, UserInput,
-};
+use outpost_wire::app::turn::{AdditionalContext, ContextKind, TurnInterrupt, TurnInterruptParams, TurnStart, TurnStartParams, UserInput};
 use outpost_wire::app::{AppMethod, ThreadParams};
 use outpost_wire::intent::{Attachment, EnvironmentId, Selection};
 use serde::de::DeserializeOwned;
@@ -277,9 +275,9 @@ impl RemoteThread {
         // What the model is told besides, such as that a turn is to be finished.
         let told = items.iter().filter(|_| !has_pictures);
         let texts = told.filter_map(|item| item["content"][0]["text"].as_str().map(str::to_owned));
-        let context = texts.enumerate().map(|(number, value)| {
-            (format!("note{number}"), AdditionalContext { kind: ContextKind::Application, value, name: None })
-        });
+        let context = texts
+            .enumerate()
+            .map(|(number, value)| (format!("note{number}"), AdditionalContext { kind: ContextKind::Application, value, name: None }));
         let params = TurnStartParams {
             thread_id: self.id.clone(),
             input: said,

@@ -6,7 +6,9 @@ use outpost_thread::ThreadId;
 use outpost_wire::PathUri;
 use outpost_wire::app::SortDirection;
 use outpost_wire::app::journal::{ThreadEntriesList, ThreadEntriesListParams};
-use outpost_wire::app::thread::{Thread, ThreadList, ThreadListParams, ThreadLoadedList, ThreadLoadedListParams, ThreadSortKey, ThreadStatus};
+use outpost_wire::app::thread::{
+    Thread, ThreadList, ThreadListParams, ThreadLoadedList, ThreadLoadedListParams, ThreadSortKey, ThreadStatus,
+};
 use outpost_wire::intent::{Attachment, EnvironmentId, Selection};
 
 use super::RemoteServer;

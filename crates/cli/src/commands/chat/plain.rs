@@ -23,7 +23,7 @@ use super::waiting::Waiting;
 use crate::ProcessContext;
 use crate::agent_args::Which;
 use crate::agents::{Agents, Open};
-use crate::commands::thread::transcript::{TranscriptPiece, pieces};
+use crate::commands::thread::transcript::{SHOWN_AGAIN, TranscriptPiece, pieces, recent};
 use crate::frame::line as shown_line;
 use crate::notify::Notifier;
 use crate::render::{Screen, Style, why};
@@ -327,7 +327,11 @@ impl PlainChat<'_> {
 async fn show_last_turn(screen: &mut Screen, agents: &Agents, before: &Thread) {
     let request = PageRequest { turns: 1, ..PageRequest::default() };
     let Ok(page) = agents.store().page(before.id, request).await else { return };
-    for piece in pieces(&page.with_gaps()) {
+    let (earlier, pieces) = recent(pieces(&page.with_gaps()), SHOWN_AGAIN);
+    if earlier > 0 {
+        screen.say(Style::Quiet, &format!("… {earlier} earlier messages of this turn; `outpost thread show {}` prints them", before.id));
+    }
+    for piece in pieces {
         match piece {
             TranscriptPiece::User(text) => screen.said(Style::Quiet, "> ", &text),
             TranscriptPiece::Agent(text) => screen.said(Style::Plain, "", &text),

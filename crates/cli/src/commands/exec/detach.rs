@@ -22,7 +22,9 @@ pub(super) async fn run(options: &ExecOptions, which: &Which, input: Option<NewI
         bail!("{flag} has no meaning with --detach: nothing waits for the turn");
     }
     if !own.settings.is_empty() {
-        bail!("-c is for turns of this program; with --detach write the setting into config.toml, or use --model, --provider and --sandbox");
+        bail!(
+            "-c is for turns of this program; with --detach write the setting into config.toml, or use --model, --provider and --sandbox"
+        );
     }
     let (server, flag) = match RemoteServer::named(own).await? {
         Some(server) => (server, own.server.as_ref().map(|url| format!(" --server {url}")).unwrap_or_default()),
