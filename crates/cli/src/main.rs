@@ -45,7 +45,7 @@ use std::process::ExitCode;
 use outpost_runtime::secrets::Secrets;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-use crate::args::{Arguments, Verb};
+use crate::args::{Arguments, Verb, Verbosity};
 use crate::variables::VisibleVariables;
 
 const MIN_THREADS: usize = 4;
@@ -69,7 +69,8 @@ fn main() -> ExitCode {
     }
     let secrets = Secrets::default();
     variables.register(&secrets);
-    logging::start(secrets.clone(), arguments.command.is_server());
+    let verbosity = arguments.verbosity();
+    logging::start(secrets.clone(), arguments.command.is_server(), verbosity);
     let bugs = panics::watch(secrets.clone());
     if let Err(error) = variables.take_open_files() {
         tracing::warn!(%error, "no more files can be open than at the start");
@@ -84,7 +85,7 @@ fn main() -> ExitCode {
         Err(error) => return commands::complain(&error.into(), commands::FAILED),
     };
     let work = async {
-        let process = ProcessContext { variables, secrets, settings: arguments.settings, server: arguments.server };
+        let process = ProcessContext { variables, secrets, settings: arguments.settings, server: arguments.server, verbosity };
         match arguments.command {
             Verb::Executor(arguments) => commands::executor::run(arguments, &process).await,
             Verb::AppServer(arguments) => commands::app_server::run(*arguments, &process).await,
@@ -126,4 +127,12 @@ pub struct ProcessContext {
     pub settings: Vec<String>,
     /// `--server URL`.
     pub server: Option<String>,
+    verbosity: Verbosity,
+}
+
+impl ProcessContext {
+    /// Only what was asked for and what went wrong is to be said.
+    pub fn is_quiet(&self) -> bool {
+        self.verbosity == Verbosity::Quiet
+    }
 }

@@ -49,7 +49,7 @@ async fn copy(arguments: &CpArguments, own: &ProcessContext) -> anyhow::Result<u
     };
     let transfer = Transfer::new(from, to, options, tag);
     let label = Path::new(&arguments.source).file_name().unwrap_or(&arguments.source).to_string_lossy().into_owned();
-    let bar = if arguments.quiet { None } else { ProgressBar::start(transfer.progress(), label) };
+    let bar = if own.is_quiet() { None } else { ProgressBar::start(transfer.progress(), label) };
     let outcome = tokio::select! {
         outcome = transfer.run() => Ok(outcome),
         code = signals.stop() => Err(code),
@@ -76,7 +76,7 @@ fn report(summary: &TransferSummary, arguments: &CpArguments) -> anyhow::Result<
         let written = summary.planned.iter().map(|path| line("write", path));
         let lines: String = written.chain(summary.removed.iter().map(|path| line("remove", path))).collect();
         print_shown(&lines)?;
-    } else if !arguments.quiet && std::io::stderr().is_terminal() {
+    } else if !own.is_quiet() && std::io::stderr().is_terminal() {
         let files = if summary.files == 1 { "1 file".into() } else { format!("{} files", summary.files) };
         say(&format!("{files}, {}", size(summary.bytes)));
     }

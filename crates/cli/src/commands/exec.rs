@@ -72,7 +72,10 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
     let mut signals = Signals::new()?;
     let mut report = match options.json {
         true => Report::Lines(JsonLines::default()),
-        false => Report::Screen(Box::new(Screen::new(options.color, &own.variables).with_full_output(options.full)), None),
+        false => Report::Screen(
+            Box::new(Screen::new(options.color, &own.variables).with_full_output(options.full).with_quiet(own.is_quiet())),
+            None,
+        ),
     };
     let mut notifier = agents.notifier(thread.id());
     // From here on, so that a machine that cannot be reached is named, whether or not a command asks for it.

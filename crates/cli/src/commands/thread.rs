@@ -32,6 +32,8 @@ const SHORTEST: usize = 3;
 struct Desk {
     store: Store,
     json: bool,
+    /// No progress is shown.
+    is_quiet: bool,
 }
 
 pub(crate) async fn run(arguments: ThreadArguments, own: &ProcessContext) -> ExitCode {
@@ -51,7 +53,8 @@ async fn dispatch(arguments: ThreadArguments, own: &ProcessContext) -> anyhow::R
     if let ThreadCommand::Why(name) = &arguments.command {
         return why::why(&name.thread, arguments.store, arguments.json, own).await;
     }
-    let desk = Desk { store: store::open(arguments.store.as_deref(), &own.settings).await?, json: arguments.json };
+    let desk =
+        Desk { store: store::open(arguments.store.as_deref(), &own.settings).await?, json: arguments.json, is_quiet: own.is_quiet() };
     match arguments.command {
         ThreadCommand::List(arguments) => desk.list(arguments).await,
         ThreadCommand::Show(arguments) => desk.show(arguments).await,

@@ -94,7 +94,7 @@ impl RemoteDesk {
     /// A desk with nothing on it but a copy of this thread.
     async fn copied(&self, name: &str) -> anyhow::Result<Desk> {
         let id = self.server.find(name).await?;
-        Ok(Desk { store: Store::Memory(self.server.copy(id).await?), json: self.json })
+        Ok(Desk { store: Store::Memory(self.server.copy(id).await?), json: self.json, is_quiet: true })
     }
 
     async fn list(&self, arguments: ThreadListArguments) -> anyhow::Result<ExitCode> {
