@@ -110,7 +110,7 @@ pub(crate) struct SkillTable {
 
 /// What hears of turns: a command and its arguments, or an address.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`notify` is a command as a list of words, or a table with `url` and a secret")]
 pub(crate) enum NotifySetting {
     Command(Vec<String>),
     Webhook(WebhookTable),
@@ -124,6 +124,7 @@ impl Default for NotifySetting {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(crate) struct WebhookTable {
+    #[serde(default)]
     pub url: String,
     /// The variable that holds the secret with which messages are signed.
     #[serde(default)]
