@@ -64,12 +64,12 @@ async fn copy(arguments: &CpArguments, own: &ProcessContext) -> anyhow::Result<u
     }
     match outcome {
         Err(code) => Ok(code),
-        Ok(outcome) => report(&outcome?, arguments),
+        Ok(outcome) => report(&outcome?, arguments, own),
     }
 }
 
 /// Says what was done; a copy from which something is missing has failed.
-fn report(summary: &TransferSummary, arguments: &CpArguments) -> anyhow::Result<u8> {
+fn report(summary: &TransferSummary, arguments: &CpArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     use std::io::IsTerminal;
     if arguments.dry_run {
         let line = |what: &str, path: &PathUri| format!("{what} {}\n", on_line_exactly(&path.to_syntax()));
