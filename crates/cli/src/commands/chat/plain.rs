@@ -190,7 +190,11 @@ impl PlainChat<'_> {
             match slash::run(text, self.agents, &self.thread).await {
                 SlashOutcome::Said(lines) => lines.iter().for_each(|line| self.say_line(line)),
                 SlashOutcome::Leave => self.is_over = true,
-                SlashOutcome::Detach => self.is_detached = true,
+                SlashOutcome::Detach => {
+                    // Without a turn there is nothing to go on with.
+                    self.is_over = true;
+                    self.is_detached = matches!(self.thread.status(), ThreadActivity::Active { .. });
+                }
                 SlashOutcome::Switch(Which::Pick) => {
                     self.screen.say(Style::Note, "name a thread: /resume ID; `outpost thread list` shows those that are there");
                 }

@@ -382,7 +382,9 @@ impl ChatUi<'_> {
             match slash::run(trimmed, self.agents, &self.thread).await {
                 SlashOutcome::Said(lines) => lines.iter().for_each(|line| self.say_line(line)),
                 SlashOutcome::Leave => self.leave(),
-                SlashOutcome::Detach => self.end = Some(ChatEnd::Detached),
+                SlashOutcome::Detach if self.is_active() => self.end = Some(ChatEnd::Detached),
+                // There is nothing to go on with.
+                SlashOutcome::Detach => self.leave(),
                 SlashOutcome::Switch(next) => self.switch(next).await,
             }
             self.refresh().await;
