@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use futures_util::future::join_all;
+use outpost_config::Config;
 use outpost_environment::{Definition, EnvironmentState, InfoError, Registry};
 use outpost_runtime::feed::FeedLimits;
 use outpost_runtime::follow::ThreadFollower;
@@ -14,7 +15,8 @@ use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::{ForkThread, Runtime, StartThread};
 use outpost_store::{ListQuery, PageRequest, Store, ThreadSummary};
 use outpost_thread::{
-    DamagedRange, Fact, ForkPoint, Marker, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId, TurnKind, TurnStatus,
+    DamagedRange, Fact, ForkPoint, Marker, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId, TokenTotals, TurnKind,
+    TurnStatus,
 };
 use outpost_wire::PathUri;
 use outpost_wire::exec::environment::EnvironmentInfo;
@@ -25,7 +27,6 @@ use crate::agent_args::{AgentOptions, Which};
 use crate::agents_remote::{LocalPlace, RemoteAgents, server_for};
 use crate::assembly::{Assembly, RuntimeOptions};
 use crate::commands::thread::find;
-use crate::config::Config;
 use crate::environments::{token, unknown};
 use crate::home::Home;
 use crate::notify::Notifier;
@@ -143,7 +144,7 @@ impl Agents {
 
     async fn here(options: &AgentOptions, audience: Audience, own: &ProcessContext) -> anyhow::Result<Self> {
         let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
-        let mut config = Config::load(Some(&home.config()), &own.settings)?;
+        let mut config = crate::config::load(Some(&home.config()), &own.settings)?;
         if let Some(mode) = options.sandbox() {
             config.sandbox_mode = Some(mode.to_owned());
         }
@@ -278,6 +279,11 @@ impl Agents {
                 }
             }
         }
+    }
+
+    /// What so many tokens cost at the list price of a model; nothing where the server knows it better.
+    pub(crate) fn cost(&self, model: &str, used: &TokenTotals) -> Option<f64> {
+        self.own_runtime().ok()?.config().facts(model).price.map(|price| price.cost(used))
     }
 
     /// The threads that changed last.

@@ -458,6 +458,9 @@ pub(crate) struct CpArguments {
     /// Change nothing, and print what would be written and removed
     #[arg(short = 'n', long)]
     pub dry_run: bool,
+    /// End only when the copy would survive a power cut there: one sync for all of it
+    #[arg(long)]
+    pub sync: bool,
     /// A command whose standard input and output are an executor; it is named `via` in SRC and DST
     #[arg(long, value_name = "COMMAND")]
     pub via: Option<String>,

@@ -5,13 +5,13 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use outpost_config::limits::LimitSetting;
 use outpost_environment::ExecutorAddress;
 use outpost_executor::HttpTarget;
 use outpost_listener::access::{HostName, WebOrigin};
 use outpost_listener::listen::ListenAddr;
 
 use crate::args::YEAR;
-use crate::config::limits::LimitSetting;
 
 pub(crate) const EXECUTOR_HELP: &str = "\
 Examples:

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use hmac::{Hmac, KeyInit, Mac};
+use outpost_config::NotifySetting;
 use outpost_runtime::live::ThreadEvent;
 use outpost_runtime::model::http_client;
 use outpost_thread::{ApprovalAsked, Fact, ThreadId, TurnStatus, said};
@@ -15,7 +16,6 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::ProcessContext;
-use crate::config::NotifySetting;
 use crate::render::why;
 use crate::variables::VisibleVariables;
 

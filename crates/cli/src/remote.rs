@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
+use outpost_config::Config;
 use outpost_environment::{Connector, ExecutorAddress, Token};
 use outpost_rpc::peer::{PeerRequest, ResponseFuture};
 use outpost_rpc::{CallError, Lane, Peer, PeerOptions, Service, Violation};
@@ -29,7 +30,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::ProcessContext;
-use crate::config::Config;
 use crate::home::Home;
 use crate::tokens;
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use outpost_config::{Config, DurabilitySetting};
 use outpost_runtime::secrets::Secrets;
 use outpost_store::{CommitConfig, Durability, LocalConfig, LocalStore, MemoryStore, PostgresConfig, PostgresStore, Redactor, Store};
 use uuid::Uuid;
 
 use crate::assembly::NodeRole;
-use crate::config::{self, Config};
 use crate::home::Home;
 
 /// How long a holder on another machine is believed without a sign of life.
@@ -19,7 +19,7 @@ const LEASE_MS: u64 = 30_000;
 /// Opens the store that is asked for, or else the one that the configuration names, to look at threads.
 pub(crate) async fn open(asked: Option<&str>, settings: &[String]) -> anyhow::Result<Store> {
     let home = Home::from_environment().context("neither OUTPOST_HOME nor HOME is set: say where threads are")?;
-    let mut config = Config::load(Some(&home.config()), settings)?;
+    let mut config = crate::config::load(Some(&home.config()), settings)?;
     if let Some(asked) = asked {
         config.store = Some(asked.to_owned());
     }
@@ -74,9 +74,9 @@ impl Redactor for Redact {
 
 fn durability(config: &Config) -> Durability {
     match config.durability {
-        Some(config::DurabilitySetting::Stored) => Durability::Stored,
-        Some(config::DurabilitySetting::Turn) => Durability::Turn,
-        Some(config::DurabilitySetting::Effect) | None => Durability::Effect,
+        Some(DurabilitySetting::Stored) => Durability::Stored,
+        Some(DurabilitySetting::Turn) => Durability::Turn,
+        Some(DurabilitySetting::Effect) | None => Durability::Effect,
     }
 }
 

@@ -18,6 +18,7 @@ mod first_start;
 mod followed;
 mod http;
 mod narrowing;
+mod pace;
 mod pending;
 mod process;
 mod process_event_buffer;

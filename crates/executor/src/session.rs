@@ -35,6 +35,10 @@ use crate::{fault, past, variables};
 
 /// So many starts of a session may take long at once.
 const LAUNCHES: usize = 4;
+/// The client that is there now has this part of the time for which a closed process is kept, however long others were there before.
+const NEWEST_SHARE: u32 = 6;
+/// How long after its last use memory is given back.
+const GIVING_BACK: Duration = Duration::from_secs(1);
 
 pub(crate) struct Session {
     id: String,
@@ -68,6 +72,9 @@ struct State {
     attachment: Option<Arc<SessionAttachment>>,
     /// Counts attachments and detachments, so that a timer knows whether it is still meant.
     epoch: u64,
+    /// Since when a client is attached, and for how long clients were before.
+    attached_at: Option<Instant>,
+    attended: Duration,
     processes: HashMap<String, ProcessEntry>,
     ended: bool,
 }
@@ -91,12 +98,32 @@ impl ProcessEntry {
 }
 
 impl State {
+    /// For how long clients were attached so far.
+    fn attended(&self) -> Duration {
+        self.attended + self.attached_at.map(|at| at.elapsed()).unwrap_or_default()
+    }
+
     fn live(&self) -> impl Iterator<Item = &Arc<Process>> {
         self.processes.values().filter_map(|entry| match entry {
             ProcessEntry::Live(process) => Some(process),
             ProcessEntry::Past(_) | ProcessEntry::Starting(_) => None,
         })
     }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        give_back_later();
+    }
+}
+
+/// What was freed goes back to the system a moment later: an executor that had much to do is as small as before.
+fn give_back_later() {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    runtime.spawn(async {
+        sleep(GIVING_BACK).await;
+        let _ = tokio::task::spawn_blocking(outpost_sandbox::give_back_memory).await;
+    });
 }
 
 impl Session {
@@ -276,6 +303,8 @@ impl Session {
             return false;
         }
         state.epoch += 1;
+        state.attended = state.attended();
+        state.attached_at = Some(Instant::now());
         let older = state.attachment.replace(attachment.clone());
         for process in state.live() {
             process.push_to(Some(attachment.clone()));
@@ -295,6 +324,8 @@ impl Session {
         }
         state.attachment = None;
         state.epoch += 1;
+        state.attended = state.attended();
+        state.attached_at = None;
         for process in state.live() {
             process.push_to(None);
         }
@@ -437,25 +468,33 @@ impl Session {
         rows
     }
 
-    /// Drops a closed process once a client that is there has had time to read it. While no client is attached it is kept:
-    /// the session's own end is its end.
+    /// Drops a closed process once clients that were there have had time to read it, the one that is there now a share of that time
+    /// for itself. While no client is attached it is kept: the session's own end is its end.
     pub(crate) async fn forget_later(session: &Weak<Self>, process: &Arc<Process>) {
         let closed_at = Instant::now();
+        let before = session.upgrade().map(|session| (session.config.closed_retention, session.lock().attended()));
+        let Some((retention, before)) = before else { return };
+        // A link that is cut again and again must not keep everything for ever.
+        let share = retention / NEWEST_SHARE;
+        let mut rest = retention;
         loop {
-            let Some(before) = session.upgrade().map(|session| (session.lock().epoch, session.config.closed_retention)) else { return };
-            let (epoch, retention) = before;
-            sleep(retention).await;
+            sleep(rest).await;
             let Some(session) = session.upgrade() else { return };
             let mut state = session.lock();
             if state.ended {
                 return;
             }
+            let (attended, newest) = (state.attended().saturating_sub(before), state.attached_at.map(|at| at.elapsed()));
             let is_there = state.attachment.as_ref().is_some_and(|attachment| attachment.was_there_after(closed_at));
-            if is_there && state.epoch == epoch && process.is_told() {
+            if is_there && attended >= retention && newest.is_some_and(|newest| newest >= share) && process.is_told() {
                 state.processes.remove(process.id());
                 session.fates.note(|journal| journal.forgotten(&session.id, process.id()));
+                if state.processes.is_empty() {
+                    give_back_later();
+                }
                 return;
             }
+            rest = retention.saturating_sub(attended).max(share);
         }
     }
 }

@@ -31,5 +31,5 @@ mod table;
 pub mod tokens;
 pub mod web;
 
-pub use configuration::{ConfigEditError, change_key, hide_secrets};
+pub use configuration::{ConfigEditError, change_key};
 pub use server::{Facts, Server, ServerParts};

@@ -11,6 +11,7 @@ pub mod exec;
 pub mod fault;
 pub mod intent;
 pub mod method;
+pub mod packed;
 pub mod path;
 #[cfg(feature = "schema")]
 pub mod schema;

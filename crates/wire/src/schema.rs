@@ -12,7 +12,7 @@ use crate::app::{self, AppMethod};
 use crate::base64::{Base64, Unchecked};
 use crate::exec::environment::Unit;
 use crate::exec::process::{OutputParams, OutputPiece, Stream};
-use crate::exec::{attributes, calls, discovery, environment, files, http, policy, process, session, streams, walk, watch};
+use crate::exec::{attributes, calls, discovery, environment, files, http, packs, policy, process, session, streams, walk, watch};
 use crate::path::{Escaped, PathUri};
 use crate::{Method, Notification};
 
@@ -221,6 +221,7 @@ pub fn exec() -> String {
         walk::{Walk},
         watch::{WatchMissing, Watch, Unwatch},
         streams::{Open, ReadBlock, WriteBlock, Close},
+        packs::{ReadPack, WritePack, Sync},
         attributes::{GetAttributes, ListAttributes, SetMode, CreateLink},
         http::{HttpRequest},
         discovery::{Discover, DiscoverInstalled, ReadConfig},

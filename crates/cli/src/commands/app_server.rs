@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use outpost_config::Config;
 use outpost_listener::access::DoorRules;
 use outpost_listener::listen::{ListenAddr, Listener};
 use outpost_rpc::link::stdio;
@@ -13,7 +14,6 @@ use outpost_wire::PathUri;
 use super::executor::{announce, door_rules, stop_signal};
 use super::{FAILED, USAGE, cannot_listen, complain};
 use crate::assembly::{Assembly, NodeRole, RuntimeOptions};
-use crate::config::Config;
 use crate::executor_args::{AppListen, AppServerArguments};
 use crate::home::{APP, Home};
 use crate::lock::Lock;
@@ -113,7 +113,7 @@ async fn serve(arguments: &AppServerArguments, rules: Option<DoorRules>, own: &P
 
 /// The server of this home, and what it stands on.
 pub(crate) async fn assemble(home: &Home, own: &ProcessContext, role: NodeRole) -> anyhow::Result<(Assembly, Server)> {
-    let config = Config::load(Some(&home.config()), &own.settings)?;
+    let config = crate::config::load(Some(&home.config()), &own.settings)?;
     let shown = config.shown();
     let wish = RuntimeOptions { questions: true, keeps_sessions: true, follows_environments: true, role, ..RuntimeOptions::of(config) };
     let assembly = Assembly::new(home, wish, own).await?;

@@ -46,6 +46,7 @@ async fn copy(arguments: &CpArguments, own: &ProcessContext) -> anyhow::Result<u
         exclude: arguments.exclude.iter().map(|text| ExcludePattern::parse(text)).collect::<Result<_, _>>()?,
         delete: arguments.delete,
         dry_run: arguments.dry_run,
+        sync: arguments.sync,
     };
     let transfer = Transfer::new(from, to, options, tag);
     let label = Path::new(&arguments.source).file_name().unwrap_or(&arguments.source).to_string_lossy().into_owned();

@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
+use outpost_config::Config;
+use outpost_config::ServeTable;
 use outpost_listener::access::{AccessRules, HostName, ListenerAccess, WebOrigin};
 use outpost_listener::auth::Auth;
 use outpost_listener::listen::{ListenAddr, Listener};
@@ -22,8 +24,6 @@ use super::executor::{door_rules, stop_signal};
 use super::{FAILED, USAGE, cannot_listen, complain, token};
 use crate::ProcessContext;
 use crate::assembly::NodeRole;
-use crate::config::Config;
-use crate::config::serve::ServeTable;
 use crate::home::{APP, Home};
 use crate::out::say;
 use crate::serve_args::ServeArguments;

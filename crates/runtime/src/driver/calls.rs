@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Done, Driver, RunningCall, Stop};
 use crate::approvals::key_in;
 use crate::tools::earlier::{EarlierCommand, EarlierSearch, WRITE_STDIN, asked_at, session_in};
-use crate::tools::{ApprovedCall, CallContext, CallEnd, CallPlan, Consent, RequestedCall, ResultType};
+use crate::tools::{ApprovedCall, CallContext, CallEnd, CallPlan, CallRuntime, Consent, RequestedCall, ResultType};
 
 impl Driver {
     /// Decides about undecided calls, and ends those that the user said no to.
@@ -98,7 +98,7 @@ impl Driver {
         let before = self.calls.values().filter(|earlier| alone || earlier.alone).map(|earlier| &earlier.over);
         let before: Vec<CancellationToken> = before.chain(self.ending.iter().filter(|_| alone)).cloned().collect();
         let context = CallContext {
-            shared: self.shared.clone(),
+            runtime: CallRuntime::new(self.shared.clone()),
             thread,
             turn: turn.clone(),
             cancel: cancel.clone(),

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 
 use futures_util::{StreamExt, stream};
 use outpost_environment::StepView;
+use outpost_mcp::{NoUser, ToolRequest};
 use outpost_thread::{Thread, ThreadId};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -16,9 +17,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use super::binding::{BoundServer, Patience, merged};
-use super::elicitation::NoUser;
 use super::layers::{self, ServerLayer};
-use super::offer::ToolRequest;
 use super::watching::WatchedDirectory;
 use super::{Binding, Configured, Declared, McpError, Requirements, ToolResult, project};
 use crate::live::LiveThread;

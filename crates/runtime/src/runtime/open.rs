@@ -110,6 +110,10 @@ impl RuntimeShared {
         }
         let seat = self.seat(&thread);
         let agents: Vec<ThreadId> = thread.agents.iter().filter(|(_, agent)| agent.open).map(|(id, _)| *id).collect();
+        if let Some(selection) = thread.effective_selection() {
+            // Its first turn finds them connected, or on the way.
+            self.registry.prepare(selection, &thread.capability_roots);
+        }
         let live = self.run(Life::Again, store.clone(), lease, thread, seat);
         self.clone().look_for_damage(store, live.clone());
         if !agents.is_empty() {

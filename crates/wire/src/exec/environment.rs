@@ -127,6 +127,10 @@ pub struct Capabilities {
     pub write_mode: bool,
     /// Answers are followed, and `initialize` carries calls.
     pub call_follow: bool,
+    /// Many files in one message, compressed bytes in packs and blocks, and `fs/sync`.
+    pub file_packs: bool,
+    /// `fs/walk` takes `after`.
+    pub walk_pages: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

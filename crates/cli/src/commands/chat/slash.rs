@@ -2,6 +2,7 @@
 
 use outpost_runtime::capabilities::StepCapabilities;
 use outpost_runtime::live::LiveThread;
+use outpost_runtime::model::price::LISTED;
 use outpost_store::PageRequest;
 use outpost_thread::{Fact, SelectionChanged, Settings, SettingsChanged, TurnId};
 
@@ -121,13 +122,17 @@ async fn status(agents: &Agents, thread: &LiveThread) -> Said {
     let chosen = outpost_runtime::settings::approval(&state.effective_settings()).ok().flatten();
     let policy = chosen.or_else(|| agents.own_runtime().ok().map(|runtime| runtime.config().approval));
     let policy = policy.map_or_else(|| "as the server has it".to_owned(), |policy| format!("{policy:?}"));
+    let mut tokens = format!("{} in this thread", short(status.tokens));
+    if let Some(cost) = status.cost {
+        tokens.push_str(&format!(", about ${cost:.2} at the list prices of {} ({LISTED})", status.model));
+    }
     let rows = [
         ("thread", thread.id().to_string()),
         ("model", format!("{} of {}", status.model, status.provider)),
         ("environments", environments.collect::<Vec<_>>().join(", ")),
         ("directory", status.directory.clone()),
         ("approvals", line(&policy)),
-        ("tokens", format!("{} in this thread", short(status.tokens))),
+        ("tokens", tokens),
         ("context", format!("{} of {} tokens", short(status.context.0), short(status.context.1))),
         ("turns", state.turns.to_string()),
         ("background", format!("{} commands", status.background)),

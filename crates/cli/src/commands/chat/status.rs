@@ -16,6 +16,8 @@ pub(super) struct ChatStatus {
     pub model: String,
     pub provider: String,
     pub tokens: u64,
+    /// In dollars, at the list price of the model that answers now.
+    pub cost: Option<f64>,
     /// What the context holds, and what it may hold.
     pub context: (u64, u64),
     pub background: usize,
@@ -42,6 +44,7 @@ impl ChatStatus {
             environments: environments.collect(),
             directory,
             context: (state.usage.active, model.window),
+            cost: agents.cost(&model.name, &state.usage.total),
             model: word(&model.name),
             provider: word(&model.provider),
             tokens: state.usage.total.total,

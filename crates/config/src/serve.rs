@@ -11,7 +11,7 @@ use serde::de::{Deserializer, Error};
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct ServeTable {
+pub struct ServeTable {
     #[serde(deserialize_with = "one")]
     pub listen: Option<ListenAddr>,
     /// Relative to the home.

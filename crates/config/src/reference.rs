@@ -74,6 +74,12 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         "the built-in table's",
         "How the Anthropic wire asks it to think: `none`, `budget` (a number of tokens) or `adaptive` (a level).",
     ),
+    key(
+        "models.NAME.price",
+        "{ input = 2.0, cached_input = 0.2, cache_write = 2.5, output = 10.0 }",
+        "the built-in list's",
+        "Dollars for a million tokens; `cached_input` and `cache_write` may be left out. `/status` of `outpost chat` shows what a thread has cost.",
+    ),
     key("model_context_window", "200000", "the table's, or `128000`", "The context window of all models, in tokens."),
     key("model_context_windows.NAME", "32768", "`model_context_window`", "The context window of one model."),
     key(
@@ -330,7 +336,7 @@ fn standing(path: &[&str]) -> Standing {
 }
 
 /// The page about all keys.
-pub(crate) fn page() -> String {
+pub fn page() -> String {
     let mut page = String::from(
         "# Configuration\n\n\
          A whole `config.toml` for a model of your own, with a sandbox that may use the network:\n\n\
@@ -392,7 +398,7 @@ mod tests {
     use serde::de::{self, Deserializer, Visitor};
 
     use super::*;
-    use crate::config::Config;
+    use crate::Config;
 
     /// Reads nothing, but learns which keys would be read.
     struct Fields<'a>(&'a mut &'static [&'static str]);
