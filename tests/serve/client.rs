@@ -26,7 +26,7 @@ impl Desk {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        let arguments = [arguments, &["--server", self.server.url()]].concat();
+        let arguments = [&["--server", self.server.url()], arguments].concat();
         command(self.home.path(), &arguments).env("OUTPOST_TOKEN", &self.token).output().unwrap()
     }
 
