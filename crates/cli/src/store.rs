@@ -1,11 +1,12 @@
 //! Where threads are: the home, a database, or only this program.
 
 use std::borrow::Cow;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use outpost_config::{Config, DurabilitySetting};
+use outpost_config::{Config, DurabilitySetting, PostgresTable};
 use outpost_runtime::secrets::Secrets;
 use outpost_store::{CommitConfig, Durability, LocalConfig, LocalStore, MemoryStore, PostgresConfig, PostgresStore, Redactor, Store};
 use uuid::Uuid;
@@ -38,7 +39,12 @@ pub(crate) async fn open_for(config: &Config, home: &Home, secrets: Option<Secre
     let (instance, host) = (Uuid::new_v4().to_string(), host());
     let redactor = secrets.map(|secrets| Arc::new(Redact(secrets)) as Arc<dyn Redactor>);
     if store.starts_with("postgres://") || store.starts_with("postgresql://") {
+        let PostgresTable { connections, lease_seconds, statement_seconds } = config.postgres;
         let mut config = PostgresConfig::new(store, instance, host);
+        let seconds = |number: NonZeroU32| Duration::from_secs(number.get().into());
+        config.connections = connections.map_or(config.connections, NonZeroUsize::get);
+        config.node_lease = lease_seconds.map_or(config.node_lease, seconds);
+        config.statement = statement_seconds.map_or(config.statement, seconds);
         config.redactor = redactor;
         config.adopts = role == NodeRole::Server;
         config.trust = outpost_rpc::tls::roots;

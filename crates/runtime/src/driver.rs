@@ -389,6 +389,12 @@ impl Driver {
             if let Some(context) = &mut self.model.context {
                 context.apply(&entry);
             }
+            // The calls of an answer are looked at next; what was just written need not be read.
+            if let Fact::ModelAnswered(answered) = &entry.fact
+                && !answered.calls.is_empty()
+            {
+                self.turn.answer = Some((entry.seq, answered.items.clone()));
+            }
             let weight = 256 + entry.fact.data().map_or(0, |data| data.get().len());
             let end = entry.end();
             self.audience.feed.publish(ThreadEvent::Entry(Arc::new(entry)), weight);
@@ -474,10 +480,15 @@ impl Driver {
     }
 
     async fn end_turn(&mut self, finished: TurnFinished) -> Result<(), Stop> {
+        self.end_turn_after(Vec::new(), finished).await
+    }
+
+    /// Ends a turn together with the facts that end it.
+    async fn end_turn_after(&mut self, mut facts: Vec<Fact>, finished: TurnFinished) -> Result<(), Stop> {
         if let Some(asking) = self.turn.asking.take() {
             asking.abort();
         }
-        let mut facts = self.abort_calls();
+        facts.extend(self.abort_calls());
         facts.push(finished.into());
         self.record(facts, Need::BeforeCompleted).await?;
         self.turn.answers.clear();

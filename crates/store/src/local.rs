@@ -347,6 +347,8 @@ impl LocalHome {
             pid: std::process::id(),
             since: now,
             renewed: now,
+            node: None,
+            address: None,
         }
     }
 

@@ -235,6 +235,14 @@ impl Store {
         })
     }
 
+    /// Whether the store can be used now, and why not.
+    pub async fn ping(&self) -> Result<(), String> {
+        match self {
+            Self::Local(_) | Self::Memory(_) => Ok(()),
+            Self::Postgres(store) => store.ping().await,
+        }
+    }
+
     /// Whether another node would take up the threads of this one.
     pub fn has_heirs(&self) -> StoreFuture<'_, bool> {
         Box::pin(async move {

@@ -38,8 +38,8 @@ impl Driver {
                 let outcome = self.interrupt(turn, reason).await;
                 answer(outcome, reply)
             }
-            DriverCommand::Answer { approval, decision, detail, reply } => {
-                let outcome = self.take_answer(approval, decision, detail).await;
+            DriverCommand::Answer { approval, decision, detail, by, reply } => {
+                let outcome = self.take_answer(approval, decision, detail, by).await;
                 answer(outcome, reply)
             }
             DriverCommand::Change(mut facts, reply) => {
@@ -215,6 +215,7 @@ impl Driver {
                 turn: steered.clone(),
                 origin: input.origin,
                 client_key: input.client_key,
+                by: input.by,
                 content: input.content,
                 items: input.items,
             }
@@ -255,7 +256,7 @@ impl Driver {
         Ok(Ok(()))
     }
 
-    async fn take_answer(&mut self, approval: ApprovalId, decision: Decision, detail: Option<Raw>) -> Outcome<()> {
+    async fn take_answer(&mut self, approval: ApprovalId, decision: Decision, detail: Option<Raw>, by: Option<String>) -> Outcome<()> {
         let asked = self.thread.turn.iter().flat_map(|turn| &turn.approvals).find(|asked| asked.id == approval).cloned();
         let Some(asked) = asked else { return Ok(Err(CommandError::NoQuestion(approval))) };
         if decision.permits()
@@ -281,7 +282,7 @@ impl Driver {
             self.turn.answers.insert(call.clone(), consent);
         }
         let said = self.calls.elicitations.remove(&approval).map(|waiting| (waiting, detail.clone()));
-        self.record(vec![ApprovalAnswered { approval, decision, detail }.into()], Need::Stored).await?;
+        self.record(vec![ApprovalAnswered { approval, decision, detail, by }.into()], Need::Stored).await?;
         if let Some((waiting, detail)) = said {
             waiting.answer(decision, detail.as_ref());
         }
@@ -324,6 +325,7 @@ impl Driver {
             // What is said to a running turn would make the model answer it.
             origin: if is_own_turn { InputOrigin::Shell } else { InputOrigin::History },
             client_key: None,
+            by: None,
             content: vec![text],
             items: vec![Raw::from(note)],
         };

@@ -106,5 +106,5 @@ impl Driver {
 }
 
 fn unanswered(approval: ApprovalId) -> Fact {
-    ApprovalAnswered { approval, decision: Decision::TimedOut, detail: None }.into()
+    ApprovalAnswered { approval, decision: Decision::TimedOut, detail: None, by: None }.into()
 }

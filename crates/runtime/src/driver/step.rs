@@ -295,6 +295,11 @@ impl Driver {
         let goes_on = (lack.is_some() && !was_asked) || answer.stop == StopReason::Paused;
         let usage = Some(tokens(answer.usage));
         let answered = ModelAnswered { turn: turn.clone(), step, items, calls, complete: true, goes_on, usage, response: None };
+        if answered.calls.is_empty() && !goes_on && !is_refused && lack.is_none() && self.thread.ends_with_answer() {
+            // One append for both: a database far away is waited for once.
+            let finished = TurnFinished { turn: Some(turn), status: TurnStatus::Completed, reason: None, error: None, marker: Marker::Off };
+            return self.end_turn_after(vec![answered.into()], finished).await;
+        }
         self.record(vec![answered.into()], Need::Stored).await?;
         if is_refused {
             let why = why.map_or_else(|| "the model refused to answer".to_owned(), |why| format!("the model refused to answer: {why}"));

@@ -253,7 +253,7 @@ impl RuntimeShared {
         if !history.is_empty() {
             let input = InputId((self.ids)());
             let origin = InputOrigin::History;
-            facts.push(InputReceived { input, turn: None, origin, client_key: None, content: vec![], items: history }.into());
+            facts.push(InputReceived { input, turn: None, origin, client_key: None, by: None, content: vec![], items: history }.into());
         }
         let claim = ThreadClaim { store, lease, id };
         let (ThreadClaim { store, lease, .. }, thread) = self.append(claim, None, facts).await?;

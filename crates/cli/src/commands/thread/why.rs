@@ -20,7 +20,7 @@ pub(super) async fn why(name: &str, store: Option<String>, as_json: bool, own: &
     config.store = store.or(config.store);
     let wish = RuntimeOptions::of(config);
     let assembly = Assembly::new(&home, wish, own).await?;
-    let desk = Desk { store: assembly.runtime.store().clone(), json: as_json };
+    let desk = Desk { store: assembly.runtime.store().clone(), json: as_json, is_quiet: true };
     let found = async {
         let id = desk.find(name).await?;
         Ok::<_, anyhow::Error>((id, assembly.runtime.why(id).await?))
