@@ -18,6 +18,8 @@ pub struct ServeTable {
     pub tls_cert: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
     pub behind_proxy: bool,
+    pub advertise: Option<String>,
+    pub node: Option<String>,
     #[serde(deserialize_with = "several")]
     pub allow_host: Vec<HostName>,
     #[serde(deserialize_with = "several")]
