@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_block_that_writes_itself_is_what_serde_writes() {
         for compression in [None, Some(Compression::Zstd)] {
-            let block = WriteBlockParams { handle_id: "a\"b".into(), offset: 7, chunk: b"hi".to_vec().into(), compression };
+            let block = WriteBlockParams { handle_id: "a\\b".into(), offset: 7, chunk: b"hi".to_vec().into(), compression };
             let mut out = Vec::new();
             block.encode(&mut out);
             assert_eq!(out, serde_json::to_vec(&block).unwrap());
