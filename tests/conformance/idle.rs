@@ -1,6 +1,7 @@
 //! What an executor does while its processes do nothing.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use outpost_testkit::{Bench, LinkKind, Setup};
@@ -13,6 +14,14 @@ fn waits(pid: u32) -> u64 {
     let statuses = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
     let count = |status: String| status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok());
     statuses.filter_map(count).sum()
+}
+
+/// How often space has to be looked at: never later than it could run out at 4 GB/s, and never more often than twice a second.
+fn looks(directory: &Path, time: Duration) -> u64 {
+    let stat = rustix::fs::statvfs(directory).unwrap();
+    let free = stat.f_bavail * stat.f_frsize;
+    let pause = Duration::from_millis(free / (4 << 20)).clamp(Duration::from_millis(500), Duration::from_secs(60));
+    (time.as_millis() / pause.as_millis()) as u64 + 1
 }
 
 /// Space was looked at twice a second, by a thread that was woken for it: 20 times in the time that is watched here, with two waits each.
@@ -31,5 +40,7 @@ async fn processes_that_do_nothing_wake_nothing() {
     let before = waits(pid);
     tokio::time::sleep(WATCHED).await;
     let woken = waits(pid).saturating_sub(before);
-    assert!(woken <= 15, "woken {woken} times in {WATCHED:?} by {PROCESSES} processes that sleep");
+    // A look wakes two threads, a few times each.
+    let most = 8 * (looks(bench.path("").as_path(), WATCHED) + 1);
+    assert!(woken <= most, "woken {woken} times in {WATCHED:?} by {PROCESSES} processes that sleep, and {most} are allowed");
 }

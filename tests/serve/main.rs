@@ -1,6 +1,7 @@
 //! Executors that dial in, tokens, and everything behind the listener of `outpost serve`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod client;
 mod cluster;
 mod join;
 mod metrics;

@@ -173,8 +173,9 @@ async fn a_thread_that_is_loaded_connects_its_environments() {
         while tokio::time::timeout(std::time::Duration::from_millis(100), listener.accept()).await.is_ok() {}
     }
     client.result("thread/resume", json!({"threadId": id})).await;
-    let first = listeners[0].accept().await.unwrap();
-    let second = listeners[1].accept().await.unwrap();
+    let soon = |listener| tokio::time::timeout(std::time::Duration::from_secs(60), tokio::net::TcpListener::accept(listener));
+    let first = soon(&listeners[0]).await.expect("the first environment is connected").unwrap();
+    let second = soon(&listeners[1]).await.expect("the second environment is connected while the first does not answer").unwrap();
     let asleep = tokio::time::timeout(std::time::Duration::from_millis(300), listeners[2].accept()).await;
     assert!(asleep.is_err(), "one that waits for the user was connected");
     drop((first, second));

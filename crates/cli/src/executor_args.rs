@@ -93,6 +93,9 @@ pub(crate) struct AppServerArguments {
     /// Where to listen: stdio://, ws://IP:PORT, unix://PATH or off
     #[arg(long, value_name = "URL", default_value = "stdio://")]
     pub listen: AppListen,
+    /// End when no turn runs and no client is connected: for turns that `exec --detach` and `/detach` leave behind
+    #[arg(long, hide = true)]
+    pub until_idle: bool,
     /// Accepted for programs that pass it: this is where a server listens that is told nothing else
     #[arg(long, hide = true, conflicts_with = "listen")]
     pub stdio: bool,

@@ -20,7 +20,7 @@ const LEASE_MS: u64 = 30_000;
 /// Opens the store that is asked for, or else the one that the configuration names, to look at threads.
 pub(crate) async fn open(asked: Option<&str>, settings: &[String]) -> anyhow::Result<Store> {
     let home = Home::from_environment().context("neither OUTPOST_HOME nor HOME is set: say where threads are")?;
-    let mut config = crate::config::load(Some(&home.config()), settings)?;
+    let mut config = crate::configuration::load(Some(&home.config()), settings)?;
     if let Some(asked) = asked {
         config.store = Some(asked.to_owned());
     }

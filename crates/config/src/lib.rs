@@ -57,8 +57,8 @@ pub struct Config {
     #[serde(deserialize_with = "git")]
     pub git: GitMode,
     pub store: Option<String>,
-    /// A command that hears when a turn ends, fails or asks.
-    pub notify: Vec<String>,
+    /// A command or a webhook that hears when a turn ends, fails or asks.
+    pub notify: NotifySetting,
     pub durability: Option<DurabilitySetting>,
     pub budgets: Budgets,
     pub agents: AgentLimits,
@@ -69,6 +69,7 @@ pub struct Config {
     pub serve: ServeTable,
     /// How a store in Postgres is used.
     pub postgres: PostgresTable,
+    pub client: ClientTable,
     pub skills: SkillTable,
     /// Everything, as it was written, for those who want to see it.
     #[serde(skip)]
@@ -118,6 +119,38 @@ pub struct PostgresTable {
 #[serde(default)]
 pub struct SkillTable {
     pub config: Vec<SkillChoice>,
+}
+
+/// What hears of turns: a command and its arguments, or an address.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged, expecting = "`notify` is a command as a list of words, or a table with `url` and a secret")]
+pub enum NotifySetting {
+    Command(Vec<String>),
+    Webhook(WebhookTable),
+}
+
+impl Default for NotifySetting {
+    fn default() -> Self {
+        Self::Command(Vec::new())
+    }
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct WebhookTable {
+    pub url: String,
+    /// The variable that holds the secret with which messages are signed.
+    pub secret_env: Option<String>,
+    /// The file that holds it.
+    pub secret_file: Option<PathBuf>,
+}
+
+/// A server whose threads and environments are worked with instead of those of this home.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ClientTable {
+    pub server: Option<String>,
+    pub token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -192,10 +225,14 @@ impl Config {
         reference::unknown(&self.written).into_iter().map(told).collect()
     }
 
-    /// The variables that hold keys to providers of models.
+    /// The variables that hold keys to providers of models and the secret of a webhook.
     pub fn key_variables(self) -> Vec<String> {
+        let signing = match self.notify {
+            NotifySetting::Webhook(WebhookTable { secret_env, .. }) => secret_env,
+            NotifySetting::Command(_) => None,
+        };
         let named = |provider: Provider| provider.env_key.into_iter().chain(provider.env_http_headers.into_values());
-        self.model_providers.into_values().flat_map(named).collect()
+        self.model_providers.into_values().flat_map(named).chain(signing).collect()
     }
 
     /// The same file as it is now, with the same settings over it.

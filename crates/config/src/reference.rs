@@ -174,6 +174,26 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         "A command of yours that `exec` and `chat` start when a turn ends, fails or, in `chat`, asks: a JSON object with `type`, `thread_id` and `message` is its last argument. See [exec.md](exec.md#notifications).",
     ),
     key(
+        "notify.url",
+        r#""https://chat.example.org/hooks/outpost""#,
+        "none",
+        "In the place of a command: the same JSON object is posted here, signed with HMAC-SHA256. `notify` is then a table.",
+    ),
+    key("notify.secret_env", r#""OUTPOST_HOOK_SECRET""#, "none", "The variable that holds the secret for the signature."),
+    key("notify.secret_file", r#""/home/me/.outpost/hook.secret""#, "none", "The file that holds it, if no variable does."),
+    key(
+        "client.server",
+        r#""wss://hub.example.org""#,
+        "this home",
+        "The running `outpost serve` whose threads and environments `env list`, `exec`, `chat` and `thread` work with; `--server URL` says it for one call, `-c client.server=` turns it off.",
+    ),
+    key(
+        "client.token_file",
+        r#""/home/me/.outpost/tokens/hub""#,
+        "`OUTPOST_TOKEN`",
+        "The file that holds the token for it, which `outpost token create --client` made there.",
+    ),
+    key(
         "store",
         r#""postgres://outpost@db.example.org/outpost""#,
         "`local`",

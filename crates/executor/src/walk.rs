@@ -107,8 +107,9 @@ impl Tree<'_> {
                     }
                 }
             }
-            // Those that an earlier page has counted do not count again.
-            if listed != Listed::Wholly {
+            // On a later page only those count that add something to it: each page has to bring something.
+            let mut is_counted = self.after.is_none();
+            if is_counted {
                 if count == self.options.max_directories {
                     return self.full();
                 }
@@ -118,6 +119,11 @@ impl Tree<'_> {
                 let path = directory.join(&child.name);
                 let is_entered = child.is_directory && depth < self.options.max_depth && !self.prunes(&child);
                 if !child.is_listed {
+                    if !is_counted && count == self.options.max_directories {
+                        return self.full();
+                    }
+                    count += usize::from(!is_counted);
+                    is_counted = true;
                     self.list(&path, if child.is_directory { WalkKind::Directory } else { WalkKind::File })?;
                 }
                 if is_entered {

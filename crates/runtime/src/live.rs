@@ -424,6 +424,14 @@ impl LiveThread {
         self.ask(|reply| DriverCommand::Terminate { session, reply }).await
     }
 
+    /// Gives the thread up as it stands: a running turn stays open, and the process that loads the thread next goes on with it. A
+    /// thread that another process drives is left to it.
+    pub async fn hand_over(&self) {
+        if self.mailbox.send(DriverCommand::HandOver).await.is_ok() {
+            self.ended().await;
+        }
+    }
+
     /// Waits until no turn is running and nothing is queued.
     pub async fn settled(&self) -> ThreadActivity {
         let mut status = self.status.clone();

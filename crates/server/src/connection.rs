@@ -32,6 +32,8 @@ pub(crate) struct ConnectedClient {
     pub name: String,
     pub experimental: bool,
     pub opted_out: HashSet<String>,
+    /// It wants to hear entries of journals as they are stored.
+    pub hears_entries: bool,
 }
 
 pub(crate) struct ClientConnection {
@@ -71,6 +73,10 @@ impl ClientOutlet {
 
     pub(crate) fn clone_sink(&self) -> FrameSink {
         self.sink.clone()
+    }
+
+    pub(crate) fn hears_entries(&self) -> bool {
+        self.client.get().is_some_and(|client| client.hears_entries)
     }
 
     /// Waits until the client has read most of what it was told.

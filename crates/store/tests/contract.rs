@@ -236,7 +236,7 @@ async fn forks_of_forks_survive_their_parents(place: Place) {
 
 /// More than get their own copies together.
 async fn many_forks_survive_their_parent(place: Place) {
-    const FORKS: u128 = 150;
+    const FORKS: u64 = 150;
     let store = &place.store;
     let (parent, written) = start(store, 1).await;
     store.append(&parent, entries(written.len() as u64 + 1, plain_turn(0)), Need::Stored).await.unwrap();

@@ -5,6 +5,7 @@
 
 pub mod app;
 pub mod base64;
+pub mod calendar;
 pub mod encode;
 pub mod envelope;
 pub mod exec;

@@ -157,8 +157,8 @@ macro_rules! enter {
 /// The app protocol.
 pub fn app() -> String {
     use app::{
-        account, approval, commands, config, environment, files, goals, lists, mcp, models, overview, permission, queue, review, sample,
-        search, session, settings, skills, thread, turn, unread,
+        account, approval, commands, config, environment, files, goals, journal, lists, mcp, models, overview, permission, queue, review,
+        sample, search, session, settings, skills, thread, turn, unread,
     };
     let mut book = Book::new();
     enter!(book.app:
@@ -182,6 +182,7 @@ pub fn app() -> String {
         account::{AccountRead, AccountLoginStart, AccountLoginCancel, AccountLogout, AccountRateLimitsRead, GovCloudCheck},
         models::{ModelList},
         overview::{ThreadOverview},
+        journal::{ThreadEntriesList, ThreadApprovalAnswer},
         lists::{
             ModelProviderCapabilitiesRead, CollaborationModeList, HooksList, ExperimentalFeatureList, PluginList, PluginInstalled,
             ServerDiagnosticsRead, ExperimentalFeatureEnablementSet, AppList, PluginRead, PluginInstall, PluginUninstall,

@@ -93,7 +93,7 @@ impl Driver {
                 answer(outcome, reply)
             }
             DriverCommand::StopCall(call) => {
-                if let Some(running) = self.calls.get(&call) {
+                if let Some(running) = self.calls.running.get(&call) {
                     running.cancel.cancel();
                 }
                 Ok(())
@@ -114,7 +114,7 @@ impl Driver {
                 // Machines may have to be reached for it.
                 let search = LeftCommands {
                     registry: self.shared.registry.clone(),
-                    store: self.store.clone(),
+                    store: self.journal.store.clone(),
                     processes: self.processes.clone(),
                     thread: self.thread.clone(),
                 };
@@ -141,7 +141,7 @@ impl Driver {
                     self.finish_turn(turn, TurnStatus::Interrupted, Some(reason), None).await?;
                 }
                 // Of what is kept in memory only, no later program can ask.
-                if matches!(self.store, Store::Memory(_)) {
+                if matches!(self.journal.store, Store::Memory(_)) {
                     self.processes.terminate_all().await;
                 }
                 Err(Stop::Unloaded)
@@ -205,7 +205,7 @@ impl Driver {
             return Ok(Err(CommandError::Invalid(self.shared.too_many_agents())));
         }
         if (is_idle || steered.is_some()) && input.trace.is_some() {
-            self.trace = input.trace;
+            self.turn.trace = input.trace;
         }
         let id = InputId((self.shared.ids)());
         let mut facts = changes(input.settings, input.selection);
@@ -279,9 +279,9 @@ impl Driver {
         }
         if let Some(call) = &asked.call {
             let consent = Consent::Given { answer: detail.clone(), key: key_in(&asked.asked) };
-            self.answers.insert(call.clone(), consent);
+            self.turn.answers.insert(call.clone(), consent);
         }
-        let said = self.elicitations.remove(&approval).map(|waiting| (waiting, detail.clone()));
+        let said = self.calls.elicitations.remove(&approval).map(|waiting| (waiting, detail.clone()));
         self.record(vec![ApprovalAnswered { approval, decision, detail, by }.into()], Need::Stored).await?;
         if let Some((waiting, detail)) = said {
             waiting.answer(decision, detail.as_ref());

@@ -48,7 +48,7 @@ path: /[^\n]+/
 %import common.LF
 "#;
 
-pub(super) const TOOL: OwnTool = OwnTool { name: "apply_patch", spec: |offer| (offer.environments > 0).then(|| spec(offer)), read: read };
+pub(super) const TOOL: OwnTool = OwnTool { name: "apply_patch", spec: |offer| (offer.environments > 0).then(|| spec(offer)), read };
 
 fn spec(offer: &Offer) -> ToolSpec {
     let mut description = String::from(

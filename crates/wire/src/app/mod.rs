@@ -29,6 +29,7 @@ pub mod event;
 pub mod files;
 pub mod goals;
 pub mod item;
+pub mod journal;
 pub mod lists;
 pub mod mcp;
 pub mod models;
