@@ -14,7 +14,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::connection_resources::ConnectionResources;
 use crate::fault;
-use crate::forward::{self, Forwarding};
+use crate::forward::{self, ThreadForwarding};
 use crate::people::{self, ClientIdentity, Role};
 use crate::questions;
 use crate::server::ServerShared;
@@ -42,7 +42,7 @@ pub(crate) struct ClientConnection {
     pub outlet: ClientOutlet,
     pub belongings: ConnectionResources,
     pub identity: ClientIdentity,
-    pub forwarding: Forwarding,
+    pub forwarding: ThreadForwarding,
     peer: Peer,
     subscriptions: Mutex<HashMap<ThreadId, Arc<Subscription>>>,
     /// Threads that are being opened, one after the other each.
@@ -98,7 +98,7 @@ pub(crate) async fn serve(server: Arc<ServerShared>, link: Link, identity: Clien
             outlet: ClientOutlet { sink: peer.sink().clone(), client: Arc::default() },
             belongings: ConnectionResources::default(),
             identity,
-            forwarding: Forwarding::default(),
+            forwarding: ThreadForwarding::default(),
             peer: peer.clone(),
             subscriptions: Mutex::default(),
             openings: Mutex::default(),

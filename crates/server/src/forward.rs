@@ -46,7 +46,7 @@ const OWN: &[&str] = &["thread/takeover", "thread/fork", "initialize"];
 
 /// What a client of ours has at other nodes.
 #[derive(Default)]
-pub(crate) struct Forwarding {
+pub(crate) struct ThreadForwarding {
     /// How the client introduced itself, to say the same to others.
     introduction: Mutex<Option<Bytes>>,
     links: AsyncMutex<HashMap<String, Arc<NodeLink>>>,
@@ -98,7 +98,7 @@ fn thread_in(params: &[u8]) -> Option<ThreadId> {
     thread_id.or_else(|| thread.map(|thread| thread.id))?.parse().ok()
 }
 
-impl Forwarding {
+impl ThreadForwarding {
     pub(crate) fn introduced(&self, params: &Bytes) {
         lock(&self.introduction).get_or_insert_with(|| params.clone());
     }
