@@ -124,3 +124,124 @@ async fn the_last_node_interrupts_its_turns() {
     let mut client = client(&second).await;
     client.result("thread/resume", json!({"threadId": thread})).await;
 }
+
+/// A command that waits for a file in the middle of its output.
+const WORK: &str = "echo ran >> ran; for i in 1 2 3; do echo line $i; done; while [ ! -e go ]; do sleep 0.05; done; \
+                    for i in 4 5 6; do echo line $i; done; exit 5";
+const LINES: &str = "line 1\nline 2\nline 3\nline 4\nline 5\nline 6\n";
+
+impl Cluster {
+    /// Whose model asks for that command, waits for it, and says something.
+    async fn working() -> Self {
+        let command = Reply::call("c", "exec_command", &json!({"cmd": WORK, "yield_time_ms": 30_000}));
+        Self::new(vec![command, Reply::message("seen")]).await
+    }
+
+    async fn runs(&self) {
+        eventually("the command runs", || self.work.path().join("ran").exists()).await;
+    }
+
+    fn go(&self) {
+        std::fs::write(self.work.path().join("go"), "").unwrap();
+    }
+
+    /// What the model was told of a call.
+    fn told(&self, call: &str) -> String {
+        let requests = self.model.requests();
+        let items = requests.iter().flat_map(|request| request.body["input"].as_array().cloned().unwrap_or_default());
+        let mut outputs = items.filter(|item| item["type"] == "function_call_output" && item["call_id"] == call);
+        outputs.next_back().map(|item| item["output"].to_string().replace("\\n", "\n")).unwrap_or_default()
+    }
+
+    /// That the command ran once, and that its call ended with all of its output and its own exit code.
+    fn assert_whole(&self, turns: &[Value]) {
+        assert_eq!(std::fs::read_to_string(self.work.path().join("ran")).unwrap(), "ran\n", "it ran once");
+        assert_eq!(turns.len(), 1, "{turns:?}");
+        let items = turns[0]["items"].as_array().unwrap();
+        let command = items.iter().find(|item| item["type"] == "commandExecution").unwrap();
+        assert_eq!((&command["exitCode"], &command["aggregatedOutput"]), (&json!(5), &json!(LINES)), "{command}");
+        let told = self.told("c");
+        assert!(told.contains("Exit code: 5") && told.contains(LINES), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_of_a_killed_node_is_adopted_by_the_next_one() {
+    let cluster = Cluster::working().await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let (_client, thread) = cluster.turn(&first).await;
+    cluster.runs().await;
+    drop(first.kill());
+    cluster.go();
+    cluster.assert_whole(&completed(&second, &thread).await);
+    assert_eq!(cluster.asked(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_of_a_node_that_is_told_to_end_is_not_interrupted() {
+    let cluster = Cluster::working().await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let (_client, thread) = cluster.turn(&first).await;
+    cluster.runs().await;
+    drop(first.stop());
+    cluster.go();
+    cluster.assert_whole(&completed(&second, &thread).await);
+    assert_eq!(cluster.asked(), 2);
+}
+
+/// It wakes up when another node has its thread and the command, and can do nothing with either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_stopped_does_not_get_its_command_back() {
+    let cluster = Cluster::working().await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let (_client, thread) = cluster.turn(&first).await;
+    cluster.runs().await;
+    first.signal(rustix::process::Signal::STOP);
+    // Only the second node is there to take it up.
+    eventually("the second node has the thread", || cluster.database.ask("select claims from outpost_threads where work") == "1").await;
+    first.signal(rustix::process::Signal::CONT);
+    cluster.go();
+    cluster.assert_whole(&completed(&second, &thread).await);
+    cluster.assert_whole(&turns(&first, &thread).await);
+    assert_eq!(cluster.asked(), 2, "only one of them went on with it");
+}
+
+/// A command that outlived its call is found by its session id on the next node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_in_the_background_is_adopted_when_it_is_asked_for() {
+    let command = Reply::call("c", "exec_command", &json!({"cmd": WORK, "yield_time_ms": 250}));
+    let cluster = Cluster::new(vec![command, Reply::Silent(String::new())]).await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let (_client, thread) = cluster.turn(&first).await;
+    eventually("the model is asked again", || cluster.asked() == 2).await;
+    let told = cluster.told("c");
+    let session: u64 = told.split_once("session id: ").unwrap().1.split_once('\n').unwrap().0.parse().unwrap();
+    cluster.model.push(Reply::call("w", "write_stdin", &json!({"session_id": session, "yield_time_ms": 30_000})));
+    cluster.model.push(Reply::message("seen"));
+    drop(first.kill());
+    cluster.go();
+    completed(&second, &thread).await;
+    let (before, after) = (cluster.told("c"), cluster.told("w"));
+    assert!(after.contains("Exit code: 5"), "{after}");
+    let lines = |text: &str| text.lines().filter(|line| line.starts_with("line ")).map(str::to_owned).collect::<Vec<_>>().join("\n");
+    let (before, after) = (lines(&before), lines(&after));
+    assert_eq!(format!("{before}\n{after}").trim(), LINES.trim(), "no byte is lost or shown twice");
+}
+
+/// A key that is gone is named: the command is not simply lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_key_is_named() {
+    let cluster = Cluster::working().await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let (_client, thread) = cluster.turn(&first).await;
+    cluster.runs().await;
+    let key = cluster.database.ask("select value from outpost_keys where name = 'adoption'");
+    cluster.database.ask("delete from outpost_keys");
+    drop(first.kill());
+    completed(&second, &thread).await;
+    let told = cluster.told("c");
+    assert!(told.contains("the key by which running commands are claimed was lost or replaced"), "{told}");
+    let journal = cluster.database.ask("select string_agg(t::text, ' ') from outpost_entries t");
+    assert!(!key.is_empty() && !journal.contains(&key), "the key stands in no journal");
+    cluster.go();
+}

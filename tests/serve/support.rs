@@ -55,6 +55,10 @@ impl Server {
         self.home.take().unwrap()
     }
 
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
+    }
+
     fn end(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

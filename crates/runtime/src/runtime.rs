@@ -9,11 +9,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use outpost_environment::{Discoveries, Registry};
-use outpost_store::{Clock, MemoryStore, Store};
+use outpost_store::{AdoptionKey, Clock, MemoryStore, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
 use outpost_wire::intent::EnvironmentId;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::sync::{Mutex as AsyncMutex, OnceCell, Semaphore};
 use uuid::Uuid;
 
 pub(crate) use manage::outline;
@@ -98,6 +98,8 @@ pub(crate) struct RuntimeShared {
     pub counts: Counts,
     /// Skills that environments must have before a model is asked anything about them.
     required_skills: Mutex<HashMap<EnvironmentId, Vec<String>>>,
+    /// By what the programs of the store claim each other's commands, once it was asked for.
+    adoption: OnceCell<Option<AdoptionKey>>,
     /// Readers of whole threads that look for damage. Few at a time, so that others can use the disk.
     checking: Semaphore,
 }
@@ -163,6 +165,7 @@ impl Runtime {
             host_skills,
             counts: Counts::default(),
             required_skills: Mutex::default(),
+            adoption: OnceCell::new(),
             checking: Semaphore::new(CHECKS),
         }))
     }
@@ -295,6 +298,14 @@ pub const LATER_INSTRUCTIONS: &str = "instructions";
 const BASE: &str = include_str!("instructions/base.md");
 
 impl RuntimeShared {
+    /// By what the commands of threads of a store are claimed. Threads that are not kept have no such key.
+    pub(crate) async fn adoption_key(&self, store: &Store) -> Result<Option<AdoptionKey>, String> {
+        if matches!(store, Store::Memory(_)) {
+            return Ok(None);
+        }
+        self.adoption.get_or_try_init(|| self.store.adoption_key()).await.cloned()
+    }
+
     pub(crate) fn live(&self, id: ThreadId) -> Option<LiveThread> {
         self.in_slot(id).filter(|live| !live.is_closed())
     }

@@ -246,6 +246,10 @@ impl ApprovedCall {
             tool: self.tool.clone(),
             environment: self.environment.clone(),
             process: self.process.clone(),
+            adoption_key: match &self.work {
+                Work::Exec(run) => run.key_id(),
+                _ => None,
+            },
             repeatable: self.repeatable,
             detail: self.detail.clone().map(Into::into),
         }
@@ -330,6 +334,10 @@ impl ResultType {
     }
 }
 
+/// What the model is told of a call that is not known to have had its effect.
+const LOST: &str = "its outcome is unknown. It was not run again: it may have done all of its work, a part, or nothing. Look before you \
+                    repeat it.";
+
 impl CallEnd {
     pub(crate) fn completed(result: ResultType, call: &CallId, output: impl Into<Value>, report: Option<CallReport>) -> Self {
         Self { outcome: CallOutcome::Completed, items: vec![result.item(call, output)], report: report.map(Into::into), facts: vec![] }
@@ -360,9 +368,15 @@ impl CallEnd {
 
     /// Its outcome is unknown. It is not tried again.
     pub(crate) fn lost(result: ResultType, call: &CallId) -> Self {
-        let text = "This call was running when the program or its connection ended, and its outcome is unknown. It was not \
-                    run again: it may have done all of its work, a part, or nothing. Look before you repeat it.";
+        let text = format!("This call was running when the program or its connection ended, and {LOST}");
         Self { outcome: CallOutcome::Lost, items: vec![result.item(call, text)], report: None, facts: vec![] }
+    }
+
+    /// The same, with the reason for which it was not found again.
+    pub(crate) fn lost_because(result: ResultType, call: &CallId, reason: &str) -> Self {
+        let text = format!("This call was running when the program or its connection ended. It was not found again: {reason}. So {LOST}");
+        let report = CallReport::failed(&format!("lost: {reason}"));
+        Self { outcome: CallOutcome::Lost, items: vec![result.item(call, text)], report: Some(report.into()), facts: vec![] }
     }
 }
 

@@ -1,5 +1,5 @@
 //! A model of nodes that share one thread, searched exhaustively: every order of claims, writes, kills, pauses and expiries. It uses the
-//! product's own rules (`LeaseRow::grants`, `OrphanedThread::fate`, `ThreadWork`); `tests/postgres.rs` compares the first with the
+//! product's own rules (`LeaseRow::grants`, `OrphanedThread::fate`, `ThreadWork`, `OwnerEpoch`); `tests/postgres.rs` compares the first with the
 //! statement that a database decides by.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use outpost_store::{ClaimMode, LeaseRow, MOST_CLAIMS, OrphanFate, OrphanedThread, RowHolder, ThreadWork};
 use outpost_thread::ThreadId;
+use outpost_wire::exec::adoption::OwnerEpoch;
 use uuid::Uuid;
 
 const NODES: usize = 3;
@@ -21,9 +22,11 @@ struct Rules {
     compares_epochs: bool,
     looks_for_orphans: bool,
     counts_claims: bool,
+    /// Executors refuse an epoch that is not newer.
+    fences_commands: bool,
 }
 
-const PRODUCT: Rules = Rules { compares_epochs: true, looks_for_orphans: true, counts_claims: true };
+const PRODUCT: Rules = Rules { compares_epochs: true, looks_for_orphans: true, counts_claims: true, fences_commands: true };
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Node {
@@ -50,6 +53,54 @@ struct Cluster {
     written: u8,
     /// Two nodes wrote in turns.
     is_torn: bool,
+    command: Command,
+}
+
+/// What an executor knows of a command of the thread that the first node is about to start.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+struct Command {
+    /// The epoch of the last claim or start.
+    claimed: u8,
+    /// The instance whose session has it.
+    owner: Option<u8>,
+    /// The epoch of the newest owner that did something with it.
+    used: u8,
+    /// A node asked for it before it had begun, and told the model that it is lost.
+    is_lost: bool,
+    /// It began after that, or an older owner did something after a newer one.
+    is_torn: bool,
+}
+
+impl Command {
+    /// `process/start` of the first node, which may have been on its way for long.
+    fn start(&mut self, instance: u8, epoch: u8, rules: Rules) {
+        let is_late = OwnerEpoch(epoch.into()).is_superseded_by(OwnerEpoch(self.claimed.into()));
+        if rules.fences_commands && is_late {
+            return;
+        }
+        self.is_torn |= self.is_lost;
+        (self.owner, self.claimed) = (Some(instance), epoch);
+    }
+
+    /// `process/adopt`.
+    fn adopt(&mut self, instance: u8, epoch: u8, rules: Rules) {
+        if rules.fences_commands && !OwnerEpoch(self.claimed.into()).yields_to(OwnerEpoch(epoch.into())) {
+            return;
+        }
+        self.claimed = epoch;
+        match &mut self.owner {
+            Some(owner) => *owner = instance,
+            None => self.is_lost = true,
+        }
+    }
+
+    /// Something is written to it, or it is terminated: only the session that has it can.
+    fn use_it(&mut self, instance: u8, epoch: u8) {
+        if self.owner == Some(instance) {
+            self.is_torn |= epoch < self.used;
+            self.used = self.used.max(epoch);
+        }
+    }
 }
 
 /// Whether an action is the cluster's own, or a fault that need not happen.
@@ -77,6 +128,7 @@ impl Cluster {
             alive,
             written: 1,
             is_torn: false,
+            command: Command::default(),
         }
     }
 
@@ -120,6 +172,16 @@ impl Cluster {
                 continue;
             };
             with(Kind::Fault, &|cluster| cluster.nodes[at] = Node { instance: None, is_away: false, lease: None });
+            // A node that is cut off from the database may still reach executors.
+            if let Some(epoch) = node.lease {
+                if epoch == 1 && self.command.owner.is_none() {
+                    with(Kind::Work, &|cluster| cluster.command.start(instance, epoch, rules));
+                }
+                if epoch > 1 || !rules.fences_commands {
+                    with(Kind::Work, &|cluster| cluster.command.adopt(instance, epoch, rules));
+                }
+                with(Kind::Work, &|cluster| cluster.command.use_it(instance, epoch));
+            }
             if node.is_away {
                 // Only a program that does not renew its lease loses it.
                 with(Kind::Work, &|cluster| cluster.alive[usize::from(instance)] = false);
@@ -197,6 +259,9 @@ fn search(rules: Rules) -> Result<usize, String> {
         if state.is_torn {
             return Err(format!("two writers: {state:?}"));
         }
+        if state.command.is_torn {
+            return Err(format!("two owners of a command: {state:?}"));
+        }
         if state.owners() > 1 {
             return Err(format!("two owners: {state:?}"));
         }
@@ -247,6 +312,8 @@ fn one_writer_one_owner_and_no_orphans() {
 fn the_search_notices_what_is_taken_out() {
     let torn = search(Rules { compares_epochs: false, ..PRODUCT }).unwrap_err();
     assert!(torn.starts_with("two writers"), "{torn}");
+    let owners = search(Rules { fences_commands: false, ..PRODUCT }).unwrap_err();
+    assert!(owners.starts_with("two owners of a command"), "{owners}");
     let orphan = search(Rules { looks_for_orphans: false, ..PRODUCT }).unwrap_err();
     assert!(orphan.starts_with("an orphan"), "{orphan}");
 }

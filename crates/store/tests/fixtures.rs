@@ -142,6 +142,7 @@ fn facts() -> Vec<Fact> {
             environment: Some(serde_json::from_value(json!("worker")).unwrap()),
             process: Some("p1".into()),
             repeatable: true,
+            adoption_key: None,
             detail: Some(raw(json!({"command": "true"})).into()),
         }
         .into(),

@@ -218,9 +218,9 @@ async fn tables_of_a_newer_program_are_left_alone() {
     drop(open(database.url(), "two").await);
     let (client, connection) = tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
-    client.batch_execute("insert into outpost_migrations (version, sum) values (3, 'x')").await.unwrap();
+    client.batch_execute("insert into outpost_migrations (version, sum) values (4, 'x')").await.unwrap();
     let error = PostgresStore::open(PostgresConfig::new(database.url(), "three", "here")).await.err().unwrap();
-    assert!(matches!(error, PostgresError::Newer { version: 3, known: 2 }), "{error}");
+    assert!(matches!(error, PostgresError::Newer { version: 4, known: 3 }), "{error}");
     for bad in ["mysql://x", "postgres://user@host/db?sslmode=prefer", "postgres://nobody@%2Fno%2Fsuch%2Fplace/db"] {
         assert!(PostgresStore::open(PostgresConfig::new(bad, "four", "here")).await.is_err(), "{bad}");
     }

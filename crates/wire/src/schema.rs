@@ -216,6 +216,7 @@ pub fn exec() -> String {
         session::{Initialize, SessionEnd},
         environment::{Info, Status},
         process::{Start, Read, Write, SendSignal, Terminate, Resize, CloseStdin, List},
+        adoption::{Adopt},
         files::{ReadFile, WriteFile, CreateDirectory, GetMetadata, Canonicalize, ReadDirectory, Remove, Copy, Rename},
         walk::{Walk},
         watch::{WatchMissing, Watch, Unwatch},
@@ -225,7 +226,7 @@ pub fn exec() -> String {
         discovery::{Discover, DiscoverInstalled, ReadConfig},
         calls::{CallFollow, CallUnfollow, CallSettle},
     );
-    enter!(book.notification: process::{Output, Exited, Closed}, policy::{SandboxLoss}, watch::{MissingChanged, Changed}, http::{BodyDelta}, calls::{CallChanged});
+    enter!(book.notification: process::{Output, Exited, Closed}, adoption::{Moved}, policy::{SandboxLoss}, watch::{MissingChanged, Changed}, http::{BodyDelta}, calls::{CallChanged});
     book.text(
         "The exec protocol of Outpost",
         "What an executor is asked (methods) and tells (notifications). `initialized` is the only notification that a client sends.",

@@ -111,6 +111,7 @@ impl Driver {
                 Ok(())
             }
             DriverCommand::FindCommands(reply) => {
+                self.own_processes().await;
                 // Machines may have to be reached for it.
                 let search = LeftCommands {
                     registry: self.shared.registry.clone(),
@@ -305,6 +306,7 @@ impl Driver {
         if matches!(running, Some((_, TurnKind::Compact))) {
             return Ok(Err(CommandError::Busy));
         }
+        self.own_processes().await;
         let tools = self.tools().await?;
         let place = match tools.place(environment.as_deref()) {
             Ok(place) => place.attachment.environment_id.clone(),

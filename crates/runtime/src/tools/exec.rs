@@ -13,6 +13,7 @@ use outpost_wire::PathUri;
 use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
 use outpost_wire::exec::policy::{Grant, SandboxContext};
 use outpost_wire::exec::process::{EnvPolicy, Inherit, ProcessParams, Terminate};
+use outpost_wire::fault::{ADOPTED_SINCE, NOT_ADOPTABLE};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -100,10 +101,7 @@ enum Origin {
         around: Option<Box<Around>>,
     },
     /// It was started by an earlier life of this thread.
-    Adopt {
-        environment: EnvironmentId,
-        process: String,
-    },
+    Adopt(FormerCommand),
 }
 
 pub(crate) struct StdinRun {
@@ -199,6 +197,7 @@ impl StepTools {
             // Nothing will ever be written to a command that the user wrote; one that reads finds the end of its input.
             pipe_stdin: !exec.tty && !self.scripted,
             profiles: Some(self.thread.to_string()),
+            adoption: self.processes.claim(&process),
         };
         sandbox = sandbox.filter(|_| sandboxed);
         if let Some(sandbox) = &mut sandbox {
@@ -355,6 +354,7 @@ impl StepTools {
                     tty: false,
                     pipe_stdin: false,
                     profiles: Some(self.thread.to_string()),
+                    adoption: self.processes.claim(&process),
                 };
                 Work::Exec(Box::new(ExecRun {
                     origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox: None, around: None },
@@ -452,6 +452,11 @@ fn overlay(thread: &str, environment: &str) -> BTreeMap<String, String> {
 }
 
 impl ExecRun {
+    /// The key by which it is claimed later.
+    pub(crate) fn key_id(&self) -> Option<String> {
+        self.processes.key_id()
+    }
+
     /// A command of an earlier life. Its parameters are read again from what asked for it.
     pub(crate) fn adopted(started: &CallStarted, item: Option<&Raw>, processes: Arc<BackgroundProcesses>) -> Option<Self> {
         #[derive(Deserialize)]
@@ -462,7 +467,11 @@ impl ExecRun {
         let exec =
             item.and_then(|item| item.read::<Item>().ok()).and_then(|item| serde_json::from_str::<ExecCommand>(&item.arguments).ok());
         Some(Self {
-            origin: Origin::Adopt { environment: started.environment.clone()?, process: started.process.clone()? },
+            origin: Origin::Adopt(FormerCommand {
+                environment: started.environment.clone()?,
+                process: started.process.clone()?,
+                key: started.adoption_key.clone(),
+            }),
             processes,
             detail: started.command().unwrap_or_default(),
             session: 0,
@@ -497,9 +506,9 @@ impl ExecRun {
                     }
                 }
             }
-            Origin::Adopt { environment, process } => match find_again(context, &environment, &process).await {
-                Some(process) => (process, None),
-                None => return CallEnd::lost(result, call),
+            Origin::Adopt(former) => match find_again(context, &former, &processes).await {
+                Ok(process) => (process, None),
+                Err(reason) => return CallEnd::lost_because(result, call, &reason),
             },
         };
         let running = processes.follow(call.clone(), process, detail, around);
@@ -536,8 +545,17 @@ impl CallContext {
     }
 }
 
-/// Looks for a process where it was started, for as long as that place may come back.
-async fn find_again(context: &CallContext, id: &EnvironmentId, process: &str) -> Option<RemoteProcess> {
+/// A command that an earlier life of the thread started.
+pub(crate) struct FormerCommand {
+    pub environment: EnvironmentId,
+    pub process: String,
+    /// The key that it was to be claimed with.
+    pub key: Option<String>,
+}
+
+/// Looks for a process where it was started, for as long as that place may come back. Why it is lost, if it is.
+async fn find_again(context: &CallContext, former: &FormerCommand, processes: &BackgroundProcesses) -> Result<RemoteProcess, String> {
+    let FormerCommand { environment: id, process, .. } = former;
     let deadline = Instant::now() + context.shared.config.reattach_patience;
     let mut changes = context.shared.registry.changes();
     loop {
@@ -545,26 +563,45 @@ async fn find_again(context: &CallContext, id: &EnvironmentId, process: &str) ->
         changes.mark_unchanged();
         let view = context.shared.view(&context.thread);
         let mut look_again = deadline;
-        match (view.workplace(Some(id.as_str())), view.captured(id)) {
-            (Ok(place), _) => match place.handle.adopt(process).await {
-                Ok(found) => return Some(found),
+        let (place, captured) = (view.workplace(Some(id.as_str())), view.captured(id));
+        let mut reason = format!("environment `{id}` could not be reached");
+        match (place, captured) {
+            (Ok(place), _) => match place.handle.adopt(process, processes.claim(process)).await {
+                Ok(found) => return Ok(found),
                 // The connection was lost meanwhile, which is a change.
                 Err(EnvironmentError::Unknown { .. } | EnvironmentError::Unreachable { .. }) => {}
                 Err(error) => {
                     tracing::info!(environment = %id, process, %error, "a command of an earlier life is lost");
-                    return None;
+                    return Err(former.why_lost(&error, processes));
                 }
             },
-            (_, None | Some(Captured::Missing | Captured::Disabled)) => return None,
+            (_, None | Some(Captured::Missing | Captured::Disabled)) => return Err(format!("environment `{id}` is not there any more")),
             (_, Some(Captured::Failed { retry_at: Some(at), .. })) => look_again = deadline.min(*at),
-            _ => {}
+            (_, Some(other)) => reason = format!("environment `{id}` is {}", other.describe()),
         }
         if Instant::now() >= deadline || context.cancel.is_cancelled() {
-            return None;
+            return Err(reason);
         }
         tokio::select! {
             _ = timeout_at(look_again, changes.changed()) => {}
-            () = context.cancel.cancelled() => return None,
+            () = context.cancel.cancelled() => return Err(reason),
+        }
+    }
+}
+
+impl FormerCommand {
+    fn why_lost(&self, error: &EnvironmentError, processes: &BackgroundProcesses) -> String {
+        let EnvironmentError::Fault(fault) = error else { return error.to_string() };
+        let now = processes.key_id();
+        match fault.code {
+            ADOPTED_SINCE => "another program has claimed it since".to_owned(),
+            NOT_ADOPTABLE if self.key.is_some() && self.key != now => {
+                let id = |key: &Option<String>| key.clone().unwrap_or_else(|| "none".to_owned());
+                let (was, is) = (id(&self.key), id(&now));
+                format!("the key by which running commands are claimed was lost or replaced (it was {was} and is {is} now)")
+            }
+            NOT_ADOPTABLE => "its executor does not have it any more: it was restarted, or the grace of the session is over".to_owned(),
+            _ => fault.message.clone(),
         }
     }
 }
@@ -606,9 +643,10 @@ impl StdinRun {
             return Ok(running);
         }
         let earlier = self.earlier.as_ref().ok_or_else(|| not_running(self.session, &self.processes))?;
-        let process = find_again(context, &earlier.environment, &earlier.process).await.ok_or_else(|| {
+        let former = FormerCommand { environment: earlier.environment.clone(), process: earlier.process.clone(), key: earlier.key.clone() };
+        let process = find_again(context, &former, &self.processes).await.map_err(|reason| {
             format!(
-                "The command with the session id {} was running when the program ended, and it is lost: its outcome is unknown. \
+                "The command with the session id {} was running when the program ended, and it is lost: {reason}. Its outcome is unknown. \
                  Nothing was written to it.",
                 self.session
             )

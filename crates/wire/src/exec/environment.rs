@@ -127,6 +127,8 @@ pub struct Capabilities {
     pub write_mode: bool,
     /// Answers are followed, and `initialize` carries calls.
     pub call_follow: bool,
+    /// A process can be moved into another session.
+    pub process_adopt: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
