@@ -36,6 +36,8 @@ struct Node {
     is_away: bool,
     /// The epoch under which it believes to have the thread.
     lease: Option<u8>,
+    /// It started or adopted the command under that lease.
+    has_command: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -73,25 +75,25 @@ struct Command {
 
 impl Command {
     /// `process/start` of the first node, which may have been on its way for long.
-    fn start(&mut self, instance: u8, epoch: u8, rules: Rules) {
+    fn start(&mut self, instance: u8, epoch: u8, rules: Rules) -> bool {
         let is_late = OwnerEpoch(epoch.into()).is_superseded_by(OwnerEpoch(self.claimed.into()));
         if rules.fences_commands && is_late {
-            return;
+            return false;
         }
         self.is_torn |= self.is_lost;
         (self.owner, self.claimed) = (Some(instance), epoch);
+        true
     }
 
     /// `process/adopt`.
-    fn adopt(&mut self, instance: u8, epoch: u8, rules: Rules) {
+    fn adopt(&mut self, instance: u8, epoch: u8, rules: Rules) -> bool {
         if rules.fences_commands && !OwnerEpoch(self.claimed.into()).yields_to(OwnerEpoch(epoch.into())) {
-            return;
+            return false;
         }
         self.claimed = epoch;
-        match &mut self.owner {
-            Some(owner) => *owner = instance,
-            None => self.is_lost = true,
-        }
+        self.is_lost |= self.owner.is_none();
+        self.owner = self.owner.map(|_| instance);
+        self.owner.is_some()
     }
 
     /// Something is written to it, or it is terminated: only the session that has it can.
@@ -113,7 +115,7 @@ enum Kind {
 impl Cluster {
     /// The first node has a turn that runs.
     fn begin() -> Self {
-        let node = |instance: u8, lease| Node { instance: Some(instance), is_away: false, lease };
+        let node = |instance: u8, lease| Node { instance: Some(instance), is_away: false, lease, has_command: false };
         let mut alive = [false; STARTS as usize];
         alive[..NODES].fill(true);
         let mut work = ThreadWork::default();
@@ -162,7 +164,7 @@ impl Cluster {
             };
             let Some(instance) = node.instance else {
                 if self.starts < STARTS {
-                    let started = Node { instance: Some(self.starts), is_away: false, lease: None };
+                    let started = Node { instance: Some(self.starts), is_away: false, lease: None, has_command: false };
                     with(Kind::Work, &|cluster| {
                         cluster.nodes[at] = started;
                         cluster.alive[usize::from(cluster.starts)] = true;
@@ -171,16 +173,19 @@ impl Cluster {
                 }
                 continue;
             };
-            with(Kind::Fault, &|cluster| cluster.nodes[at] = Node { instance: None, is_away: false, lease: None });
+            with(Kind::Fault, &|cluster| cluster.nodes[at] = Node { instance: None, is_away: false, lease: None, has_command: false });
             // A node that is cut off from the database may still reach executors.
             if let Some(epoch) = node.lease {
                 if epoch == 1 && self.command.owner.is_none() {
-                    with(Kind::Work, &|cluster| cluster.command.start(instance, epoch, rules));
+                    with(Kind::Work, &|cluster| cluster.nodes[at].has_command |= cluster.command.start(instance, epoch, rules));
                 }
                 if epoch > 1 || !rules.fences_commands {
-                    with(Kind::Work, &|cluster| cluster.command.adopt(instance, epoch, rules));
+                    with(Kind::Work, &|cluster| cluster.nodes[at].has_command |= cluster.command.adopt(instance, epoch, rules));
                 }
-                with(Kind::Work, &|cluster| cluster.command.use_it(instance, epoch));
+                // A node that takes a thread up looks for its commands first, also in its own session.
+                if node.has_command {
+                    with(Kind::Work, &|cluster| cluster.command.use_it(instance, epoch));
+                }
             }
             if node.is_away {
                 // Only a program that does not renew its lease loses it.
@@ -203,7 +208,7 @@ impl Cluster {
                             cluster.epoch += 1;
                             cluster.holder = Some(instance);
                             cluster.claims = (cluster.claims + 1).min(u8::try_from(MOST_CLAIMS).unwrap());
-                            cluster.nodes[at].lease = Some(cluster.epoch);
+                            (cluster.nodes[at].lease, cluster.nodes[at].has_command) = (Some(cluster.epoch), false);
                         });
                     }
                 }

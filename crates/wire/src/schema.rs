@@ -12,7 +12,7 @@ use crate::app::{self, AppMethod};
 use crate::base64::{Base64, Unchecked};
 use crate::exec::environment::Unit;
 use crate::exec::process::{OutputParams, OutputPiece, Stream};
-use crate::exec::{attributes, calls, discovery, environment, files, http, policy, process, session, streams, walk, watch};
+use crate::exec::{adoption, attributes, calls, discovery, environment, files, http, policy, process, session, streams, walk, watch};
 use crate::path::{Escaped, PathUri};
 use crate::{Method, Notification};
 
