@@ -1,5 +1,7 @@
 //! Several servers on one database: what becomes of a thread when the node that has it is killed, or told to end.
 
+mod soak;
+
 use std::fmt::Write as _;
 
 use outpost_rpc::link::ws::{self, ClientOptions};
@@ -32,6 +34,29 @@ impl Cluster {
     }
 
     fn node(&self) -> Server {
+        let home = self.home();
+        Server::start_in(home, &["--listen", "ws://127.0.0.1:0", "--no-auth"])
+    }
+
+    /// One on a machine of this name.
+    fn node_on(&self, host: &str) -> Server {
+        let home = self.home();
+        let inner = crate::support::command(home.path(), &["serve", "--listen", "ws://127.0.0.1:0", "--no-auth"]);
+        let mut command = std::process::Command::new("unshare");
+        if !rustix::process::geteuid().is_root() {
+            command.args(["--user", "--map-root-user"]);
+        }
+        command.args(["--uts", "sh", "-c", "hostname \"$0\" && exec \"$@\"", host]).arg(inner.get_program()).args(inner.get_args());
+        for (name, value) in inner.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        Server::launch(command, home)
+    }
+
+    fn home(&self) -> TempDir {
         let home = tempfile::tempdir().unwrap();
         let mut config =
             format!("store = \"{}\"\napproval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n", self.database.url());
@@ -41,7 +66,7 @@ impl Cluster {
         std::fs::write(home.path().join("config.toml"), config).unwrap();
         let environments = format!("[[environments]]\nid = \"worker\"\nurl = \"{}\"\n", self.worker.url());
         std::fs::write(home.path().join("environments.toml"), environments).unwrap();
-        Server::start_in(home, &["--listen", "ws://127.0.0.1:0", "--no-auth"])
+        home
     }
 
     /// A thread that works on the executor, with a turn that has begun.
@@ -244,4 +269,80 @@ async fn a_lost_key_is_named() {
     let journal = cluster.database.ask("select string_agg(t::text, ' ') from outpost_entries t");
     assert!(!key.is_empty() && !journal.contains(&key), "the key stands in no journal");
     cluster.go();
+}
+
+/// The thread is idle when its node dies. It is taken up all the same, and its turn begins once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wake_up_of_a_killed_node_begins_one_turn_on_the_next() {
+    let command = Reply::call("c", "exec_command", &json!({"cmd": WORK, "yield_time_ms": 250, "wake": true}));
+    let cluster = Cluster::new(vec![command, Reply::message("waiting"), Reply::message("plotted")]).await;
+    let (first, others) = (cluster.node(), [cluster.node(), cluster.node()]);
+    let (_client, thread) = cluster.turn(&first).await;
+    completed(&first, &thread).await;
+    assert_eq!(cluster.database.ask("select work from outpost_threads"), "t", "a wake-up is work to do");
+    drop(first.kill());
+    cluster.go();
+    for node in &others {
+        eventually("the model is woken", || cluster.asked() == 3).await;
+        let turns = completed(node, &thread).await;
+        assert_eq!(turns.len(), 2, "{turns:?}");
+        assert!(turns[1].to_string().contains("plotted"), "{turns:?}");
+    }
+    let woken = cluster.model.requests()[2].body["input"].to_string();
+    assert!(
+        woken.contains("which was started with wake, has ended.") && woken.contains("Exit code: 5") && woken.contains("line 6"),
+        "{woken}"
+    );
+    assert_eq!(std::fs::read_to_string(cluster.work.path().join("ran")).unwrap(), "ran\n", "it ran once");
+    assert_eq!(cluster.asked(), 3);
+    assert_eq!(cluster.database.ask("select work from outpost_threads"), "f");
+}
+
+/// `local` of a thread is the machine on which it has worked. A node on another one does not run its commands there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_machines_local_is_not_taken_for_the_first_one() {
+    let touch = |id: &str, file: &str| Reply::call(id, "exec_command", &json!({"cmd": format!("touch {file}")}));
+    let replies = vec![touch("c1", "first"), Reply::message("one"), touch("c2", "second"), Reply::message("two")];
+    let cluster = Cluster::new(replies).await;
+    let first = cluster.node_on("elsewhere");
+    let mut here = client(&first).await;
+    let place = json!([{"environmentId": "local", "cwd": cluster.work.path()}]);
+    let thread = thread(&mut here, json!({"environments": place})).await;
+    begin(&mut here, &thread, "go").await;
+    completed(&first, &thread).await;
+    assert!(cluster.work.path().join("first").exists());
+    drop(first.kill());
+    let second = cluster.node();
+    let mut there = client(&second).await;
+    let mut resumed = json!({"error": {}});
+    for _ in 0..600 {
+        resumed = there.call("thread/resume", json!({"threadId": thread})).await;
+        if resumed["error"].is_null() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert!(resumed["error"].is_null(), "{resumed}");
+    begin(&mut there, &thread, "again").await;
+    eventually("the model is told", || cluster.asked() == 4).await;
+    let told = cluster.told("c2");
+    assert!(told.contains("`local@elsewhere`") && told.contains("waits for a node on elsewhere"), "{told}");
+    assert!(!cluster.work.path().join("second").exists(), "nothing ran on the other machine");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wake_up_begins_one_turn_where_it_was_set() {
+    let command = Reply::call("c", "exec_command", &json!({"cmd": WORK, "yield_time_ms": 250, "wake": true}));
+    let cluster = Cluster::new(vec![command, Reply::message("waiting"), Reply::message("plotted")]).await;
+    let node = cluster.node();
+    let (_client, thread) = cluster.turn(&node).await;
+    completed(&node, &thread).await;
+    cluster.go();
+    eventually("the model is woken", || cluster.asked() == 3).await;
+    let turns = completed(&node, &thread).await;
+    assert_eq!(turns.len(), 2, "{turns:?}");
+    let woken = cluster.model.requests()[2].body["input"].to_string();
+    assert!(woken.contains("Exit code: 5") && woken.contains("line 6"), "{woken}");
+    eventually("nothing is left to do", || cluster.database.ask("select work from outpost_threads") == "f").await;
+    assert_eq!(cluster.asked(), 3);
 }

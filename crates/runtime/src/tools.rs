@@ -8,7 +8,7 @@ mod agents;
 mod call;
 pub mod catalogue;
 pub(crate) mod earlier;
-mod exec;
+pub(crate) mod exec;
 mod image;
 pub(crate) mod left;
 pub(crate) mod mcp;

@@ -132,6 +132,10 @@ impl Driver {
     }
 
     pub(super) async fn called(&mut self, turn: TurnId, call: CallId, end: CallEnd) -> Result<(), Stop> {
+        let mut end = end;
+        // A wake-up that has begun a turn meanwhile is over already.
+        end.facts
+            .retain(|fact| !matches!(fact, Fact::WakeEnded(over) if self.thread.wakes.iter().all(|wake| wake.session != over.session)));
         // Models give calls of different turns the same name.
         if self.calls.get(&call).is_none_or(|running| running.turn != turn) {
             // Its turn was ended meanwhile, and its end was written then; what it brought about is true all the same.

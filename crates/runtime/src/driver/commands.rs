@@ -125,6 +125,8 @@ impl Driver {
                 Ok(())
             }
             DriverCommand::Terminate { session, reply } => {
+                // What the user ends is not waited for.
+                self.forget_wakes(session).await?;
                 let ended = self.terminate(session);
                 answer(Ok(Ok(ended)), reply)
             }
@@ -132,10 +134,13 @@ impl Driver {
                 if let Some(turn) = self.thread.turn.as_ref().map(|turn| turn.id.clone()) {
                     self.finish_turn(turn, TurnStatus::Interrupted, Some(reason), None).await?;
                 }
+                self.forget_wakes(None).await?;
                 self.processes.terminate_all().await;
                 Err(Stop::Unloaded)
             }
-            DriverCommand::HandOver if matches!(self.thread.next(), NextAction::Idle) => Err(Stop::Unloaded),
+            DriverCommand::HandOver if matches!(self.thread.next(), NextAction::Idle) && self.thread.wakes.is_empty() => {
+                Err(Stop::Unloaded)
+            }
             DriverCommand::HandOver => Err(Stop::HandedOver),
             DriverCommand::Leave(reason) => {
                 if let Some(turn) = self.thread.turn.as_ref().map(|turn| turn.id.clone()) {

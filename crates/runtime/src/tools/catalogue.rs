@@ -116,6 +116,7 @@ fn exec_command(offer: &Offer) -> ToolSpec {
         "tty": {"type": "boolean", "description": "Run on a terminal."},
         "yield_time_ms": number("Wait so long for its end (250 to 30000, default 10000)."),
         "max_output_tokens": {"type": "number"},
+        "wake": {"type": "boolean", "description": "If it goes on after this call: begin a turn when it ends."},
     }));
     if offer.escalation {
         properties.insert("sandbox_permissions".into(), sandbox_permissions(offer));

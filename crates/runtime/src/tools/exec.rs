@@ -7,7 +7,7 @@ use std::time::Duration;
 use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess, Repeat};
 use outpost_thread::{
     ApprovalDetail, ApprovalKind, CallDetail, CallId, CallOutcome, CallReport, CallStarted, CommandDetail, CommandOrigin,
-    InteractionDetail, Raw,
+    InteractionDetail, Raw, Thread, WakeEnded, WakeSet,
 };
 use outpost_wire::PathUri;
 use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
@@ -18,6 +18,7 @@ use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::earlier::{EarlierCommand, session_of};
 use super::narrow;
@@ -32,6 +33,7 @@ use crate::extra_permissions::ExtraPermissions;
 use crate::patch;
 use crate::policy::{ApprovalPolicy, ApprovalRequest, Course};
 use crate::rules::{self, RulesVerdict};
+use crate::runtime::RuntimeShared;
 
 const DEFAULT_YIELD: u64 = 10_000;
 /// A command that the user wrote is waited for until it ends: no model is there to come back for its output.
@@ -57,6 +59,8 @@ pub struct ExecCommand {
     yield_time_ms: Option<u64>,
     #[serde(default)]
     max_output_tokens: Option<usize>,
+    #[serde(default)]
+    wake: bool,
     #[serde(default)]
     environment_id: Option<String>,
     #[serde(default)]
@@ -90,6 +94,8 @@ pub(crate) struct ExecRun {
     session: u64,
     yield_time: Duration,
     output_tokens: usize,
+    /// If it outlives its call, a turn begins when it ends.
+    wake: bool,
     result: ResultType,
 }
 
@@ -242,6 +248,7 @@ impl StepTools {
             session: session_of(call),
             yield_time: if self.scripted { UNTIL_IT_ENDS } else { yield_time(exec.yield_time_ms) },
             output_tokens: exec.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
+            wake: exec.wake,
             result: asked.result(),
         };
         CallPlan::Run(Box::new(ApprovedCall {
@@ -363,6 +370,7 @@ impl StepTools {
                     session: 0,
                     yield_time: UNTIL_IT_ENDS,
                     output_tokens: DEFAULT_OUTPUT_TOKENS,
+                    wake: false,
                     result: ResultType::Function,
                 }))
             }
@@ -476,6 +484,7 @@ impl ExecRun {
             detail: started.command().unwrap_or_default(),
             session: 0,
             yield_time: if was_awaited(started) { UNTIL_IT_ENDS } else { yield_time(exec.as_ref().and_then(|exec| exec.yield_time_ms)) },
+            wake: exec.as_ref().is_some_and(|exec| exec.wake),
             output_tokens: exec.and_then(|exec| exec.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: ResultType::of(item),
         })
@@ -483,7 +492,7 @@ impl ExecRun {
 
     pub(crate) async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
         let session = if self.session == 0 { context.session_of(call) } else { self.session };
-        let Self { origin, processes, detail, yield_time, output_tokens, result, .. } = self;
+        let Self { origin, processes, detail, yield_time, output_tokens, wake, result, .. } = self;
         let (process, around) = match origin {
             Origin::Start { environment, start, sandbox, around } => {
                 let (id, cwd) = (start.id.clone(), start.cwd.clone());
@@ -506,7 +515,7 @@ impl ExecRun {
                     }
                 }
             }
-            Origin::Adopt(former) => match find_again(context, &former, &processes).await {
+            Origin::Adopt(former) => match find_again(&context.search(), &former, &processes).await {
                 Ok(process) => (process, None),
                 Err(reason) => return CallEnd::lost_because(result, call, &reason),
             },
@@ -526,7 +535,13 @@ impl ExecRun {
         {
             let _ = tokio::time::timeout(Duration::from_secs(2), evicted.process.terminate()).await;
         }
-        report(result, call, &running, end, session, output_tokens)
+        let wakes = wake && end.is_none() && !context.cancel.is_cancelled();
+        let mut told = report(result, call, &running, end, session, output_tokens);
+        if let Some(environment) = running.process.environment().id().cloned().filter(|_| wakes) {
+            let process = running.process.id().to_owned();
+            told.facts.push(WakeSet { session, call: call.clone(), environment, process, adoption_key: processes.key_id() }.into());
+        }
+        told
     }
 }
 
@@ -553,15 +568,33 @@ pub(crate) struct FormerCommand {
     pub key: Option<String>,
 }
 
+/// Where a search for such a command begins, and what ends it.
+pub(crate) struct SearchAround<'a> {
+    pub shared: &'a RuntimeShared,
+    pub thread: &'a Thread,
+    pub cancel: &'a CancellationToken,
+}
+
+impl CallContext {
+    fn search(&self) -> SearchAround<'_> {
+        SearchAround { shared: &self.shared, thread: &self.thread, cancel: &self.cancel }
+    }
+}
+
 /// Looks for a process where it was started, for as long as that place may come back. Why it is lost, if it is.
-async fn find_again(context: &CallContext, former: &FormerCommand, processes: &BackgroundProcesses) -> Result<RemoteProcess, String> {
+pub(crate) async fn find_again(
+    around: &SearchAround<'_>,
+    former: &FormerCommand,
+    processes: &BackgroundProcesses,
+) -> Result<RemoteProcess, String> {
+    let SearchAround { shared, thread, cancel } = around;
     let FormerCommand { environment: id, process, .. } = former;
-    let deadline = Instant::now() + context.shared.config.reattach_patience;
-    let mut changes = context.shared.registry.changes();
+    let deadline = Instant::now() + shared.config.reattach_patience;
+    let mut changes = shared.registry.changes();
     loop {
         // Before looking, so that nothing between the two is missed.
         changes.mark_unchanged();
-        let view = context.shared.view(&context.thread);
+        let view = shared.view(thread);
         let mut look_again = deadline;
         let (place, captured) = (view.workplace(Some(id.as_str())), view.captured(id));
         let mut reason = format!("environment `{id}` could not be reached");
@@ -579,12 +612,12 @@ async fn find_again(context: &CallContext, former: &FormerCommand, processes: &B
             (_, Some(Captured::Failed { retry_at: Some(at), .. })) => look_again = deadline.min(*at),
             (_, Some(other)) => reason = format!("environment `{id}` is {}", other.describe()),
         }
-        if Instant::now() >= deadline || context.cancel.is_cancelled() {
+        if Instant::now() >= deadline || cancel.is_cancelled() {
             return Err(reason);
         }
         tokio::select! {
             _ = timeout_at(look_again, changes.changed()) => {}
-            () = context.cancel.cancelled() => return Err(reason),
+            () = cancel.cancelled() => return Err(reason),
         }
     }
 }
@@ -634,7 +667,13 @@ impl StdinRun {
         if end.is_some() {
             self.processes.forget(self.session);
         }
-        report(result, call, &running, end, self.session, self.output_tokens)
+        let is_over = end.is_some();
+        let mut told = report(result, call, &running, end, self.session, self.output_tokens);
+        if is_over {
+            // The model hears of it here.
+            told.facts.push(WakeEnded { session: self.session }.into());
+        }
+        told
     }
 
     /// The command: as it is known here, or as it is found where it was started.
@@ -644,7 +683,7 @@ impl StdinRun {
         }
         let earlier = self.earlier.as_ref().ok_or_else(|| not_running(self.session, &self.processes))?;
         let former = FormerCommand { environment: earlier.environment.clone(), process: earlier.process.clone(), key: earlier.key.clone() };
-        let process = find_again(context, &former, &self.processes).await.map_err(|reason| {
+        let process = find_again(&context.search(), &former, &self.processes).await.map_err(|reason| {
             format!(
                 "The command with the session id {} was running when the program ended, and it is lost: {reason}. Its outcome is unknown. \
                  Nothing was written to it.",

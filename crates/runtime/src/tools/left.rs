@@ -54,7 +54,7 @@ impl LeftCommands {
         calls
     }
 
-    async fn earlier(&self, session: u64) -> Option<EarlierCommand> {
+    pub(crate) async fn earlier(&self, session: u64) -> Option<EarlierCommand> {
         let mut search = EarlierSearch::new(session);
         let mut history = self.store.history(self.thread.id, asked_at(session).0.checked_sub(1)?).await.ok()?;
         while let Some(batch) = history.next().await.ok()? {

@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{PostgresError, told};
 
-const MIGRATIONS: &[&str] = &[include_str!("1.sql"), include_str!("2.sql"), include_str!("3.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("1.sql"), include_str!("2.sql"), include_str!("4.sql")];
 /// Two programs that start at once take turns.
 const LOCK: i64 = 0x6f75_7470_6f73_7401;
 
