@@ -38,7 +38,8 @@ impl Rules {
     }
 }
 
-const PRODUCT: Rules = Rules { compares_epochs: true, looks_for_orphans: true, counts_claims: true, fences_commands: true, has_command: false };
+const PRODUCT: Rules =
+    Rules { compares_epochs: true, looks_for_orphans: true, counts_claims: true, fences_commands: true, has_command: false };
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Node {
@@ -245,11 +246,12 @@ impl Cluster {
         }
     }
 
-    /// Of the nodes that believe to have the command, the one with the newest lease has it. A node that takes a thread up asks the executor
-    /// first, also for what its own session has.
+    /// A node that has the command loses it to a newer lease only. A node that takes a thread up asks the executor first, also for what its
+    /// own session has.
     fn has_one_owner_of_its_command(&self) -> bool {
-        let newest = self.nodes.iter().filter(|node| node.has_command && node.lease.is_some()).max_by_key(|node| node.lease);
-        newest.is_none_or(|node| self.command.owner == node.instance)
+        let has_it = |node: &&Node| node.has_command && self.command.owner != node.instance;
+        let is_superseded = |epoch: u8| OwnerEpoch(epoch.into()).is_superseded_by(OwnerEpoch(self.command.claimed.into()));
+        self.nodes.iter().filter(has_it).filter_map(|node| node.lease).all(is_superseded)
     }
 
     fn owners(&self) -> usize {
@@ -290,7 +292,8 @@ fn search(rules: Rules) -> Result<usize, String> {
         onward[at] = follow;
     }
     // Without further faults, every thread with work comes to its end or is parked: looked for backwards from where that is so.
-    let is_settled = |state: &Cluster| !state.work || (rules.counts_claims && state.fate() == OrphanFate::Parked) || state.epoch >= rules.epochs();
+    let is_settled =
+        |state: &Cluster| !state.work || (rules.counts_claims && state.fate() == OrphanFate::Parked) || state.epoch >= rules.epochs();
     let mut backward = vec![Vec::new(); states.len()];
     for (at, follow) in onward.iter().enumerate() {
         follow.iter().for_each(|next| backward[*next].push(at));

@@ -44,6 +44,7 @@ struct Tally {
 }
 
 impl Tally {
+    #[expect(clippy::print_stdout, reason = "a run with --nocapture prints the figures")]
     fn print(&mut self) {
         self.hand_offs.sort_unstable();
         let at = |share: usize| self.hand_offs.get((self.hand_offs.len() * share / 100).min(self.hand_offs.len().saturating_sub(1)));
