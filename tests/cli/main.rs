@@ -5,6 +5,7 @@ mod chat;
 mod config;
 mod cp;
 mod demo;
+mod detach;
 mod doctor;
 mod env;
 mod exec;

@@ -12,6 +12,7 @@ mod files;
 mod handshake;
 mod http;
 mod http_request;
+mod idle;
 mod limits;
 mod links;
 mod paths;

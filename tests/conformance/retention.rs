@@ -1,13 +1,14 @@
 //! Output that nobody reads at once: what is kept, and how its loss is told.
 
 use std::fs;
+use std::time::Duration;
 
 use outpost_testkit::client::decode;
 use outpost_testkit::executor::eventually;
-use outpost_testkit::{Bench, Client, over_links};
+use outpost_testkit::{Bench, Client, LinkKind, Setup, over_links};
 use serde_json::{Value, json};
 
-use crate::support::{Pipe, with_arguments};
+use crate::support::{OUTPOST, Pipe, with_arguments};
 
 /// Bytes that repeat nowhere near.
 fn noise(length: usize) -> Vec<u8> {
@@ -133,4 +134,39 @@ async fn a_client_that_is_there_but_slow_loses_nothing() {
     let printed: Vec<u8> =
         events.iter().filter(|event| event["method"] == "process/output").flat_map(|event| decode(&event["params"]["chunk"])).collect();
     assert!(printed == data.repeat(8), "bytes were lost or changed");
+}
+
+/// Each connection lives for half of the time for which an ended process is kept for a client that is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_is_cut_again_and_again_does_not_keep_everything() {
+    const KEPT: Duration = Duration::from_millis(1200);
+    let setup = Setup { closed_retention: Some(KEPT), ..Setup::default() };
+    let bench = Bench::with_setup(LinkKind::Memory, OUTPOST, &setup);
+    let mut client = bench.connect().await;
+    let session = client.hello().await;
+    client.start(bench.shell("p", "echo done")).await;
+    client.result("process/read", json!({"processId": "p", "afterSeq": 0, "waitMs": 30_000})).await;
+    for _ in 0..40 {
+        tokio::time::sleep(KEPT / 2).await;
+        let listed = client.result("process/list", json!(null)).await;
+        if listed["processes"] == json!([]) {
+            return;
+        }
+        client.close();
+        client = resume(&bench, &session, json!([])).await;
+    }
+    panic!("the process is still kept");
+}
+
+/// While no client is there, and right after one is there again, it is kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_client_could_read_yet_is_kept() {
+    const KEPT: Duration = Duration::from_millis(600);
+    let setup = Setup { closed_retention: Some(KEPT), ..Setup::default() };
+    let bench = Bench::with_setup(LinkKind::Memory, OUTPOST, &setup);
+    let session = print_alone(&bench, b"text").await;
+    tokio::time::sleep(KEPT * 3).await;
+    let mut client = resume(&bench, &session, json!([])).await;
+    let read = client.result("process/read", json!({"processId": "p", "afterSeq": 0, "waitMs": 30_000})).await;
+    assert!(read["chunks"].as_array().is_some_and(|chunks| !chunks.is_empty()), "{read}");
 }

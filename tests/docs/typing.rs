@@ -94,6 +94,13 @@ macro_rules! pages {
 
 pages! {
     the_front_page: "README.md", Stage::new(), [];
+    agents: "docs/agent.md", Stage::new(), [];
+    questions_of_newcomers: "docs/faq.md", Stage::new(), [];
+    limits: "docs/limits.md", Stage::new(), [];
+    a_terminal: "docs/terminal.md", Stage::new().with_model(), [];
+    messages: "docs/troubleshooting.md", Stage::new(), [];
+    backups: "docs/upgrade.md", Stage::new().with_model(), ["outpost exec '$ true'"];
+    what_breaks: "docs/when-things-break.md", Stage::new(), [];
     capability_roots: "docs/capability-roots.md", Stage::new().with_model(), ["outpost env add box --ssh box"];
     clients: "docs/clients.md", Stage::new(), [];
     environments: "docs/environments.md", Stage::new().with_model().with_build(), [];

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::{Site, options, over_sites, soon, uri};
 
 const RECURSIVE: TransferOptions =
-    TransferOptions { recursive: true, into_directory: false, exclude: Vec::new(), delete: false, dry_run: false };
+    TransferOptions { recursive: true, into_directory: false, exclude: Vec::new(), delete: false, dry_run: false, sync: false };
 
 /// A little of everything: files of no, one and several blocks, links, a directory that may not be written to.
 fn plant(root: &Path) {

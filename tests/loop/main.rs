@@ -3,6 +3,7 @@
 
 mod agents;
 mod approvals;
+mod copies;
 mod faults;
 mod flights;
 mod harness;

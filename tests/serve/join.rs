@@ -67,11 +67,13 @@ impl Hub {
         let server = Server::new(outpost_server::ServerParts { runtime: runtime.clone(), facts, clock: clock() });
         let serving = server.clone();
         let site = Site {
+            store: outpost_store::Store::Memory(outpost_store::MemoryStore::new(Arc::new(|| 0), None)),
+            node_secret: None,
             access: ClientAccess::Tokens(Auth::token("own")),
             tokens: tokens.clone(),
             admission: admission.clone(),
             executors: executors.clone(),
-            on_client: Arc::new(move |link| {
+            on_client: Arc::new(move |link, _| {
                 let server = serving.clone();
                 tokio::spawn(async move { server.serve(link).await });
             }),

@@ -250,6 +250,21 @@ impl App {
         }
     }
 
+    /// A call that is refused: the message.
+    pub(crate) async fn refused(&mut self, method: &str, params: serde_json::Value) -> String {
+        let id = self.next;
+        self.next += 1;
+        self.link.tx.send(serde_json::json!({"id": id, "method": method, "params": params}).to_string());
+        loop {
+            let message = self.read().await.expect("the connection was lost");
+            if message["id"] == id && message.get("method").is_none() {
+                let why = message["error"]["message"].as_str();
+                return why.unwrap_or_else(|| panic!("{method} is not refused: {message}")).to_owned();
+            }
+            self.heard.push(message);
+        }
+    }
+
     /// Waits for a notification of this name.
     pub(crate) async fn notified(&mut self, method: &str) -> serde_json::Value {
         if let Some(index) = self.heard.iter().position(|message| message["method"] == method) {

@@ -204,3 +204,72 @@ fn nobody_is_let_in_unasked_through_a_proxy() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--no-auth is for those on this machine only"), "{refused:?}");
 }
+
+/// A viewer reads and follows; an operator works; limits of a token hold for both.
+#[tokio::test]
+async fn a_role_says_what_a_person_may_do() {
+    let server = Server::start();
+    let own = server.own_token();
+    let mut admin = App::connect(server.url(), &own).await;
+    let id = admin.call("thread/start", serde_json::json!({})).await["thread"]["id"].as_str().unwrap().to_owned();
+    let say = |text: &str| serde_json::json!({"threadId": id, "input": [{"type": "text", "text": text}]});
+    admin.call("turn/start", say("$ true")).await;
+
+    let mut viewer = App::connect(server.url(), &server.token(&["--client", "--name", "vera", "--role", "viewer"])).await;
+    viewer.call("thread/resume", serde_json::json!({"threadId": id})).await;
+    viewer.call("thread/list", serde_json::json!({})).await;
+    for (method, params) in [
+        ("turn/start", say("$ id")),
+        ("thread/start", serde_json::json!({})),
+        ("command/exec", serde_json::json!({"command": ["id"]})),
+        ("fs/readFile", serde_json::json!({"path": "/etc/hostname"})),
+        ("thread/resume", serde_json::json!({"threadId": id, "approvalPolicy": "never"})),
+        ("config/value/write", serde_json::json!({"keyPath": "model", "value": "x", "mergeStrategy": "replace"})),
+    ] {
+        let why = viewer.refused(method, params).await;
+        assert!(why.contains("vera may not do that"), "{method}: {why}");
+    }
+
+    let mut operator = App::connect(server.url(), &server.token(&["--client", "--name", "otto", "--role", "operator"])).await;
+    operator.call("thread/resume", serde_json::json!({"threadId": id})).await;
+    operator.call("turn/start", say("$ true")).await;
+    let why = operator.refused("environment/add", serde_json::json!({"environmentId": "x", "url": "ws://127.0.0.1:1"})).await;
+    assert!(why.contains("needs the role admin"), "{why}");
+    let started = operator.call("thread/start", serde_json::json!({})).await["thread"]["id"].as_str().unwrap().to_owned();
+    let text = serde_json::json!({"threadId": started, "input": [{"type": "text", "text": "$ true"}]});
+    operator.call("turn/start", text).await;
+    let seen = admin.call("thread/overview", serde_json::json!({"threadIds": [started]})).await;
+    assert_eq!(seen["data"][0]["createdBy"], "otto", "{seen}");
+
+    // Limited to one thread, and to an environment in which none works.
+    let mut one = App::connect(server.url(), &server.token(&["--client", "--name", "uma", "--thread", &started])).await;
+    let listed = one.call("thread/list", serde_json::json!({})).await;
+    let ids: Vec<_> = listed["data"].as_array().unwrap().iter().map(|thread| thread["id"].clone()).collect();
+    assert_eq!(ids, [serde_json::json!(started)], "{listed}");
+    one.call("thread/resume", serde_json::json!({"threadId": started})).await;
+    for (method, params) in [
+        ("thread/read", serde_json::json!({"threadId": id})),
+        ("thread/resume", serde_json::json!({"threadId": id})),
+        ("thread/start", serde_json::json!({})),
+        ("command/exec", serde_json::json!({"command": ["id"]})),
+    ] {
+        assert!(one.refused(method, params).await.contains("uma may not do that"), "{method}");
+    }
+    let box_only = server.token(&["--client", "--name", "bob", "--environment", "box"]);
+    let mut limited = App::connect(server.url(), &box_only).await;
+    assert_eq!(limited.call("thread/list", serde_json::json!({})).await["data"], serde_json::json!([]));
+    for (method, params) in [
+        ("thread/start", serde_json::json!({})),
+        ("thread/start", serde_json::json!({"environments": [{"environmentId": "local", "cwd": "/"}]})),
+        ("turn/start", say("$ id")),
+        ("command/exec", serde_json::json!({"command": ["id"], "environmentId": "box"})),
+    ] {
+        assert!(limited.refused(method, params).await.contains("bob may not do that"), "{method}");
+    }
+    // Reaching an executor is running commands there.
+    for token in [box_only, server.token(&["--client", "--role", "viewer"])] {
+        assert_eq!(server.get("/executors/reach/gpu", Some(&token)).await.0, 403);
+    }
+    let listed = String::from_utf8(outpost(server.home(), &["token", "list"]).stdout).unwrap();
+    assert!(listed.contains("vera (viewer)") && listed.contains("environments box"), "{listed}");
+}

@@ -144,3 +144,39 @@ async fn an_entry_without_a_usable_id_is_shown_as_failed() {
         assert!(reason.contains(word), "{word}: {reason}");
     }
 }
+
+/// All that a loaded thread names are asked for at once, although none of them answers; only one that waits for the user is left alone.
+#[tokio::test]
+async fn a_thread_that_is_loaded_connects_its_environments() {
+    let mut app = AppServer::start(OUTPOST, vec![Reply::message("one")]).await;
+    let mut listeners = Vec::new();
+    let mut tables = String::new();
+    for (name, connect) in [("first", "lazy"), ("second", "lazy"), ("asleep", "manual")] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tables += &format!("[[environments]]\nid = \"{name}\"\nurl = \"ws://{address}\"\nconnect = \"{connect}\"\n");
+        listeners.push(listener);
+    }
+    std::fs::write(app.home().join("environments.toml"), tables).unwrap();
+    app.restart();
+    let mut client = app.client().await;
+    let named: Vec<_> = ["first", "second", "asleep"].map(|name| json!({"environmentId": name, "cwd": "/srv"})).into();
+    let id = outpost_testkit::app::thread(&mut client, json!({"environments": named})).await;
+    // Whatever is connected by the turn goes with the server.
+    client.result("thread/name/set", json!({"threadId": id, "name": "kept"})).await;
+    outpost_testkit::app::turn(&mut client, &id, "go").await;
+    drop(client);
+    app.restart();
+    let mut client = app.client().await;
+    for listener in &listeners {
+        // Those of before.
+        while tokio::time::timeout(std::time::Duration::from_millis(100), listener.accept()).await.is_ok() {}
+    }
+    client.result("thread/resume", json!({"threadId": id})).await;
+    let soon = |listener| tokio::time::timeout(std::time::Duration::from_secs(60), tokio::net::TcpListener::accept(listener));
+    let first = soon(&listeners[0]).await.expect("the first environment is connected").unwrap();
+    let second = soon(&listeners[1]).await.expect("the second environment is connected while the first does not answer").unwrap();
+    let asleep = tokio::time::timeout(std::time::Duration::from_millis(300), listeners[2].accept()).await;
+    assert!(asleep.is_err(), "one that waits for the user was connected");
+    drop((first, second));
+}

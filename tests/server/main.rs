@@ -12,6 +12,7 @@ mod environments;
 mod events;
 mod files;
 mod handshake;
+mod journal;
 mod many;
 mod permissions;
 mod revert;

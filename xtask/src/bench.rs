@@ -1,10 +1,15 @@
 //! Figures. The measuring is done by a program of its own, so that this one stays quick to compile.
 
+mod history;
+
+use self::history::recorded;
 use crate::{cargo, install, sh, target};
+
+pub(crate) use self::history::compare;
 
 /// Threads: what writing, opening, listing and searching cost.
 pub(crate) fn threads(options: &[&str]) -> anyhow::Result<()> {
-    sh(cargo().args(["run", "--release", "-p", "outpost-bench", "--", "threads"]).args(options))
+    recorded("threads", options, cargo().args(["run", "--release", "-p", "outpost-bench", "--", "threads"]).args(options))
 }
 
 /// The executor against a bare server and the peer, where that can be had.
@@ -17,7 +22,7 @@ pub(crate) fn exec(options: &[&str]) -> anyhow::Result<()> {
         Ok(codex) => drop(run.arg("--codex").arg(codex)),
         Err(error) => eprintln!("codex is left out: {error:#}"),
     }
-    sh(run.args(options))
+    recorded("exec", options, run.args(options))
 }
 
 /// The registry: idle environments, step views, reconnects.
@@ -25,13 +30,15 @@ pub(crate) fn environments(options: &[&str]) -> anyhow::Result<()> {
     sh(cargo().args(["build", "--release", "-p", "outpost"]))?;
     let mut run = cargo();
     run.args(["run", "--release", "-p", "outpost-bench", "--", "environments", "--outpost"]).arg(target().join("release/outpost"));
-    sh(run.args(options))
+    recorded("environments", options, run.args(options))
 }
 
 /// What a sandbox costs.
 pub(crate) fn sandbox() -> anyhow::Result<()> {
     sh(cargo().args(["build", "--release", "-p", "outpost"]))?;
-    sh(cargo().args(["run", "--release", "-p", "outpost-bench", "--", "sandbox"]).arg(target().join("release/outpost")))
+    let mut run = cargo();
+    run.args(["run", "--release", "-p", "outpost-bench", "--", "sandbox"]).arg(target().join("release/outpost"));
+    recorded("sandbox", &[], &mut run)
 }
 
 /// `turns` and `app`: what a model that answers at once is asked, beside the peer where it can be had.
@@ -44,7 +51,18 @@ pub(crate) fn with_peer(verb: &str, options: &[&str]) -> anyhow::Result<()> {
         Ok(codex) => drop(run.arg("--codex").arg(codex)),
         Err(error) => eprintln!("codex is left out: {error:#}"),
     }
-    sh(run.args(options))
+    recorded(verb, options, run.args(options))
+}
+
+/// A machine far away, beside ssh, scp and rsync. With `--debug` the programs are debug builds, whose times mean less.
+pub(crate) fn distance(options: &[&str]) -> anyhow::Result<()> {
+    let profile = if options.contains(&"--debug") { "dev" } else { "release" };
+    let folder = if profile == "dev" { "debug" } else { profile };
+    sh(cargo().args(["build", "--profile", profile, "-p", "outpost"]))?;
+    let mut run = cargo();
+    run.args(["run", "--profile", profile, "-p", "outpost-bench", "--", "distance", "--outpost"])
+        .arg(target().join(folder).join("outpost"));
+    recorded("distance", options, run.args(options.iter().filter(|option| **option != "--debug")))
 }
 
 /// A conversation on a terminal.
@@ -52,7 +70,7 @@ pub(crate) fn terminal(options: &[&str]) -> anyhow::Result<()> {
     sh(cargo().args(["build", "--release", "-p", "outpost"]))?;
     let mut run = cargo();
     run.args(["run", "--release", "-p", "outpost-bench", "--", "terminal", "--outpost"]).arg(target().join("release/outpost"));
-    sh(run.args(options))
+    recorded("terminal", options, run.args(options))
 }
 
 /// Records a conversation and writes what its terminal shows as a picture.

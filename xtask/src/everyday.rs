@@ -438,7 +438,7 @@ fn ecosystems(columns: &[(Who, Vec<Outcome>)]) -> Vec<&str> {
 }
 
 fn page(columns: &[(Who, Vec<Outcome>)]) -> String {
-    let mut page = "# Everyday work in the sandbox\n\nWritten by `cargo xtask everyday`, which runs each task bare and with `outpost run --sandbox workspace-write`, as root and as an ordinary user, each time in \
+    let mut page = "# Everyday work in the sandbox\n\nWhat developers do every day, tried in the default sandbox and without one:\n\n<!-- not typed: runs these tests -->\n```sh\ncargo xtask everyday make     # one task; without a name, all of them\n```\n\nWritten by `cargo xtask everyday`, which runs each task bare and with `outpost run --sandbox workspace-write`, as root and as an ordinary user, each time in \
         a new workspace with a new home. *pass*: passes in the sandbox. *forbidden*: does not, and passes with the setting that is named; the promise that forbids it is named as well. \
         *not at hand*: does not pass bare on the machine of this run either. Each row is from the last run of its task. The tasks are in `tests/everyday/tasks`. [Sandboxes](sandbox.md).\n"
         .to_owned();

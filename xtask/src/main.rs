@@ -55,6 +55,11 @@ usage: cargo xtask test            install what the tests need and run all of th
                                    the app server beside the peer's: starts, memory, turns, long threads, many threads
        cargo xtask bench terminal [--small] [--markdown]
                                    a conversation on a terminal: the first paint, from a key to its echo beside 50 MB/s of output, memory
+       cargo xtask bench distance [--delay MS] [--rate MB/S] [--losses PER-MILLION] [--small] [--markdown] [--debug]
+                                   turns, commands and copies over a way of 100 ms and 50 MB/s, beside ssh, scp and rsync
+       cargo xtask bench --compare REV
+                                   figures of the newest runs beside those of a revision, from docs/bench.jsonl, where every bench
+                                   writes what it printed; exit code 1 if one is worse
        cargo xtask picture         write docs/terminal.svg: a conversation, recorded on a terminal
        cargo xtask hosts [HOST...] [checks] [security] [faults] | page
                                    the same checks, tests/security and broken hosts on this machine, in containers, other roots, a
@@ -109,6 +114,8 @@ fn run() -> anyhow::Result<()> {
         ["tidy", "--deny"] => tidy::run(true),
         ["release", version] => release::run(version),
         ["bench", "terminal", options @ ..] => bench::terminal(options),
+        ["bench", "distance", options @ ..] => bench::distance(options),
+        ["bench", "--compare", revision] => bench::compare(revision),
         ["picture"] => bench::picture(),
         ["bench", "threads", options @ ..] => bench::threads(options),
         ["bench", verb @ ("turns" | "app"), options @ ..] => bench::with_peer(verb, options),

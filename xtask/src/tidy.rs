@@ -2,6 +2,7 @@
 
 mod architecture;
 mod names;
+mod pages;
 mod words;
 
 use std::path::Path;
@@ -59,6 +60,7 @@ fn check(sources: &[Source]) -> Vec<Finding> {
     let mut findings = names::check(sources);
     findings.extend(words::check(sources));
     findings.extend(architecture::check(sources));
+    findings.extend(pages::check(sources));
     findings
 }
 

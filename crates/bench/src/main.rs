@@ -3,6 +3,7 @@
 
 mod app;
 mod contender;
+mod distance;
 mod environments;
 mod exec;
 mod figure;
@@ -30,6 +31,7 @@ const USAGE: &str = "usage: outpost-bench exec --outpost PROGRAM [--codex PROGRA
        outpost-bench threads [--small] [--markdown]
        outpost-bench turns --outpost PROGRAM [--codex PROGRAM] [--small] [--markdown]
        outpost-bench app --outpost PROGRAM [--codex PROGRAM] [--stored N] [--small] [--markdown]
+       outpost-bench distance --outpost PROGRAM [--delay MS] [--rate MB/S] [--losses PER-MILLION] [--small] [--markdown]
        outpost-bench terminal --outpost PROGRAM [--small] [--markdown]
        outpost-bench picture --outpost PROGRAM FILE
        outpost-bench sandbox PROGRAM";
@@ -55,6 +57,7 @@ fn run() -> anyhow::Result<()> {
         Some(threads::LAST_PAGE) => threads::last_page(words),
         Some("turns") => turns::run(&turns_plan(words)?),
         Some("app") => app::run(&app_plan(words.collect())?),
+        Some("distance") => distance::run(&distance_plan(words)?),
         Some(turns::MODEL) => turns::model(),
         Some("terminal") => terminal::run(&terminal_plan(words)?),
         Some("picture") => picture(words),
@@ -119,6 +122,24 @@ fn turns_plan(mut words: impl Iterator<Item = String>) -> anyhow::Result<turns::
         }
     }
     Ok(turns::Plan { outpost: outpost.context(USAGE)?, codex, small, markdown })
+}
+
+fn distance_plan(mut words: impl Iterator<Item = String>) -> anyhow::Result<distance::Plan> {
+    let (mut outpost, mut plan) = (None, distance::Plan::default());
+    while let Some(word) = words.next() {
+        let mut number = || anyhow::Ok(words.next().context(USAGE)?.parse::<u32>().with_context(|| format!("{word} wants a number"))?);
+        match word.as_str() {
+            "--delay" => plan.delay_ms = number()?,
+            "--rate" => plan.rate_mb = number()?,
+            "--losses" => plan.losses = number()?,
+            "--outpost" => outpost = Some(words.next().context(USAGE)?),
+            "--small" => plan.small = true,
+            "--markdown" => plan.markdown = true,
+            _ => bail!("`{word}` is not known\n{USAGE}"),
+        }
+    }
+    plan.outpost = outpost.context(USAGE)?;
+    Ok(plan)
 }
 
 fn terminal_plan(mut words: impl Iterator<Item = String>) -> anyhow::Result<terminal::Plan> {

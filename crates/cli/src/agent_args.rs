@@ -13,6 +13,8 @@ Examples:
   outpost exec --provider ollama --model qwen3 'explain main.rs'
   git diff | outpost exec 'review this change'  what is piped in follows the prompt
   outpost exec resume ID 'and now fix it'       the same thread, the same environments
+  outpost exec --detach 'fix the tests'         goes on in the background; `chat resume` attaches
+  outpost exec --server wss://hub 'run it'      a thread of a running `outpost serve`
   outpost exec resume --last                    finishes a turn that was cut off
 
 What happens is told on standard error, the answer is on standard output; with --json all of it is on standard output, \
@@ -185,6 +187,10 @@ pub(crate) struct ExecOptions {
     /// Stop commands that the turn left running; with `resume ID` and without a prompt, nothing else
     #[arg(long, conflicts_with = "wait")]
     pub stop: bool,
+    /// Begin the turn, print the thread's id and end: a server goes on with it, the one of --server or one of this home, which is
+    /// started if none runs. `chat resume ID` attaches
+    #[arg(long)]
+    pub detach: bool,
     /// What made the thread, for lists
     #[arg(long, value_name = "WORD")]
     pub thread_source: Option<String>,
@@ -287,6 +293,7 @@ impl ExecOptions {
             ephemeral: self.ephemeral || outer.ephemeral,
             wait: self.wait || outer.wait,
             stop: self.stop || outer.stop,
+            detach: self.detach || outer.detach,
             thread_source: self.thread_source.or(outer.thread_source),
             color: self.color.or(outer.color),
             skip_git_repo_check: self.skip_git_repo_check || outer.skip_git_repo_check,

@@ -5,27 +5,32 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use futures_util::future::join_all;
-use outpost_environment::{Definition, InfoError, Registry};
+use outpost_config::Config;
+use outpost_environment::{Definition, EnvironmentState, InfoError, Registry};
 use outpost_runtime::feed::FeedLimits;
 use outpost_runtime::follow::ThreadFollower;
 use outpost_runtime::live::LiveThread;
 use outpost_runtime::model::{Provider, WireApi, built_in};
 use outpost_runtime::policy::ApprovalPolicy;
-use outpost_runtime::{Runtime, StartThread};
-use outpost_store::{ListQuery, PageRequest};
-use outpost_thread::{DamagedRange, Fact, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId, TurnKind, TurnStatus};
+use outpost_runtime::{ForkThread, Runtime, StartThread};
+use outpost_store::{ListQuery, PageRequest, Store, ThreadSummary};
+use outpost_thread::{
+    DamagedRange, Fact, ForkPoint, Marker, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId, TokenTotals, TurnKind,
+    TurnStatus,
+};
 use outpost_wire::PathUri;
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, Selection};
 
 use crate::ProcessContext;
 use crate::agent_args::{AgentOptions, Which};
+use crate::agents_remote::{LocalPlace, RemoteAgents, server_for};
 use crate::assembly::{Assembly, RuntimeOptions};
 use crate::commands::thread::find;
-use crate::config::Config;
 use crate::environments::{token, unknown};
 use crate::home::Home;
 use crate::notify::Notifier;
+use crate::remote::RemoteServer;
 
 /// All output is to be shown: so much of it may wait while a terminal or a pipe is slow.
 const FULL_OUTPUT: FeedLimits = FeedLimits { events: 1 << 16, weight: 64 << 20 };
@@ -34,7 +39,7 @@ const EVERY: &str = "*";
 
 /// A runtime as the options want it, and what the configuration says about threads.
 pub(crate) struct Agents {
-    pub assembly: Assembly,
+    engine: AgentEngine,
     /// What was said explicitly and is to stay with the thread.
     settings: Settings,
     /// Nothing says which model is meant, and the provider is none of those that are built in.
@@ -42,6 +47,32 @@ pub(crate) struct Agents {
     here: Here,
     audience: Audience,
     notifier: Notifier,
+}
+
+/// Who drives the threads.
+enum AgentEngine {
+    /// This program.
+    Here(Box<Assembly>),
+    /// A server that runs already.
+    Server(Box<RemoteAgents>),
+}
+
+/// An environment and how it stands, in a word.
+pub(crate) struct Standing {
+    pub id: EnvironmentId,
+    pub word: String,
+    /// Whether commands can run there, or could as soon as one is wanted.
+    pub is_usual: bool,
+    /// It cannot be reached now.
+    pub is_away: bool,
+}
+
+/// A model as threads name it.
+pub(crate) struct ChosenModel {
+    pub name: String,
+    pub provider: String,
+    /// What the context may hold; 0 if that is not known here.
+    pub window: u64,
 }
 
 /// Whether a user can be asked while it runs.
@@ -81,9 +112,39 @@ struct Here {
 }
 
 impl Agents {
-    pub(crate) async fn new(options: &AgentOptions, audience: Audience, own: &ProcessContext) -> anyhow::Result<Self> {
+    /// For a thread of this home, or of the server that the user named or that already works on it.
+    pub(crate) async fn new(options: &AgentOptions, which: &Which, audience: Audience, own: &ProcessContext) -> anyhow::Result<Self> {
+        match server_for(which, own).await? {
+            Some(server) => Self::of_server(server, options, audience, own),
+            None => Self::here(options, audience, own).await,
+        }
+    }
+
+    pub(crate) fn of_server(
+        server: RemoteServer,
+        options: &AgentOptions,
+        audience: Audience,
+        own: &ProcessContext,
+    ) -> anyhow::Result<Self> {
+        let config = Config::read(Home::from_environment().map(|home| home.config()).as_deref(), &own.settings)?;
+        let limits = if options.full_output { FULL_OUTPUT } else { FeedLimits::default() };
+        let here = Here::new(options)?;
+        let directories = std::iter::once(&here.cwd).chain(&here.more).cloned().collect();
+        let place = LocalPlace { directories, roots: here.roots.clone() };
+        let remote = RemoteAgents::new(server, options, place, limits)?;
+        Ok(Self {
+            engine: AgentEngine::Server(Box::new(remote)),
+            settings: Settings::default(),
+            has_no_model: false,
+            here,
+            audience,
+            notifier: Notifier::new(&config.notify, own)?,
+        })
+    }
+
+    async fn here(options: &AgentOptions, audience: Audience, own: &ProcessContext) -> anyhow::Result<Self> {
         let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
-        let mut config = Config::load(Some(&home.config()), &own.settings)?;
+        let mut config = crate::configuration::load(Some(&home.config()), &own.settings)?;
         if let Some(mode) = options.sandbox() {
             config.sandbox_mode = Some(mode.to_owned());
         }
@@ -94,7 +155,7 @@ impl Agents {
             config.approval_policy = Some(config.approval_policy.unwrap_or(ApprovalPolicy::Never));
         }
         let here = Here::new(options)?;
-        let notifier = Notifier::new(&config.notify, &own.variables);
+        let notifier = Notifier::new(&config.notify, own)?;
         let provider = options.provider().or_else(|| config.model_provider.clone());
         let has_no_model =
             options.model.is_none() && config.model.is_none() && provider.is_some_and(|provider| !built_in().contains_key(&provider));
@@ -124,7 +185,7 @@ impl Agents {
             sandbox: names_sandbox.then(|| Raw::of(&runtime.sandbox)).transpose()?,
             ..Settings::default()
         };
-        Ok(Self { assembly, settings, has_no_model, here, audience, notifier })
+        Ok(Self { engine: AgentEngine::Here(Box::new(assembly)), settings, has_no_model, here, audience, notifier })
     }
 
     /// What the user wants to be started when a turn of a thread ends, fails or asks.
@@ -132,10 +193,138 @@ impl Agents {
         self.notifier.clone().of_thread(thread)
     }
 
+    /// Where the threads are read from: of a server, those that were opened.
+    pub(crate) fn store(&self) -> &Store {
+        match &self.engine {
+            AgentEngine::Here(assembly) => assembly.runtime.store(),
+            AgentEngine::Server(remote) => &remote.store,
+        }
+    }
+
+    /// The server that the threads are those of, if it is another process.
+    pub(crate) fn remote(&self) -> Option<&RemoteAgents> {
+        match &self.engine {
+            AgentEngine::Here(_) => None,
+            AgentEngine::Server(remote) => Some(remote),
+        }
+    }
+
+    /// The runtime of this process; refuses what only the server could tell.
+    pub(crate) fn own_runtime(&self) -> anyhow::Result<&Runtime> {
+        match &self.engine {
+            AgentEngine::Here(assembly) => Ok(&assembly.runtime),
+            AgentEngine::Server(remote) => bail!("{} does not tell this; ask on its machine", remote.server.address()),
+        }
+    }
+
+    pub(crate) fn shortfall(&self) -> Option<String> {
+        match &self.engine {
+            AgentEngine::Here(assembly) => assembly.shortfall(),
+            AgentEngine::Server(_) => None,
+        }
+    }
+
+    pub(crate) async fn shut_down(self) {
+        if let AgentEngine::Here(assembly) = self.engine {
+            assembly.shut_down().await;
+        }
+    }
+
+    pub(crate) async fn environments(&self) -> Vec<Standing> {
+        match &self.engine {
+            AgentEngine::Here(assembly) => {
+                let rows = assembly.runtime.registry().list().into_iter();
+                rows.map(|row| Standing {
+                    is_usual: matches!(row.standing, EnvironmentState::Ready | EnvironmentState::Idle),
+                    is_away: matches!(
+                        row.standing,
+                        EnvironmentState::Failed { .. }
+                            | EnvironmentState::NeedsLogin { .. }
+                            | EnvironmentState::Recovering { .. }
+                            | EnvironmentState::Connecting
+                    ),
+                    word: row.standing.word().to_owned(),
+                    id: row.id,
+                })
+                .collect()
+            }
+            AgentEngine::Server(remote) => {
+                let rows = remote.environments().await.into_iter();
+                rows.filter_map(|row| {
+                    Some(Standing {
+                        id: EnvironmentId::parse(&row.environment_id).ok()?,
+                        is_usual: matches!(row.state.as_str(), "ready" | "idle"),
+                        is_away: matches!(row.state.as_str(), "failed" | "needs login" | "recovering" | "connecting"),
+                        word: row.state,
+                    })
+                })
+                .collect()
+            }
+        }
+    }
+
+    /// The model that a thread with these settings uses.
+    pub(crate) fn model(&self, thread: ThreadId, settings: &Settings) -> ChosenModel {
+        match &self.engine {
+            AgentEngine::Here(assembly) => {
+                let (models, name) = (assembly.runtime.models(), assembly.runtime.models().model_name(settings));
+                ChosenModel { provider: models.provider_id(settings), window: assembly.runtime.config().window(&name), name }
+            }
+            AgentEngine::Server(remote) => {
+                let (name, provider) = remote.model_of(thread);
+                ChosenModel {
+                    name: settings.model.clone().unwrap_or(name),
+                    provider: settings.model_provider.clone().unwrap_or(provider),
+                    window: 0,
+                }
+            }
+        }
+    }
+
+    /// What so many tokens cost at the list price of a model; nothing where the server knows it better.
+    pub(crate) fn cost(&self, model: &str, used: &TokenTotals) -> Option<f64> {
+        self.own_runtime().ok()?.config().facts(model).price.map(|price| price.cost(used))
+    }
+
+    /// The threads that changed last.
+    pub(crate) async fn recent(&self, most: usize) -> anyhow::Result<Vec<ThreadSummary>> {
+        match &self.engine {
+            AgentEngine::Here(_) => Ok(self.store().list(ListQuery { limit: most, ..ListQuery::default() }).await?.threads),
+            AgentEngine::Server(remote) => remote.recent(most).await,
+        }
+    }
+
+    /// The thread that a user means.
+    pub(crate) async fn find(&self, name: &str) -> anyhow::Result<ThreadId> {
+        match &self.engine {
+            AgentEngine::Here(_) => find(self.store(), name).await,
+            AgentEngine::Server(remote) => remote.server.find(name).await,
+        }
+    }
+
+    /// A copy of a thread to go on in.
+    pub(crate) async fn fork(&self, thread: ThreadId) -> anyhow::Result<ThreadId> {
+        match &self.engine {
+            AgentEngine::Here(assembly) => {
+                let fork = ForkThread::new(thread, ForkPoint::Interrupted(Marker::Off));
+                Ok(assembly.runtime.fork(fork).await?.id())
+            }
+            AgentEngine::Server(remote) => remote.fork(thread).await,
+        }
+    }
+
     /// Environments by name, as `-e` takes them.
     pub(crate) async fn select(&self, names: &[String]) -> anyhow::Result<Selection> {
+        if let AgentEngine::Server(remote) = &self.engine {
+            let places = remote.server.select(names).await?;
+            let places = places
+                .into_iter()
+                .map(|place| Ok(Attachment::new(EnvironmentId::parse(&place.environment_id)?, PathUri::from_syntax(&place.cwd)?)));
+            let places = places.collect::<anyhow::Result<Vec<_>>>()?;
+            return Selection::new(places).map_err(|duplicate| anyhow::anyhow!("environment `{}` is named twice", duplicate.0));
+        }
         let here = Here { environments: names.to_vec(), is_named: false, more: vec![], roots: vec![], cwd: self.here.cwd.clone() };
-        here.named(self.runtime()).await
+        here.named(self.own_runtime()?).await
     }
 
     /// The directory that this program was started for.
@@ -143,18 +332,16 @@ impl Agents {
         &self.here.cwd
     }
 
-    fn runtime(&self) -> &Runtime {
-        &self.assembly.runtime
-    }
-
     /// Why the provider is not the one that a newcomer expects, if this thread is asked to use it.
     pub(crate) fn note(&self, thread: &Thread) -> Option<&str> {
-        self.assembly.note.as_deref().filter(|_| thread.settings.model_provider.is_none())
+        let AgentEngine::Here(assembly) = &self.engine else { return None };
+        assembly.note.as_deref().filter(|_| thread.settings.model_provider.is_none())
     }
 
     /// What is assumed of a model that the table does not know.
     pub(crate) fn unknown_model(&self, thread: &Thread) -> Option<String> {
-        let (models, config) = (self.runtime().models(), self.runtime().config());
+        let runtime = self.own_runtime().ok()?;
+        let (models, config) = (runtime.models(), runtime.config());
         let settings = thread.effective_settings();
         let is_offline = |provider: &Provider| provider.wire_api == WireApi::Offline;
         if models.providers().get(&models.provider_id(&settings)).is_none_or(is_offline) {
@@ -174,7 +361,10 @@ impl Agents {
     /// Whether the thread runs what the user writes, without any intelligence in between.
     pub(crate) async fn is_scripted(&self, thread: &LiveThread) -> anyhow::Result<bool> {
         let settings = thread.snapshot().await?.settings;
-        let models = self.runtime().models();
+        let models = match &self.engine {
+            AgentEngine::Here(assembly) => assembly.runtime.models(),
+            AgentEngine::Server(_) => return Ok(self.model(thread.id(), &settings).provider == "offline"),
+        };
         let provider = settings.model_provider.as_deref().unwrap_or(models.default_provider());
         Ok(models.providers().get(provider).is_some_and(|provider| provider.wire_api == WireApi::Offline))
     }
@@ -184,7 +374,7 @@ impl Agents {
         if before.turn.is_some() || !before.queued.is_empty() || before.turns == 0 {
             return Ok(false);
         }
-        let page = self.runtime().store().page(before.id, PageRequest { turns: 1, ..PageRequest::default() }).await?;
+        let page = self.store().page(before.id, PageRequest { turns: 1, ..PageRequest::default() }).await?;
         let is_regular = page.entries.iter().all(|entry| !matches!(&entry.fact, Fact::TurnStarted(turn) if turn.kind != TurnKind::Regular));
         let last =
             page.entries.iter().rev().find_map(|entry| if let Fact::TurnFinished(end) = &entry.fact { Some(end.status) } else { None });
@@ -192,7 +382,16 @@ impl Agents {
     }
 
     pub(crate) async fn open(&self, which: &Which, birth: ThreadOrigin) -> anyhow::Result<Open> {
-        let store = self.runtime().store();
+        if let AgentEngine::Server(remote) = &self.engine {
+            let id = match which {
+                Which::New => return remote.start(birth).await,
+                Which::Id(name) => remote.server.find(name).await?,
+                Which::Last => remote.server.last().await?,
+                Which::Pick => bail!("no thread was chosen"),
+            };
+            return remote.resume(id).await;
+        }
+        let (store, runtime) = (self.store(), self.own_runtime()?);
         let id = match which {
             Which::New => return self.start(birth).await,
             Which::Id(name) => find(store, name).await?,
@@ -210,13 +409,13 @@ impl Agents {
         let words = |range: &DamagedRange| format!("a part of this thread cannot be read ({range}); it goes on without that");
         let missing = missing.iter().map(words).collect();
         let before = opened.thread;
-        let thread = self.runtime().resume(id).await?;
+        let thread = runtime.resume(id).await?;
         let follow = thread.follow(before.last);
         let mut changes: Vec<Fact> = Vec::new();
         if self.settings != Settings::default() {
             changes.push(SettingsChanged { settings: self.settings.clone() }.into());
         }
-        let selection = self.here.other_selection(self.runtime(), before.selection.as_ref()).await?;
+        let selection = self.here.other_selection(runtime, before.selection.as_ref()).await?;
         if let Some(cwd) = selection.as_ref().and_then(directory).filter(|cwd| before.settings.cwd.as_ref() != Some(cwd)) {
             changes.push(SettingsChanged { settings: Settings { cwd: Some(cwd), ..Settings::default() } }.into());
         }
@@ -234,11 +433,12 @@ impl Agents {
     }
 
     async fn start(&self, birth: ThreadOrigin) -> anyhow::Result<Open> {
+        let runtime = self.own_runtime()?;
         // Better told before there is a thread that cannot do anything.
-        let model = self.runtime().models().get(self.settings.model_provider.as_deref())?;
+        let model = runtime.models().get(self.settings.model_provider.as_deref())?;
         // Another provider's name for a model would be sent as it is, and refused with words that explain nothing.
         if self.has_no_model && model.provider().wire_api != WireApi::Offline {
-            let name = self.settings.model_provider.as_deref().unwrap_or(self.runtime().models().default_provider());
+            let name = self.settings.model_provider.as_deref().unwrap_or(runtime.models().default_provider());
             bail!("provider `{name}` has no model of its own: say --model NAME, or set `model` in config.toml");
         }
         let mut start = StartThread::new();
@@ -247,12 +447,12 @@ impl Agents {
         start.created.originator = birth.originator;
         start.created.program_version = Some(env!("CARGO_PKG_VERSION").into());
         start.created.settings = self.settings.clone();
-        let selection = self.here.selection(self.runtime()).await?;
+        let selection = self.here.selection(runtime).await?;
         start.created.settings.cwd = directory(&selection);
         start.created.selection = Some(selection);
         start.created.capability_roots.clone_from(&self.here.roots);
         start.ephemeral = birth.ephemeral;
-        let thread = self.runtime().start(start).await?;
+        let thread = runtime.start(start).await?;
         let before = thread.snapshot().await?;
         let follow = thread.follow(before.last);
         Ok(Open { thread, follow, before, missing: vec![] })
@@ -260,7 +460,7 @@ impl Agents {
 
     /// The thread that changed last; those of agents are not meant.
     async fn last(&self) -> anyhow::Result<ThreadId> {
-        let page = self.runtime().store().list(ListQuery { limit: 50, ..ListQuery::default() }).await?;
+        let page = self.store().list(ListQuery { limit: 50, ..ListQuery::default() }).await?;
         let last = page.threads.iter().find(|thread| thread.parent.is_none());
         last.map(|thread| thread.id).context("there is no thread yet")
     }

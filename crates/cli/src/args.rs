@@ -12,7 +12,7 @@ use crate::executor_args::{APP_SERVER_HELP, AppServerArguments, EXECUTOR_HELP, E
 use crate::serve_args::{SERVE_HELP, ServeArguments, TOKEN_HELP, TokenCommand};
 use crate::settings_args::{CONFIG_HELP, ConfigCommand, MCP_HELP, McpCommand};
 use crate::thread_args::{THREAD_HELP, ThreadArguments};
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// The longest that anything is waited for, in seconds.
 pub(crate) const YEAR: u64 = 366 * 24 * 3600;
@@ -25,6 +25,16 @@ pub(crate) struct Arguments {
     /// before or after the verb. Values that are not valid TOML are treated as strings
     #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", global = true)]
     pub settings: Vec<String>,
+    /// Work with the threads and environments of a running `outpost serve` (ws://HOST:PORT, wss://HOST, unix:///PATH) instead of those
+    /// of this home: `env list`, `exec`, `chat` and `thread`. The token is taken from OUTPOST_TOKEN, or from `token_file` of [client]
+    #[arg(long, value_name = "URL", global = true)]
+    pub server: Option<String>,
+    /// Say only what was asked for and what went wrong: no progress of `cp` and `thread import`, no warnings, of `exec` only the answer
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Say more of what happens inside; twice for details. OUTPOST_LOG chooses more finely
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
     #[command(flatten)]
     pub habits: Habits,
     #[command(subcommand)]
@@ -39,7 +49,25 @@ fn setting(text: &str) -> Result<String, &'static str> {
     }
 }
 
+/// How much is said besides what was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verbosity {
+    Quiet,
+    Usual,
+    Info,
+    Debug,
+}
+
 impl Arguments {
+    pub(crate) fn verbosity(&self) -> Verbosity {
+        match (self.quiet, self.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (_, 0) => Verbosity::Usual,
+            (_, 1) => Verbosity::Info,
+            _ => Verbosity::Debug,
+        }
+    }
+
     /// Those of this process. Ends it if they make no sense, or if help is asked for.
     pub(crate) fn of_this_process() -> Self {
         // Of a global flag clap keeps only what stands behind the innermost verb, so settings are collected as they are read.
@@ -275,6 +303,21 @@ impl Verb {
         matches!(self, Self::Executor(_) | Self::AppServer(_) | Self::Keeper(_) | Self::Serve(_))
     }
 
+    /// Why it cannot work with the threads and environments of a server, if it cannot.
+    pub(crate) fn not_remote(&self) -> Option<&'static str> {
+        match self {
+            Self::Exec(_) | Self::Chat(_) | Self::Thread(_) => None,
+            Self::Env { command: EnvCommand::List(_) } => None,
+            Self::Env { .. } => {
+                Some("environments are added, checked and watched where they are configured; run this on the server's machine")
+            }
+            Self::Run(_) | Self::Shell(_) | Self::Cp(_) => Some(
+                "this verb connects to environments of this home by itself; `outpost exec --server URL '$ COMMAND'` runs a command there",
+            ),
+            _ => Some("this verb is about this machine; --server is for `env list`, `exec`, `chat` and `thread`"),
+        }
+    }
+
     /// Whether commands of others become children of this process, which must not find secrets in its environment. The
     /// command behind `--via` is the user's own and may need them.
     pub(crate) fn serves_commands(&self) -> bool {
@@ -415,9 +458,9 @@ pub(crate) struct CpArguments {
     /// Change nothing, and print what would be written and removed
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Show no progress
-    #[arg(short, long)]
-    pub quiet: bool,
+    /// End only when the copy would survive a power cut there: one sync for all of it
+    #[arg(long)]
+    pub sync: bool,
     /// A command whose standard input and output are an executor; it is named `via` in SRC and DST
     #[arg(long, value_name = "COMMAND")]
     pub via: Option<String>,

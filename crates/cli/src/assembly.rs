@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use futures_util::future::join_all;
+use outpost_config::{Config, wrong_line};
 use outpost_environment::{EnvironmentOptions, Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
@@ -25,7 +26,6 @@ use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use crate::config::{Config, wrong_line};
 use crate::environments::{self, KnownEnvironments};
 use crate::home::Home;
 use crate::lock::Lock;

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
+use outpost_config::Config;
+use outpost_config::limits::{LimitSetting, LimitTable};
 use outpost_executor::{GitMode, HttpTarget, ceiling};
 use outpost_sandbox::home::HomeSettings;
 use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Level, Limits};
 
-use crate::config::Config;
-use crate::config::limits::{LimitSetting, LimitTable};
 use crate::executor_args::{ConfinementArguments, ExecutorArguments, Profile};
 use crate::home::Home;
 use crate::local::SandboxSettings;
@@ -63,7 +63,7 @@ impl ConfinementArguments {
             } = Some(*limit);
         }
         let file = Home::from_environment().map(|home| home.config());
-        let configured = Config::load(file.as_deref(), settings)?.limits;
+        let configured = crate::configuration::load(file.as_deref(), settings)?.limits;
         Ok(given.over(configured.over(self.profile.map_or_else(Limits::default, Profile::limits))))
     }
 
@@ -155,7 +155,7 @@ impl Profile {
 /// What a session of this machine may use, as config.toml has it.
 pub(crate) fn configured_limits(settings: &[String]) -> anyhow::Result<Limits> {
     let file = Home::from_environment().map(|home| home.config());
-    Ok(Config::load(file.as_deref(), settings)?.limits.over(Limits::default()))
+    Ok(crate::configuration::load(file.as_deref(), settings)?.limits.over(Limits::default()))
 }
 
 /// The lowest level of a sandbox that counts on this machine, as config.toml has it.

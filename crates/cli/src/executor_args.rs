@@ -5,13 +5,13 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use outpost_config::limits::LimitSetting;
 use outpost_environment::ExecutorAddress;
 use outpost_executor::HttpTarget;
 use outpost_listener::access::{HostName, WebOrigin};
 use outpost_listener::listen::ListenAddr;
 
 use crate::args::YEAR;
-use crate::config::limits::LimitSetting;
 
 pub(crate) const EXECUTOR_HELP: &str = "\
 Examples:
@@ -93,6 +93,9 @@ pub(crate) struct AppServerArguments {
     /// Where to listen: stdio://, ws://IP:PORT, unix://PATH or off
     #[arg(long, value_name = "URL", default_value = "stdio://")]
     pub listen: AppListen,
+    /// End when no turn runs and no client is connected: for turns that `exec --detach` and `/detach` leave behind
+    #[arg(long, hide = true)]
+    pub until_idle: bool,
     /// Accepted for programs that pass it: this is where a server listens that is told nothing else
     #[arg(long, hide = true, conflicts_with = "listen")]
     pub stdio: bool,

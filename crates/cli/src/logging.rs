@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 
+use crate::args::Verbosity;
 use outpost_runtime::TOLD;
 use outpost_runtime::secrets::Secrets;
 use outpost_wire::shown::{Form, Untrusted};
@@ -16,14 +17,20 @@ use tracing_subscriber::registry::LookupSpan;
 /// What goes wrong with an MCP server is reported to its users in our own words.
 const WARNINGS: &str = "warn,rmcp=off";
 
-pub(crate) fn start(secrets: Secrets, is_server: bool) {
+pub(crate) fn start(secrets: Secrets, is_server: bool, verbosity: Verbosity) {
+    let level = match verbosity {
+        Verbosity::Quiet => "error,rmcp=off",
+        Verbosity::Usual => WARNINGS,
+        Verbosity::Info => "info,rmcp=off",
+        Verbosity::Debug => "debug,rmcp=off",
+    };
     let asked = EnvFilter::try_from_env("OUTPOST_LOG").ok();
     let writer = move || Redacting { secrets: secrets.clone(), out: io::stderr() };
     let log = tracing_subscriber::fmt().with_writer(writer).with_ansi(false);
     match asked {
         Some(filter) => log.with_env_filter(filter).init(),
-        None if is_server => log.with_env_filter(EnvFilter::new(WARNINGS)).init(),
-        None => log.event_format(Sentences).with_env_filter(EnvFilter::new(format!("{WARNINGS},{TOLD}=off"))).init(),
+        None if is_server => log.with_env_filter(EnvFilter::new(level)).init(),
+        None => log.event_format(Sentences).with_env_filter(EnvFilter::new(format!("{level},{TOLD}=off"))).init(),
     }
 }
 

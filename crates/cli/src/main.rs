@@ -2,11 +2,12 @@
 
 mod agent_args;
 mod agents;
+mod agents_remote;
 mod args;
 mod assembly;
 mod commands;
 mod compat_flags;
-mod config;
+mod configuration;
 mod confinement;
 mod connection_notices;
 mod doctor;
@@ -21,9 +22,11 @@ mod lock;
 mod logging;
 mod notify;
 mod out;
+mod owner;
 mod panics;
 mod progress;
 mod reach;
+mod remote;
 mod render;
 mod serve_args;
 mod servers;
@@ -42,7 +45,7 @@ use std::process::ExitCode;
 use outpost_runtime::secrets::Secrets;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-use crate::args::{Arguments, Verb};
+use crate::args::{Arguments, Verb, Verbosity};
 use crate::variables::VisibleVariables;
 
 const MIN_THREADS: usize = 4;
@@ -54,7 +57,10 @@ fn main() -> ExitCode {
     // Other processes of this user may not read our memory or our environment, and no dump is written when we crash.
     let undumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let arguments = Arguments::of_this_process();
-    let variables = VisibleVariables::of_this_process().with_keys(config::key_variables(&arguments.settings));
+    if let (Some(url), Some(why)) = (&arguments.server, arguments.command.not_remote()) {
+        return commands::complain(&anyhow::anyhow!("--server {url} has no meaning here: {why}"), commands::USAGE);
+    }
+    let variables = VisibleVariables::of_this_process().with_keys(configuration::key_variables(&arguments.settings));
     // A program that carries a connection inherits what this process has, so a key under an innocent name is hidden from all.
     let hides = arguments.command.serves_commands() || variables.have_unmarked_keys();
     let hidden = if hides { variables.hide() } else { Ok(()) };
@@ -63,7 +69,8 @@ fn main() -> ExitCode {
     }
     let secrets = Secrets::default();
     variables.register(&secrets);
-    logging::start(secrets.clone(), arguments.command.is_server());
+    let verbosity = arguments.verbosity();
+    logging::start(secrets.clone(), arguments.command.is_server(), verbosity);
     let bugs = panics::watch(secrets.clone());
     if let Err(error) = variables.take_open_files() {
         tracing::warn!(%error, "no more files can be open than at the start");
@@ -78,7 +85,7 @@ fn main() -> ExitCode {
         Err(error) => return commands::complain(&error.into(), commands::FAILED),
     };
     let work = async {
-        let process = ProcessContext { variables, secrets, settings: arguments.settings };
+        let process = ProcessContext { variables, secrets, settings: arguments.settings, server: arguments.server, verbosity };
         match arguments.command {
             Verb::Executor(arguments) => commands::executor::run(arguments, &process).await,
             Verb::AppServer(arguments) => commands::app_server::run(*arguments, &process).await,
@@ -118,4 +125,14 @@ pub struct ProcessContext {
     pub secrets: Secrets,
     /// `-c KEY=VALUE`, in order, to be put over config.toml.
     pub settings: Vec<String>,
+    /// `--server URL`.
+    pub server: Option<String>,
+    verbosity: Verbosity,
+}
+
+impl ProcessContext {
+    /// Only what was asked for and what went wrong is to be said.
+    pub fn is_quiet(&self) -> bool {
+        self.verbosity == Verbosity::Quiet
+    }
 }

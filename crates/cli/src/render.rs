@@ -49,6 +49,8 @@ pub(crate) struct Screen {
     folded: BTreeMap<CallId, FoldedOutput>,
     /// Nothing is folded.
     is_full: bool,
+    /// Only the answer and what went wrong is shown.
+    is_quiet: bool,
     /// Commands that the model wants to run, by their calls. Not all of them come to be started.
     wanted: BTreeMap<String, Announced>,
     /// The call that was announced by the line above.
@@ -87,6 +89,7 @@ impl Screen {
             streams: BTreeMap::new(),
             folded: BTreeMap::new(),
             is_full: false,
+            is_quiet: false,
             wanted: BTreeMap::new(),
             above: None,
             open: None,
@@ -97,6 +100,11 @@ impl Screen {
     /// Shows all output of every command.
     pub(crate) fn with_full_output(self, is_full: bool) -> Self {
         Self { is_full, ..self }
+    }
+
+    /// Shows only the answer and what went wrong.
+    pub(crate) fn with_quiet(self, is_quiet: bool) -> Self {
+        Self { is_quiet, live: self.live && !is_quiet, ..self }
     }
 
     pub(crate) fn thread(&mut self, id: ThreadId) {
@@ -439,6 +447,9 @@ impl Screen {
     }
 
     fn put(&self, style: Style, text: &str) {
+        if self.is_quiet && style != Style::Bad {
+            return;
+        }
         let _ = writeln!(io::stderr(), "{}", self.dressed(style, &guard(text)));
     }
 

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use outpost_listener::listen::ListenAddr;
+use outpost_server::people::Role;
+use outpost_thread::ThreadId;
+use outpost_wire::EnvironmentId;
 
 use crate::executor_args::AuthArguments;
 
@@ -35,6 +38,12 @@ pub(crate) struct ServeArguments {
     /// Listen beyond this machine without TLS, because a proxy in front of it speaks TLS
     #[arg(long, conflicts_with = "tls_cert")]
     pub behind_proxy: bool,
+    /// Where other servers of the same database reach this one [default: where it listens, if that is loopback]
+    #[arg(long, value_name = "ws[s]://HOST[:PORT]")]
+    pub advertise: Option<String>,
+    /// What this server is called among those of the same database [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
     #[command(flatten)]
     pub auth: AuthArguments,
 }
@@ -43,6 +52,8 @@ pub(crate) const TOKEN_HELP: &str = "\
 Examples:
   outpost token create --executor gpu      for `outpost executor --join … --id gpu` only
   outpost token create --client            for clients, which may do everything
+  outpost token create --client --name anna --role viewer
+                                           for a person: viewer, operator or admin
   outpost token create --metrics           for reading /metrics, and nothing else
   outpost token list
   outpost token revoke 3f9c2a51d07e        closes what is open by it within seconds
@@ -73,6 +84,18 @@ pub(crate) enum TokenCommand {
 pub(crate) struct CreateToken {
     #[command(flatten)]
     pub scope: TokenScope,
+    /// Who has it, written down with what is done by it
+    #[arg(long, value_name = "NAME", requires = "client")]
+    pub name: Option<String>,
+    /// What a client may do: viewer, operator or admin [default: admin]
+    #[arg(long, value_name = "ROLE", requires = "client")]
+    pub role: Option<Role>,
+    /// Only threads that work in this environment; may be given several times
+    #[arg(long, value_name = "ID", requires = "client")]
+    pub environment: Vec<EnvironmentId>,
+    /// Only this thread; may be given several times
+    #[arg(long, value_name = "ID", requires = "client")]
+    pub thread: Vec<ThreadId>,
     /// What it is for, to be shown in the list
     #[arg(long, value_name = "TEXT")]
     pub note: Option<String>,

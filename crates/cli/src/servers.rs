@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use outpost_config::Config;
 use outpost_environment::config::ConfigWatch;
 use outpost_runtime::mcp::{Configured, LayerSource, Requirements, ServerLayer};
 use tokio::sync::watch;
 
-use crate::config::Config;
 use crate::home::Home;
 
 use crate::lock::FILE as REQUIREMENTS;
@@ -16,7 +16,7 @@ pub(crate) fn source(home: &Home, config: &Config) -> LayerSource {
     let (config, required) = (config.clone(), [PathBuf::from(REQUIREMENTS), home.requirements()]);
     let files: Vec<PathBuf> = [home.config()].into_iter().chain(required.clone()).collect();
     let servers = move || {
-        let now = config.read_again().map_err(|error| format!("{error:#}"))?;
+        let now = config.read_again().map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
         ServerLayer::of(now.mcp_servers.as_ref()).map_err(|error| format!("config.toml: {error}"))
     };
     let read = move |_: Option<&str>| Configured { servers: servers(), requirements: requirements(&required) };

@@ -1,16 +1,17 @@
 //! Where threads are: the home, a database, or only this program.
 
 use std::borrow::Cow;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use outpost_config::{Config, DurabilitySetting, PostgresTable};
 use outpost_runtime::secrets::Secrets;
 use outpost_store::{CommitConfig, Durability, LocalConfig, LocalStore, MemoryStore, PostgresConfig, PostgresStore, Redactor, Store};
 use uuid::Uuid;
 
 use crate::assembly::NodeRole;
-use crate::config::{self, Config};
 use crate::home::Home;
 
 /// How long a holder on another machine is believed without a sign of life.
@@ -19,7 +20,7 @@ const LEASE_MS: u64 = 30_000;
 /// Opens the store that is asked for, or else the one that the configuration names, to look at threads.
 pub(crate) async fn open(asked: Option<&str>, settings: &[String]) -> anyhow::Result<Store> {
     let home = Home::from_environment().context("neither OUTPOST_HOME nor HOME is set: say where threads are")?;
-    let mut config = Config::load(Some(&home.config()), settings)?;
+    let mut config = crate::configuration::load(Some(&home.config()), settings)?;
     if let Some(asked) = asked {
         config.store = Some(asked.to_owned());
     }
@@ -38,7 +39,12 @@ pub(crate) async fn open_for(config: &Config, home: &Home, secrets: Option<Secre
     let (instance, host) = (Uuid::new_v4().to_string(), host());
     let redactor = secrets.map(|secrets| Arc::new(Redact(secrets)) as Arc<dyn Redactor>);
     if store.starts_with("postgres://") || store.starts_with("postgresql://") {
+        let PostgresTable { connections, lease_seconds, statement_seconds } = config.postgres;
         let mut config = PostgresConfig::new(store, instance, host);
+        let seconds = |number: NonZeroU32| Duration::from_secs(number.get().into());
+        config.connections = connections.map_or(config.connections, NonZeroUsize::get);
+        config.node_lease = lease_seconds.map_or(config.node_lease, seconds);
+        config.statement = statement_seconds.map_or(config.statement, seconds);
         config.redactor = redactor;
         config.adopts = role == NodeRole::Server;
         config.trust = outpost_rpc::tls::roots;
@@ -74,9 +80,9 @@ impl Redactor for Redact {
 
 fn durability(config: &Config) -> Durability {
     match config.durability {
-        Some(config::DurabilitySetting::Stored) => Durability::Stored,
-        Some(config::DurabilitySetting::Turn) => Durability::Turn,
-        Some(config::DurabilitySetting::Effect) | None => Durability::Effect,
+        Some(DurabilitySetting::Stored) => Durability::Stored,
+        Some(DurabilitySetting::Turn) => Durability::Turn,
+        Some(DurabilitySetting::Effect) | None => Durability::Effect,
     }
 }
 

@@ -9,7 +9,8 @@ use anyhow::{Context, ensure};
 
 use outpost_executor::seat::write_once;
 
-use crate::home::{EXECUTOR, Home};
+use crate::ProcessContext;
+use crate::home::{APP, EXECUTOR, Home};
 use crate::variables::VisibleVariables;
 
 /// 256 bits.
@@ -65,6 +66,21 @@ pub(crate) fn for_url(url: &str, variables: &VisibleVariables) -> anyhow::Result
     }
     match Home::from_environment() {
         Some(home) if is_on_this_machine(url) => read(&home.token(EXECUTOR)),
+        _ => Ok(None),
+    }
+}
+
+/// What to show to a server of threads: what the environment says, the file that the configuration names, or for a server on this
+/// machine the token of this home.
+pub(crate) fn of_server(url: &str, file: Option<&Path>, own: &ProcessContext) -> anyhow::Result<Option<String>> {
+    if let Some(token) = own.variables.get("OUTPOST_TOKEN").filter(|token| !token.is_empty()) {
+        return Ok(Some(token.to_str().context("OUTPOST_TOKEN is not UTF-8")?.to_owned()));
+    }
+    if let Some(file) = file {
+        return read(file)?.map(Some).with_context(|| format!("`token_file` of [client]: there is no {}", file.display()));
+    }
+    match Home::from_environment() {
+        Some(home) if is_on_this_machine(url) => read(&home.token(APP)),
         _ => Ok(None),
     }
 }

@@ -107,6 +107,11 @@ impl VisibleVariables {
         pairs.iter().flat_map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat()).collect()
     }
 
+    /// All of them, for another process of this program, which hides its own.
+    pub fn every(&self) -> impl Iterator<Item = (&OsString, &OsString)> {
+        self.all.iter()
+    }
+
     /// Those that need not be kept out of sight.
     pub fn in_sight(&self) -> impl Iterator<Item = (&OsString, &OsString)> {
         self.all.iter().filter(|(name, _)| !self.is_secret(name))

@@ -5,24 +5,24 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
-use outpost_wire::PathUri;
 use outpost_wire::exec::attributes::Attributes;
 use outpost_wire::exec::streams::{
     Close, CloseParams, Open, OpenMode, OpenParams, ReadBlock, ReadBlockParams, WriteBlock, WriteBlockParams,
 };
+use outpost_wire::{PathUri, packed};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::environment::{Environment, EnvironmentError};
+use crate::pace::Pace;
 use crate::state::Connected;
 
 /// Large enough for full speed, small enough for many in memory.
 pub(crate) const BLOCK: usize = 512 << 10;
-/// Blocks of one file that are on their way at once.
-pub(crate) const WINDOW: usize = 32;
 
 /// A piece of a file. While it is held it counts against the memory that a transfer may use.
 #[derive(Clone)]
@@ -38,6 +38,8 @@ pub(crate) struct BlockFile<'a> {
     pub path: &'a PathUri,
     /// Unlike that of any other file that is open on this environment.
     pub handle: &'a str,
+    /// What is known of the way there.
+    pub pace: &'a Pace,
 }
 
 /// What went wrong with a file that is read.
@@ -90,7 +92,7 @@ impl BlockFile<'_> {
         let mut coming = FuturesOrdered::new();
         loop {
             // Beyond the size that is known only one block is asked for at a time.
-            while coming.is_empty() || (coming.len() < WINDOW && asked < known.size) {
+            while coming.is_empty() || (coming.len() < self.pace.window() && asked < known.size) {
                 let permit =
                     if coming.is_empty() { room.clone().acquire_owned().await.ok() } else { room.clone().try_acquire_owned().ok() };
                 // Waiting here for memory that our own blocks hold would be waiting for ever.
@@ -113,9 +115,21 @@ impl BlockFile<'_> {
         offset: u64,
         room: OwnedSemaphorePermit,
     ) -> Result<(Block, bool), EnvironmentError> {
-        let params = ReadBlockParams { handle_id: self.handle.to_owned(), offset, len: BLOCK };
+        let compression = if takes_packs(connected) { self.pace.compression() } else { None };
+        let params = ReadBlockParams { handle_id: self.handle.to_owned(), offset, len: BLOCK, compression };
+        let departure = self.pace.depart(Instant::now());
         let answer = self.environment.shared().call_on::<ReadBlock>(connected, &params).await?;
-        Ok((Block { offset, bytes: answer.chunk.0, _room: Arc::new(room) }, answer.eof))
+        self.pace.arrive(departure, answer.chunk.0.len(), Instant::now());
+        let nonsense = |error: packed::UnpackError| EnvironmentError::Nonsense {
+            name: self.environment.name().to_owned(),
+            reason: format!("fs/readBlock: {error}"),
+        };
+        let bytes = packed::expand(&answer.chunk.0, answer.compression, BLOCK).map_err(nonsense)?;
+        // What the other side would make of it is tried here.
+        if takes_packs(connected) && self.pace.is_trial() {
+            self.pace.compress(bytes.clone()).await;
+        }
+        Ok((Block { offset, bytes, _room: Arc::new(room) }, answer.eof))
     }
 
     /// Writes blocks as they come, until there are no more. `written` is told how many bytes are known to be there.
@@ -144,7 +158,7 @@ impl BlockFile<'_> {
                         }
                         None => {}
                     },
-                    block = blocks.recv(), if more && going.len() < WINDOW => match block {
+                    block = blocks.recv(), if more && going.len() < self.pace.window() => match block {
                         Some(block) => {
                             unknown.push_back(block.clone());
                             going.push_back(self.write_block(&connected, block));
@@ -162,8 +176,12 @@ impl BlockFile<'_> {
 
     async fn write_block(&self, connected: &Arc<Connected>, block: Block) -> Result<usize, EnvironmentError> {
         let length = block.bytes.len();
-        let params = WriteBlockParams { handle_id: self.handle.to_owned(), offset: block.offset, chunk: block.bytes.into() };
-        self.environment.shared().call_on::<WriteBlock>(connected, &params).await?;
+        let is_squeezed = takes_packs(connected) && (self.pace.compression().is_some() || self.pace.is_trial());
+        let (chunk, compression) = if is_squeezed { self.pace.compress(block.bytes).await } else { (block.bytes, None) };
+        let (departure, wire) = (self.pace.depart(Instant::now()), chunk.len());
+        let params = WriteBlockParams { handle_id: self.handle.to_owned(), offset: block.offset, chunk: chunk.into(), compression };
+        self.environment.shared().call_bulk_on::<WriteBlock>(connected, &params).await?;
+        self.pace.arrive(departure, wire, Instant::now());
         Ok(length)
     }
 
@@ -179,4 +197,8 @@ impl BlockFile<'_> {
         let params = CloseParams { handle_id: self.handle.to_owned() };
         let _ = self.environment.shared().call_on::<Close>(connected, &params).await;
     }
+}
+
+fn takes_packs(connected: &Connected) -> bool {
+    connected.info.capabilities.file_packs
 }

@@ -24,6 +24,7 @@ pub use joined::{JoinedLinks, LinkRefused};
 pub(crate) use journey::marker;
 pub use journey::{Carrier, Journey, Means};
 pub use target::{ExecutorAddress, TargetError, Token};
+pub use tls::dial;
 
 use crate::pending::Provision;
 

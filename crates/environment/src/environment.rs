@@ -12,7 +12,7 @@ use outpost_wire::exec::environment::{EnvironmentInfo, Unit};
 use outpost_wire::exec::policy::SandboxLossParams;
 use outpost_wire::exec::process::List;
 use outpost_wire::exec::session::{Empty, SessionEnd};
-use outpost_wire::{EnvironmentId, Fault, Method};
+use outpost_wire::{Encode, EnvironmentId, Fault, Method};
 use thiserror::Error;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, timeout};
@@ -502,9 +502,27 @@ impl EnvironmentShared {
     }
 
     pub(crate) async fn call_on<M: Method>(&self, connected: &Arc<Connected>, params: &M::Params) -> Result<M::Output, EnvironmentError> {
-        let name = || self.label.name.clone();
         let _used = self.use_count.begin();
-        match connected.peer.0.call::<M>(params).await {
+        self.judge::<M>(connected, connected.peer.0.call::<M>(params).await).await
+    }
+
+    /// The same with parameters that carry bulk bytes.
+    pub(crate) async fn call_bulk_on<M: Method<Params: Encode>>(
+        &self,
+        connected: &Arc<Connected>,
+        params: &M::Params,
+    ) -> Result<M::Output, EnvironmentError> {
+        let _used = self.use_count.begin();
+        self.judge::<M>(connected, connected.peer.0.call_bulk::<M>(params).await).await
+    }
+
+    async fn judge<M: Method>(
+        &self,
+        connected: &Arc<Connected>,
+        answer: Result<M::Output, CallError>,
+    ) -> Result<M::Output, EnvironmentError> {
+        let name = || self.label.name.clone();
+        match answer {
             Ok(output) => Ok(output),
             Err(CallError::Fault(fault)) => Err(EnvironmentError::Fault(fault)),
             Err(CallError::Nonsense { why, .. }) => Err(EnvironmentError::Nonsense { name: name(), reason: why }),

@@ -82,7 +82,7 @@ impl KnownAnswer {
             return Ok(known);
         }
         let nonsense = |reason| EnvironmentError::Nonsense { name: name.to_owned(), reason };
-        let decoded: Arc<M::Output> = Arc::new(frame::decode_value(text.get().as_bytes()).map_err(nonsense)?);
+        let decoded: Arc<M::Output> = Arc::new(frame::decoded(M::read_output(text.get().as_bytes())).map_err(nonsense)?);
         let _ = self.decoded.set(decoded.clone());
         Ok(decoded)
     }

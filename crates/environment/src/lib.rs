@@ -18,6 +18,7 @@ mod first_start;
 mod followed;
 mod http;
 mod narrowing;
+mod pace;
 mod pending;
 mod process;
 mod process_event_buffer;
@@ -40,7 +41,7 @@ pub use backoff::{Backoff, Waits};
 pub use capability::{CapabilityAccess, ResolvedRoot, gather_roots, resolve_selected_capability_roots};
 pub use connector::{
     Carrier, CommandLine, Complaints, Connector, ExecutorAddress, FIRST_CONNECTION, JoinedLinks, Journey, LinkRefused, Means, NoExecutor,
-    TAKEN_OVER_EXIT, TargetError, Token,
+    TAKEN_OVER_EXIT, TargetError, Token, dial,
 };
 pub use definition::{ConnectionWay, Definition, DefinitionError, Setup, Ssh};
 pub use discovery::{ChangedFolder, Discoveries, DiscoveryError, WantedFolder};

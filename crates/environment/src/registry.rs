@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use outpost_rpc::CallError;
 use outpost_wire::exec::environment::{EnvironmentInfo, Status as StatusMethod, Unit};
-use outpost_wire::{Attachment, CapabilityRoot, EnvironmentId, PathUri, Selection};
+use outpost_wire::{Attachment, CapabilityRoot, EnvironmentId, PathUri, RootLocation, Selection};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -336,6 +336,20 @@ impl Registry {
     pub fn catalogue(&self) -> Catalogue {
         let inside = self.lock();
         Catalogue::new(inside.entries.iter().map(|entry| entry.id.clone()))
+    }
+
+    /// Asks for the connections that a thread with this selection and these roots will use, all at once, and waits for none. One that is
+    /// connected only when the user says so is left alone, and so is this machine, which is not far.
+    pub fn prepare(&self, selection: &Selection, roots: &[CapabilityRoot]) {
+        let named = selection.attachments().iter().map(|attachment| &attachment.environment_id);
+        let rooted = roots.iter().map(|root| match &root.location {
+            RootLocation::Environment { environment_id, .. } => environment_id,
+        });
+        let inside = self.lock();
+        let wanted: Vec<Environment> =
+            named.chain(rooted).filter(|id| !id.is_local()).filter_map(|id| inside.entries.get(id)?.capture().1).collect();
+        drop(inside);
+        wanted.iter().for_each(Environment::want);
     }
 
     /// Freezes how the selected environments, and those that roots are in, stand at this moment. Those that sleep are

@@ -5,6 +5,7 @@
 //! on either side is waited for. Where either side is, even this machine, makes no difference here.
 
 mod exclude;
+mod packs;
 mod tree;
 
 use std::collections::BTreeSet;
@@ -14,19 +15,21 @@ use std::time::Duration;
 
 use outpost_wire::exec::attributes::{Attributes, FileKind};
 use outpost_wire::exec::files::{WriteFile, WriteFileParams};
+use outpost_wire::exec::packs::{Sync, SyncParams};
 use outpost_wire::{Escaped, PathUri, fault};
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
-use crate::blocks::{BlockFile, BlockReadError, WINDOW};
+use crate::blocks::{BLOCK, BlockFile, BlockReadError};
 use crate::environment::{Environment, EnvironmentError, Repeat};
+use crate::pace::{self, Pace};
 use crate::state::ConnectionState;
 
 pub use self::exclude::{ExcludePattern, PatternError};
 
 /// Blocks in memory at once, over all files of a transfer.
-const ROOM: usize = 2 * WINDOW;
+const ROOM: usize = pace::MOST + pace::MOST / 2;
 /// How long to try to remove what an unfinished transfer leaves.
 const CLEANING: Duration = Duration::from_secs(5);
 
@@ -97,6 +100,8 @@ pub enum TransferError {
     IntoItself { path: String },
     #[error("the executor of {name} cannot tell permissions and links (capability fileAttributes); it needs a newer outpost")]
     Unable { name: String },
+    #[error("the executor of {name} cannot sync a copy (capability filePacks); it needs a newer outpost, or copy without --sync")]
+    CannotSync { name: String },
 }
 
 /// What is wanted of a copy.
@@ -112,6 +117,8 @@ pub struct TransferOptions {
     pub delete: bool,
     /// Nothing is changed; the summary says what would be.
     pub dry_run: bool,
+    /// The copy is over when it survives a power cut.
+    pub sync: bool,
 }
 
 /// One copy.
@@ -124,6 +131,9 @@ pub struct Transfer {
     names: AtomicU64,
     room: Arc<Semaphore>,
     progress: Arc<TransferProgress>,
+    /// Of the way from the source, and of that to the destination.
+    reading: Pace,
+    writing: Pace,
     /// Unfinished things at the destination.
     parts: Mutex<BTreeSet<PathUri>>,
 }
@@ -147,6 +157,8 @@ impl Transfer {
             names: AtomicU64::new(0),
             room: Arc::new(Semaphore::new(ROOM)),
             progress: Arc::default(),
+            reading: Pace::new(BLOCK),
+            writing: Pace::new(BLOCK),
             parts: Mutex::default(),
         }
     }
@@ -179,6 +191,7 @@ impl Transfer {
                     return Ok(summary);
                 }
                 self.copy_file(&root, &attributes, &target, Placing::Each).await?;
+                self.sync(&target).await?;
                 summary.files = 1;
             }
             _ => return Err(self.source.refuse(|name, path| TransferError::Special { name, path })),
@@ -338,9 +351,9 @@ impl Transfer {
         let path = self.begin(to, placing);
         let number = self.names.fetch_add(1, Ordering::Relaxed);
         let (reading, writing) = (format!("{}-{number}r", self.tag), format!("{}-{number}w", self.tag));
-        let source = BlockFile { environment: &self.source.environment, path: from, handle: &reading };
-        let destination = BlockFile { environment: &self.destination.environment, path: &path, handle: &writing };
-        let (sender, blocks) = mpsc::channel(WINDOW);
+        let source = BlockFile { environment: &self.source.environment, path: from, handle: &reading, pace: &self.reading };
+        let destination = BlockFile { environment: &self.destination.environment, path: &path, handle: &writing, pace: &self.writing };
+        let (sender, blocks) = mpsc::channel(pace::MOST);
         let count = |bytes: usize| {
             self.progress.add(bytes as u64);
         };
@@ -395,6 +408,19 @@ impl Transfer {
         }
         self.lock().remove(part);
         Ok(())
+    }
+
+    /// Once for everything that was copied.
+    async fn sync(&self, path: &PathUri) -> Result<(), TransferError> {
+        if !self.options.sync {
+            return Ok(());
+        }
+        let there = &self.destination.environment;
+        if !there.info().await.is_ok_and(|info| info.capabilities.file_packs) {
+            return Err(TransferError::CannotSync { name: there.name().to_owned() });
+        }
+        let params = SyncParams { path: path.clone(), sandbox: None };
+        there.call::<Sync>(&params, Repeat::Harmless).await.map(drop).map_err(|error| self.unwritten(path, error))
     }
 
     fn unread(&self, path: &PathUri, source: EnvironmentError) -> TransferError {

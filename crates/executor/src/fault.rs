@@ -7,6 +7,7 @@ use std::path::Path;
 use outpost_sandbox::LaunchError;
 use outpost_sandbox::policy::{PathAccess, PathRefusal};
 use outpost_wire::fault::UNENFORCEABLE;
+use outpost_wire::packed::UnpackError;
 use outpost_wire::{Fault, PathError};
 use rustix::io::Errno;
 
@@ -173,6 +174,29 @@ pub(crate) fn proxy_unsupported() -> Fault {
 
 pub(crate) fn unknown_handle(id: &str) -> Fault {
     Fault::not_found(format!("unknown file handle `{id}`"))
+}
+
+/// A failure of one file among several.
+pub(crate) fn of_path(path: &Path, error: io::Error) -> Fault {
+    let mut fault = file(error);
+    fault.message = format!("{}: {}", path.display(), fault.message);
+    fault
+}
+
+pub(crate) fn unpacked(error: UnpackError) -> Fault {
+    Fault::invalid_params(error.to_string())
+}
+
+pub(crate) fn walk_elsewhere(after: &Path) -> Fault {
+    Fault::invalid_params(format!("`after` is {}, which is not below the root; give the last entry of the page before", after.display()))
+}
+
+pub(crate) fn pack_of(count: usize, most: usize) -> Fault {
+    Fault::invalid_params(format!("a pack of {count} files; 1 to {most} can be in one"))
+}
+
+pub(crate) fn pack_too_large(most: usize) -> Fault {
+    Fault::invalid_request(format!("the files of a pack have at most {most} bytes; use fs/readFile or fs/open for larger ones"))
 }
 
 pub(crate) fn handle_exists(id: &str) -> Fault {

@@ -3,6 +3,7 @@
 
 pub(crate) mod atomic;
 pub(crate) mod gate;
+pub(crate) mod pack;
 pub(crate) mod redo;
 pub(crate) mod worker;
 

@@ -37,6 +37,8 @@ fn capabilities() -> Capabilities {
         call_follow: true,
         write_mode: true,
         process_adopt: true,
+        file_packs: true,
+        walk_pages: true,
         ..Capabilities::default()
     }
 }

@@ -5,7 +5,7 @@ mod start;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -35,6 +35,10 @@ use crate::{fault, past, variables};
 
 /// So many starts of a session may take long at once.
 const LAUNCHES: usize = 4;
+/// The client that is there now has this part of the time for which a closed process is kept, however long others were there before.
+const NEWEST_SHARE: u32 = 6;
+/// How long after its last use memory is given back.
+const GIVING_BACK: Duration = Duration::from_secs(1);
 
 pub(crate) struct Session {
     id: String,
@@ -68,6 +72,9 @@ struct State {
     attachment: Option<Arc<SessionAttachment>>,
     /// Counts attachments and detachments, so that a timer knows whether it is still meant.
     epoch: u64,
+    /// Since when a client is attached, and for how long clients were before.
+    attached_at: Option<Instant>,
+    attended: Duration,
     processes: HashMap<String, ProcessEntry>,
     ended: bool,
     /// So many processes that were started here run in other sessions. Our sandboxes are theirs until they end.
@@ -99,12 +106,32 @@ impl ProcessEntry {
 }
 
 impl State {
+    /// For how long clients were attached so far.
+    fn attended(&self) -> Duration {
+        self.attended + self.attached_at.map(|at| at.elapsed()).unwrap_or_default()
+    }
+
     fn live(&self) -> impl Iterator<Item = &Arc<Process>> {
         self.processes.values().filter_map(|entry| match entry {
             ProcessEntry::Live(process) => Some(process),
             ProcessEntry::Past(_) | ProcessEntry::Starting(_) => None,
         })
     }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        give_back_later();
+    }
+}
+
+/// What was freed goes back to the system a moment later: an executor that had much to do is as small as before.
+fn give_back_later() {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    runtime.spawn(async {
+        sleep(GIVING_BACK).await;
+        let _ = tokio::task::spawn_blocking(outpost_sandbox::give_back_memory).await;
+    });
 }
 
 impl Session {
@@ -288,6 +315,8 @@ impl Session {
             return false;
         }
         state.epoch += 1;
+        state.attended = state.attended();
+        state.attached_at = Some(Instant::now());
         let older = state.attachment.replace(attachment.clone());
         for process in state.live() {
             process.push_to(Some(attachment.clone()));
@@ -307,6 +336,8 @@ impl Session {
         }
         state.attachment = None;
         state.epoch += 1;
+        state.attended = state.attended();
+        state.attached_at = None;
         for process in state.live() {
             process.push_to(None);
         }
@@ -510,31 +541,42 @@ impl Session {
         rows
     }
 
-    /// Drops a closed process once a client that is there has had time to read it. While no client is attached it is kept:
-    /// the session's own end is its end.
+    /// Drops a closed process once clients that were there have had time to read it, the one that is there now a share of that time
+    /// for itself. While no client is attached it is kept: the session's own end is its end.
     pub(crate) async fn forget_later(process: &Arc<Process>) {
+        // Another session that it has gone to has its own time to read it.
+        while !Self::forget_in(&process.session(), process).await {}
+    }
+
+    /// False if it has gone to another session meanwhile.
+    async fn forget_in(session: &Weak<Self>, process: &Arc<Process>) -> bool {
         let closed_at = Instant::now();
+        let before = session.upgrade().map(|session| (session.config.closed_retention, session.lock().attended()));
+        let Some((retention, before)) = before else { return true };
+        // A link that is cut again and again must not keep everything for ever.
+        let share = retention / NEWEST_SHARE;
+        let mut rest = retention;
         loop {
-            let before = process.session();
-            let Some((epoch, retention)) = before.upgrade().map(|session| (session.lock().epoch, session.config.closed_retention)) else {
-                return;
-            };
-            sleep(retention).await;
-            // It may have gone to another one meanwhile.
-            if !before.ptr_eq(&process.session()) {
-                continue;
+            sleep(rest).await;
+            if !session.ptr_eq(&process.session()) {
+                return false;
             }
-            let Some(session) = before.upgrade() else { return };
+            let Some(session) = session.upgrade() else { return true };
             let mut state = session.lock();
             if state.ended {
-                return;
+                return true;
             }
+            let (attended, newest) = (state.attended().saturating_sub(before), state.attached_at.map(|at| at.elapsed()));
             let is_there = state.attachment.as_ref().is_some_and(|attachment| attachment.was_there_after(closed_at));
-            if is_there && state.epoch == epoch && process.is_told() {
+            if is_there && attended >= retention && newest.is_some_and(|newest| newest >= share) && process.is_told() {
                 state.processes.remove(process.id());
                 session.fates.note(|journal| journal.forgotten(&session.id, process.id()));
-                return;
+                if state.processes.is_empty() {
+                    give_back_later();
+                }
+                return true;
             }
+            rest = retention.saturating_sub(attended).max(share);
         }
     }
 }

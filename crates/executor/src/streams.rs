@@ -19,7 +19,7 @@ use crate::fault;
 
 const MAX_HANDLES: usize = 128;
 const MAX_ID: usize = 32;
-const MAX_BLOCK: usize = 1 << 20;
+pub(crate) const MAX_BLOCK: usize = 1 << 20;
 
 /// The handles of one connection, by the ids that the client chose.
 #[derive(Default)]

@@ -45,7 +45,12 @@ pub struct Malformed(pub String);
 /// Decodes the text of parameters or results; the message of a failure carries no position, which would be one inside a
 /// fragment that the sender never saw.
 pub fn decode_value<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(text).map_err(|error| without_position(&error))
+    decoded(serde_json::from_slice(text))
+}
+
+/// The same for what was read elsewhere.
+pub fn decoded<T>(read: Result<T, serde_json::Error>) -> Result<T, String> {
+    read.map_err(|error| without_position(&error))
 }
 
 fn without_position(error: &serde_json::Error) -> String {

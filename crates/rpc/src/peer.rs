@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use outpost_wire::envelope::{self, MALFORMED_ID, TraceContext};
-use outpost_wire::{Fault, Method, Notification, RequestId};
+use outpost_wire::{Encode, Fault, Method, Notification, RequestId};
 use serde::Serialize;
 use thiserror::Error;
 use tokio::sync::Semaphore;
@@ -183,13 +183,23 @@ impl Peer {
 
     pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Output, CallError> {
         let result = self.call_raw(M::NAME, params).await?;
-        frame::decode_value(&result).map_err(|why| CallError::Nonsense { method: M::NAME, why })
+        frame::decoded(M::read_output(&result)).map_err(|why| CallError::Nonsense { method: M::NAME, why })
     }
 
     /// A call whose answer stays text.
     pub async fn call_raw<P: Serialize + ?Sized>(&self, method: &str, params: &P) -> Result<Bytes, CallError> {
+        self.ask(|id| envelope::request(id, method, params)).await
+    }
+
+    /// A call whose parameters carry bulk bytes: they are written once, where they are sent from.
+    pub async fn call_bulk<M: Method<Params: Encode>>(&self, params: &M::Params) -> Result<M::Output, CallError> {
+        let result = self.ask(|id| envelope::bulk_request(id, M::NAME, params)).await?;
+        frame::decode_value(&result).map_err(|why| CallError::Nonsense { method: M::NAME, why })
+    }
+
+    async fn ask(&self, message: impl FnOnce(&RequestId) -> Vec<u8>) -> Result<Bytes, CallError> {
         let ticket = self.pending.register().ok_or(CallError::Lost)?;
-        if !self.sink.send(envelope::request(&ticket.id(), method, params)) {
+        if !self.sink.send(message(&ticket.id())) {
             return Err(CallError::Lost);
         }
         match ticket.answer().await {

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::num::NonZeroUsize;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use outpost_wire::envelope::{self, TraceContext};
-use outpost_wire::{Fault, Method, fault};
-use serde::de::DeserializeOwned;
+use outpost_wire::{Fault, Method, RequestId, fault};
 use tokio::sync::Semaphore;
 use tracing::{Instrument, Span};
 
@@ -47,7 +47,11 @@ pub enum Lane {
     Ordinary,
 }
 
-type Handler<C> = Box<dyn Fn(Arc<C>, PeerRequest) -> ResponseFuture + Send + Sync>;
+/// What differs between methods: reading the parameters, doing it, and writing the answer down.
+type Handler<C> = Arc<dyn Fn(Arc<C>, RequestContext<Bytes>, RequestId) -> Result<Running, Fault> + Send + Sync>;
+
+/// A handler at work.
+type Running = Pin<Box<dyn Future<Output = Result<PeerReply, Fault>> + Send>>;
 
 /// Handlers by method, for connections with the context `C`.
 pub struct Router<C> {
@@ -56,7 +60,30 @@ pub struct Router<C> {
 
 struct Route<C> {
     lane: Lane,
+    name: &'static str,
+    admit: fn(&C) -> Result<(), Fault>,
     handler: Handler<C>,
+}
+
+impl<C: Send + Sync + 'static> Route<C> {
+    /// The same for all methods, so that it is compiled once and not for each of them.
+    fn answer(&self, context: Arc<C>, request: PeerRequest) -> ResponseFuture {
+        let PeerRequest { id, params, trace, .. } = request;
+        let span = span(self.name, trace.as_ref());
+        let (admit, handler) = (self.admit, self.handler.clone());
+        let answer = async move {
+            let begun = match admit(&context) {
+                Ok(()) => handler(context, RequestContext { params, trace }, id.clone()),
+                Err(fault) => Err(fault),
+            };
+            let answer = match begun {
+                Ok(running) => running.await,
+                Err(fault) => Err(fault),
+            };
+            answer.unwrap_or_else(|fault| envelope::error(&id, &fault).into())
+        };
+        Box::pin(answer.instrument(span))
+    }
 }
 
 impl<C: Send + Sync + 'static> Default for Router<C> {
@@ -89,35 +116,35 @@ impl<C: Send + Sync + 'static> Router<C> {
     where
         M: Method,
         F: Fn(Arc<C>, M::Params) -> Fut + Send + Sync + Copy + 'static,
-        Fut: Future<Output = Result<M::Output, Fault>> + Send,
+        Fut: Future<Output = Result<M::Output, Fault>> + Send + 'static,
     {
-        self.on_call::<M, _, _>(lane, admit, move |context, call| async move { Ok(handler(context, call.params).await?.into()) })
+        let handler: Handler<C> = Arc::new(move |context, request, id| {
+            let running = handler(context, read::<M>(request.params)?);
+            Ok(Box::pin(async move { Ok(envelope::response(&id, &running.await?).into()) }))
+        });
+        self.with(Route { lane, name: M::NAME, admit, handler })
     }
 
     /// Registers a handler that wants to know more than the parameters, or goes on after its answer.
-    pub fn on_call<M, F, Fut>(mut self, lane: Lane, admit: fn(&C) -> Result<(), Fault>, handler: F) -> Self
+    pub fn on_call<M, F, Fut>(self, lane: Lane, admit: fn(&C) -> Result<(), Fault>, handler: F) -> Self
     where
         M: Method,
         F: Fn(Arc<C>, RequestContext<M::Params>) -> Fut + Send + Sync + Copy + 'static,
-        Fut: Future<Output = Result<HandlerOutcome<M::Output>, Fault>> + Send,
+        Fut: Future<Output = Result<HandlerOutcome<M::Output>, Fault>> + Send + 'static,
     {
-        let handler: Handler<C> = Box::new(move |context, request| {
-            let PeerRequest { id, params, trace, .. } = request;
-            let span = span(M::NAME, trace.as_ref());
-            let answer = async move {
-                let answer = async {
-                    admit(&context)?;
-                    let params = decode(params)?;
-                    handler(context, RequestContext { params, trace }).await
-                };
-                match answer.await {
-                    Ok(HandlerOutcome { output, rest }) => PeerReply { frame: envelope::response(&id, &output), rest },
-                    Err(fault) => envelope::error(&id, &fault).into(),
-                }
-            };
-            Box::pin(answer.instrument(span))
+        let handler: Handler<C> = Arc::new(move |context, request, id| {
+            let RequestContext { params, trace } = request;
+            let running = handler(context, RequestContext { params: read::<M>(params)?, trace });
+            Ok(Box::pin(async move {
+                let HandlerOutcome { output, rest } = running.await?;
+                Ok(PeerReply { frame: envelope::response(&id, &output), rest })
+            }))
         });
-        self.routes.insert(M::NAME, Route { lane, handler });
+        self.with(Route { lane, name: M::NAME, admit, handler })
+    }
+
+    fn with(mut self, route: Route<C>) -> Self {
+        self.routes.insert(route.name, route);
         self
     }
 
@@ -128,7 +155,7 @@ impl<C: Send + Sync + 'static> Router<C> {
     /// The answer to a request; `unknown` words the refusal of an unregistered method.
     pub fn answer(&self, context: Arc<C>, request: PeerRequest, unknown: impl FnOnce(&str) -> String) -> ResponseFuture {
         match self.routes.get(request.method.as_str()) {
-            Some(route) => (route.handler)(context, request),
+            Some(route) => route.answer(context, request),
             None => {
                 let fault = Fault::new(fault::METHOD_NOT_FOUND, unknown(&request.method));
                 Box::pin(std::future::ready(envelope::error(&request.id, &fault).into()))
@@ -138,8 +165,8 @@ impl<C: Send + Sync + 'static> Router<C> {
 }
 
 /// Takes the text along, so that bulk is not kept twice for as long as a handler takes.
-fn decode<P: DeserializeOwned>(params: Bytes) -> Result<P, Fault> {
-    frame::decode_value(&params).map_err(Fault::invalid_params)
+fn read<M: Method>(params: Bytes) -> Result<M::Params, Fault> {
+    frame::decoded(M::read_params(&params)).map_err(Fault::invalid_params)
 }
 
 /// The names of spans are fixed when the program is built; `otel.name` is how one says at run time what it is about.

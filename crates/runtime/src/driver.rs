@@ -95,58 +95,85 @@ struct RunningCall {
 
 pub(crate) struct Driver {
     shared: Arc<RuntimeShared>,
-    store: Store,
-    lease: Lease,
     thread: Thread,
-    context: Option<Context>,
-    /// What was written of the context for the wire.
-    written: WrittenSoFar,
-    feed: Arc<ThreadFeed<ThreadEvent>>,
-    status: watch::Sender<ThreadActivity>,
+    journal: ThreadJournal,
+    audience: Audience,
     mailbox: mpsc::Receiver<DriverCommand>,
+    /// What runs beside the driver and reports back.
     work: JoinSet<Done>,
-    /// The request to the model, if one is out.
-    asking: Option<AbortHandle>,
-    /// What the last answer lacked, if the model is asked to go on.
-    lack: Option<nudge::Lack>,
-    /// What the user was told about answers of this turn: each is told once.
-    notices: Arc<Mutex<BTreeSet<String>>>,
-    /// The context window that was told to be smaller than assumed.
-    small_window: Option<u64>,
-    calls: HashMap<CallId, RunningCall>,
-    /// What the present step froze. Nothing after a restart: then it is captured anew.
-    step: Option<Arc<StepTools>>,
-    /// What the model was told last of what is around it.
-    told: AnnouncedContext,
+    model: ModelView,
+    turn: TurnState,
+    calls: Calls,
     processes: Arc<BackgroundProcesses>,
     grants: SessionApprovals,
-    /// What users answered to calls that wait for more than a yes.
-    answers: HashMap<CallId, Consent>,
     /// The place among the agents of a tree.
     seat: AgentSlot,
-    /// Calls that were told to stop and have to run alone: the next such one waits until they have stopped.
-    ending: Vec<CancellationToken>,
-    /// What calls that need a machine wait for, so that not all of a long answer run at once.
-    slots: Arc<Semaphore>,
-    /// The items of the answer whose calls were looked at last, and where it stands.
-    answer: Option<(Seq, Vec<Raw>)>,
-    /// Why the context is being compacted, while it is.
-    compacting: CompactReason,
     /// A caller is awaiting this command; fail on a full disk instead of retrying.
     is_asked: bool,
-    /// What of a distributed trace the running turn belongs to, as far as this program knows.
-    trace: Option<TraceContext>,
     /// The MCP servers that run as long as this thread is loaded.
     servers: Option<Arc<Binding>>,
-    /// What running calls ask the user.
-    questions: (mpsc::UnboundedSender<CallQuestion>, mpsc::UnboundedReceiver<CallQuestion>),
-    elicitations: HashMap<ApprovalId, servers::Waiting>,
     /// Who hears what sandboxes lose, for each environment that is worked in.
     losses: losses::Hearings,
     /// While the thread has neither subscribers nor work.
     bed: Option<Bed>,
     /// Commands whose end begins a turn.
     wakes: wakes::Wakes,
+}
+
+/// Where facts are written, and the right to.
+struct ThreadJournal {
+    store: Store,
+    lease: Lease,
+}
+
+/// Those who follow the thread.
+struct Audience {
+    feed: Arc<ThreadFeed<ThreadEvent>>,
+    status: watch::Sender<ThreadActivity>,
+}
+
+/// What the model knows, and what is known of it.
+#[derive(Default)]
+struct ModelView {
+    context: Option<Context>,
+    /// What was written of the context for the wire.
+    written: WrittenSoFar,
+    /// What the model was told last of what is around it.
+    told: AnnouncedContext,
+    /// The context window that was told to be smaller than assumed.
+    small_window: Option<u64>,
+}
+
+/// What belongs to the running turn and is not in the journal.
+struct TurnState {
+    /// The request to the model, if one is out.
+    asking: Option<AbortHandle>,
+    /// What the last answer lacked, if the model is asked to go on.
+    lack: Option<nudge::Lack>,
+    /// What the user was told about answers of this turn: each is told once.
+    notices: Arc<Mutex<BTreeSet<String>>>,
+    /// What the present step froze. Nothing after a restart: then it is captured anew.
+    step: Option<Arc<StepTools>>,
+    /// The items of the answer whose calls were looked at last, and where it stands.
+    answer: Option<(Seq, Vec<Raw>)>,
+    /// What users answered to calls that wait for more than a yes.
+    answers: HashMap<CallId, Consent>,
+    /// Why the context is being compacted, while it is.
+    compacting: CompactReason,
+    /// What of a distributed trace it belongs to, as far as this program knows.
+    trace: Option<TraceContext>,
+}
+
+/// The calls that run, and what they wait for.
+struct Calls {
+    running: HashMap<CallId, RunningCall>,
+    /// Those that were told to stop and have to run alone: the next such one waits until they have stopped.
+    ending: Vec<CancellationToken>,
+    /// What calls that need a machine wait for, so that not all of a long answer run at once.
+    slots: Arc<Semaphore>,
+    /// What they ask the user.
+    questions: (mpsc::UnboundedSender<CallQuestion>, mpsc::UnboundedReceiver<CallQuestion>),
+    elicitations: HashMap<ApprovalId, servers::Waiting>,
 }
 
 /// What a driver needs to begin.
@@ -167,35 +194,34 @@ impl Driver {
         let processes = Arc::new(BackgroundProcesses::new(thread.id, feed.clone()));
         Self {
             shared,
-            store,
-            lease,
             thread,
-            context: None,
-            written: WrittenSoFar::default(),
-            feed,
-            status,
+            journal: ThreadJournal { store, lease },
+            audience: Audience { feed, status },
             mailbox,
             work: JoinSet::new(),
-            asking: None,
-            lack: None,
-            notices: Arc::default(),
-            small_window: None,
-            calls: HashMap::new(),
-            step: None,
-            told: AnnouncedContext::default(),
+            model: ModelView::default(),
+            turn: TurnState {
+                asking: None,
+                lack: None,
+                notices: Arc::default(),
+                step: None,
+                answer: None,
+                answers: HashMap::new(),
+                compacting: CompactReason::Full,
+                trace: None,
+            },
+            calls: Calls {
+                running: HashMap::new(),
+                ending: Vec::new(),
+                slots: Arc::new(Semaphore::new(MOST_AT_ONCE)),
+                questions: mpsc::unbounded_channel(),
+                elicitations: HashMap::new(),
+            },
             processes,
             grants: SessionApprovals::default(),
-            answers: HashMap::new(),
             seat,
-            ending: Vec::new(),
-            slots: Arc::new(Semaphore::new(MOST_AT_ONCE)),
-            answer: None,
-            compacting: CompactReason::Full,
             is_asked: false,
-            trace: None,
             servers: None,
-            questions: mpsc::unbounded_channel(),
-            elicitations: HashMap::new(),
             losses: losses::Hearings::default(),
             bed: None,
             wakes: wakes::Wakes::default(),
@@ -223,10 +249,10 @@ impl Driver {
     /// Waits for one thing to happen and deals with it.
     async fn wait(&mut self) -> Result<(), Stop> {
         let is_idle = self.work.is_empty() && matches!(self.thread.next(), NextAction::Idle);
-        let sleeps = is_idle && self.context.is_some();
+        let sleeps = is_idle && self.model.context.is_some();
         // A command that goes on behind a session id keeps its thread loaded.
         let unloads = is_idle && !sleeps && !self.processes.has_running() && self.thread.wakes.is_empty();
-        let is_followed = self.feed.has_readers();
+        let is_followed = self.audience.feed.has_readers();
         let is_held = self.lie_down(is_idle && !is_followed);
         let time_left = self.time_left();
         tokio::select! {
@@ -240,11 +266,11 @@ impl Driver {
                 Err(_) => Ok(()),
             },
             () = self.wakes.ended(), if self.wakes.are_followed() => Ok(()),
-            Some(question) = self.questions.1.recv() => self.ask_user(question).await,
+            Some(question) = self.calls.questions.1.recv() => self.ask_user(question).await,
             () = tokio::time::sleep(CONTEXT_KEPT), if sleeps => {
-                self.context = None;
-                self.written = WrittenSoFar::default();
-                self.told = AnnouncedContext::default();
+                self.model.context = None;
+                self.model.written = WrittenSoFar::default();
+                self.model.told = AnnouncedContext::default();
                 Ok(())
             }
             // Subscribers may send input at any time; they are checked again later.
@@ -253,7 +279,7 @@ impl Driver {
                 self.bed = None;
                 self.unload_if_unneeded()
             }
-            () = self.feed.left(), if is_idle && is_followed => Ok(()),
+            () = self.audience.feed.left(), if is_idle && is_followed => Ok(()),
             () = tokio::time::sleep(LOOK_AGAIN), if is_held => Ok(()),
             () = tokio::time::sleep(time_left.unwrap_or_default()), if time_left.is_some() => self.time_is_up().await,
         }
@@ -276,24 +302,24 @@ impl Driver {
         if !may_end || is_held {
             self.bed = None;
         } else if self.bed.is_none() {
-            self.bed = Some(self.shared.resting.lie_down());
+            self.bed = Some(self.shared.loaded.resting.lie_down());
         }
         may_end && is_held
     }
 
     fn unload_if_unneeded(&mut self) -> Result<(), Stop> {
-        let is_over = self.shared.close_if_unneeded(self.thread.id, &mut self.mailbox, &self.feed);
+        let is_over = self.shared.close_if_unneeded(self.thread.id, &mut self.mailbox, &self.audience.feed);
         if is_over { Err(Stop::Unloaded) } else { Ok(()) }
     }
 
     async fn done(&mut self, done: Done) -> Result<(), Stop> {
         match done {
             Done::Asked { turn, step, answer } if self.is_running(&turn) => {
-                self.asking = None;
+                self.turn.asking = None;
                 self.answered(turn, step, answer).await
             }
             Done::Summarised { turn, answer } if self.is_running(&turn) => {
-                self.asking = None;
+                self.turn.asking = None;
                 self.summarised(turn, answer).await
             }
             Done::Called { turn, call, end } => self.called(turn, call, end).await,
@@ -320,7 +346,7 @@ impl Driver {
                     let started = TurnStarted::new(turn, inputs);
                     self.begin_turn(vec![started.into()]).await?;
                 }
-                NextAction::AskModel { .. } | NextAction::Compact { .. } if self.asking.is_some() => return Ok(()),
+                NextAction::AskModel { .. } | NextAction::Compact { .. } if self.turn.asking.is_some() => return Ok(()),
                 NextAction::AskModel { turn, step } => {
                     if let Some(reason) = self.spent() {
                         tracing::info!(thread = %self.thread.id, reason, "a budget is used up");
@@ -333,7 +359,7 @@ impl Driver {
                 NextAction::Decide { turn, calls } => self.decide(turn, calls).await?,
                 NextAction::RunCalls { turn, calls } => self.run_approved(turn, calls).await?,
                 NextAction::ReattachCalls { turn, calls, .. } => {
-                    let strangers: Vec<_> = calls.into_iter().filter(|call| !self.calls.contains_key(&call.id)).collect();
+                    let strangers: Vec<_> = calls.into_iter().filter(|call| !self.calls.running.contains_key(&call.id)).collect();
                     if strangers.is_empty() {
                         return Ok(());
                     }
@@ -361,7 +387,7 @@ impl Driver {
         let entry = |(seq, fact)| Entry { seq, at, fact };
         let entries: Vec<Entry> = (self.thread.last + 1..).zip(facts).map(entry).collect();
         let appended = loop {
-            match self.store.append(&self.lease, entries.clone(), need).await {
+            match self.journal.store.append(&self.journal.lease, entries.clone(), need).await {
                 Err(error @ AppendError::NoSpace { .. }) if !self.is_asked => {
                     self.set_status(ThreadActivity::Broken { reason: error.to_string() });
                     tokio::time::sleep(SPACE_AGAIN).await;
@@ -374,13 +400,19 @@ impl Driver {
             if let Err(error) = self.thread.apply(&entry) {
                 tracing::error!(thread = %self.thread.id, %error, "a fact of our own does not fit");
             }
-            if let Some(context) = &mut self.context {
+            if let Some(context) = &mut self.model.context {
                 context.apply(&entry);
+            }
+            // The calls of an answer are looked at next; what was just written need not be read.
+            if let Fact::ModelAnswered(answered) = &entry.fact
+                && !answered.calls.is_empty()
+            {
+                self.turn.answer = Some((entry.seq, answered.items.clone()));
             }
             let weight = 256 + entry.fact.data().map_or(0, |data| data.get().len());
             let end = entry.end();
-            self.feed.publish(ThreadEvent::Entry(Arc::new(entry)), weight);
-            self.feed.set_mark(end);
+            self.audience.feed.publish(ThreadEvent::Entry(Arc::new(entry)), weight);
+            self.audience.feed.set_mark(end);
         }
         self.tell_status();
         Ok(())
@@ -462,18 +494,23 @@ impl Driver {
     }
 
     async fn end_turn(&mut self, finished: TurnFinished) -> Result<(), Stop> {
-        if let Some(asking) = self.asking.take() {
+        self.end_turn_after(Vec::new(), finished).await
+    }
+
+    /// Ends a turn together with the facts that end it.
+    async fn end_turn_after(&mut self, mut facts: Vec<Fact>, finished: TurnFinished) -> Result<(), Stop> {
+        if let Some(asking) = self.turn.asking.take() {
             asking.abort();
         }
-        let mut facts = self.abort_calls();
+        facts.extend(self.abort_calls());
         facts.push(finished.into());
         self.record(facts, Need::BeforeCompleted).await?;
-        self.answers.clear();
-        self.lack = None;
-        self.notices = Arc::default();
-        self.trace = None;
-        self.answer = None;
-        self.step = None;
+        self.turn.answers.clear();
+        self.turn.lack = None;
+        self.turn.notices = Arc::default();
+        self.turn.trace = None;
+        self.turn.answer = None;
+        self.turn.step = None;
         if self.thread.queued.is_empty() {
             self.seat.rest();
         }
@@ -486,7 +523,7 @@ impl Driver {
         if self.thread.turn.is_some() || !self.thread.turns.is_multiple_of(self.shared.config.checkpoint_every) {
             return;
         }
-        if let Err(error) = keep_checkpoint(&self.store, &self.thread).await {
+        if let Err(error) = keep_checkpoint(&self.journal.store, &self.thread).await {
             tracing::debug!(thread = %self.thread.id, %error, "no checkpoint could be kept");
         }
     }
@@ -496,28 +533,28 @@ impl Driver {
     }
 
     fn set_status(&self, status: ThreadActivity) {
-        let changed = self.status.send_if_modified(|now| {
+        let changed = self.audience.status.send_if_modified(|now| {
             let differs = *now != status;
             now.clone_from(&status);
             differs
         });
         if changed {
-            self.feed.publish(ThreadEvent::Status(status), 64);
+            self.audience.feed.publish(ThreadEvent::Status(status), 64);
         }
     }
 
     /// Leaves everything as the next driver of this thread needs it.
     async fn close(mut self, stop: &Stop) {
-        if let Some(asking) = self.asking.take() {
+        if let Some(asking) = self.turn.asking.take() {
             asking.abort();
         }
-        for running in self.calls.values() {
+        for running in self.calls.running.values() {
             running.task.abort();
         }
         self.mailbox.close();
         match stop {
-            Stop::HandedOver => self.store.hand_over(self.lease).await,
-            _ => self.store.release(self.lease).await,
+            Stop::HandedOver => self.journal.store.hand_over(self.journal.lease).await,
+            _ => self.journal.store.release(self.journal.lease).await,
         }
         let status = match stop {
             Stop::Unloaded | Stop::HandedOver => ThreadActivity::Closed,
@@ -526,9 +563,9 @@ impl Driver {
                 ThreadActivity::Broken { reason: other.to_string() }
             }
         };
-        self.status.send_replace(status.clone());
-        self.feed.publish(ThreadEvent::Status(status), 64);
-        self.feed.end();
+        self.audience.status.send_replace(status.clone());
+        self.audience.feed.publish(ThreadEvent::Status(status), 64);
+        self.audience.feed.end();
         // Callers that still wait get no answer: the sender is dropped with the command.
         while self.mailbox.try_recv().is_ok() {}
     }

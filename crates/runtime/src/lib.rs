@@ -16,6 +16,7 @@ pub mod follow;
 mod instructions;
 pub mod live;
 pub mod mcp;
+pub mod mirror;
 pub mod model;
 pub mod models;
 pub mod patch;

@@ -84,6 +84,8 @@ pub struct NewInput {
     pub origin: InputOrigin,
     /// The same key again is the same input, not a second one.
     pub client_key: Option<String>,
+    /// Who says it, where clients have names.
+    pub by: Option<String>,
     /// As the client wrote it.
     pub content: Vec<Raw>,
     /// As the model sees it, where that is not simply the texts of `content`.
@@ -245,6 +247,7 @@ pub(crate) enum DriverCommand {
         approval: ApprovalId,
         decision: Decision,
         detail: Option<Raw>,
+        by: Option<String>,
         reply: CommandReply<()>,
     },
     /// Facts that change how the thread is described or how later turns run.
@@ -335,7 +338,18 @@ impl LiveThread {
     }
 
     pub async fn answer(&self, approval: ApprovalId, decision: Decision, detail: Option<Raw>) -> Result<(), CommandError> {
-        self.ask(|reply| DriverCommand::Answer { approval, decision, detail, reply }).await
+        self.answer_by(approval, decision, detail, None).await
+    }
+
+    /// The same for a person with a name.
+    pub async fn answer_by(
+        &self,
+        approval: ApprovalId,
+        decision: Decision,
+        detail: Option<Raw>,
+        by: Option<String>,
+    ) -> Result<(), CommandError> {
+        self.ask(|reply| DriverCommand::Answer { approval, decision, detail, by, reply }).await
     }
 
     /// Changes settings, selection, capability roots, names and marks.
@@ -408,6 +422,14 @@ impl LiveThread {
     /// Ends one of them, or all if none is named; how many there were to end.
     pub async fn terminate(&self, session: Option<u64>) -> Result<usize, CommandError> {
         self.ask(|reply| DriverCommand::Terminate { session, reply }).await
+    }
+
+    /// Gives the thread up as it stands: a running turn stays open, and the process that loads the thread next goes on with it. A
+    /// thread that another process drives is left to it.
+    pub async fn hand_over(&self) {
+        if self.mailbox.send(DriverCommand::HandOver).await.is_ok() {
+            self.ended().await;
+        }
     }
 
     /// Waits until no turn is running and nothing is queued.

@@ -4,41 +4,32 @@
 //! under the sandbox of the thread that uses it; one that speaks HTTP is reached from that environment's place in the network. Servers
 //! are shared: threads that declare the same server in the same place use one process.
 //!
-//! The library that speaks the protocol is known to `client.rs` and `http.rs` only.
+//! Who speaks the protocol: the crate `mcp`. Here a server is a `dyn McpConnection`.
 
 pub mod binding;
-pub(crate) mod client;
 mod credentials;
 pub mod declaration;
-pub(crate) mod elicitation;
-mod http;
 pub mod layers;
 pub(crate) mod machine;
-pub mod offer;
 pub mod pool;
 pub(crate) mod project;
 pub mod refresh;
 pub mod requirements;
-mod stdio;
 pub mod told;
 pub(crate) mod watching;
 pub(crate) mod withheld;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
+pub use outpost_mcp::{Elicitation, ElicitationAnswer, McpError, McpLimits, ServerListing, ServerTool, ToolResult};
 use outpost_thread::ThreadId;
 use serde::Serialize;
-use serde_json::Value;
-use thiserror::Error;
 use tokio::sync::watch;
 
 pub use self::binding::{Binding, BoundServer, BoundTool};
 pub use self::declaration::{DeclarationError, DeclarationOrigin, ServerDeclaration};
-pub use self::elicitation::{Elicitation, ElicitationAnswer};
 pub use self::layers::{SESSION_LAYER, ServerLayer};
-pub use self::offer::{ServerListing, ServerTool, ToolResult};
 pub use self::pool::{Pool, ServerState};
 use self::project::Projects;
 pub use self::requirements::Requirements;
@@ -114,88 +105,6 @@ pub struct McpConfig {
 
 /// Declarations that come with something else, such as a plugin; asked for at every step.
 pub type Declared = BTreeMap<String, Result<ServerDeclaration, DeclarationError>>;
-
-/// How patient the client is, and how much it puts up with.
-#[derive(Debug, Clone)]
-pub struct McpLimits {
-    /// How long a step waits for servers that are starting and are not required.
-    pub patience: Duration,
-    /// How long an unused server is kept.
-    pub grace: Duration,
-    /// How long a server that could not be started is left alone.
-    pub retry: Duration,
-    /// How long one that ended soon after its start is left alone.
-    pub fallen: Duration,
-    /// For servers that say nothing else.
-    pub startup_timeout: Duration,
-    pub tool_timeout: Duration,
-    /// The most tools, resources or templates of one server, and the most pages in which they may come.
-    pub catalogue: usize,
-    pub pages: usize,
-    /// The most bytes of all that one server lists.
-    pub listed: usize,
-    /// The largest tool that is offered to the model, and the most of all tools of one server: each request carries them.
-    pub tool: usize,
-    pub tools: usize,
-    /// The longest line, or event, of a server.
-    pub message: usize,
-    /// So much that is no message is put up with on a server's standard output.
-    pub rubbish: usize,
-    /// So many messages of one server are put up with in a second.
-    pub messages: usize,
-    /// How long an executor may take to tell what its machine declares.
-    pub declarations: Duration,
-    /// Changes of what servers depend on are collected for so long before they are acted upon.
-    pub settle: Duration,
-}
-
-impl Default for McpLimits {
-    fn default() -> Self {
-        Self {
-            patience: Duration::from_secs(2),
-            grace: Duration::from_secs(60),
-            retry: Duration::from_secs(30),
-            fallen: Duration::from_secs(2),
-            startup_timeout: Duration::from_secs(30),
-            tool_timeout: Duration::from_secs(300),
-            catalogue: 2048,
-            pages: 100,
-            listed: 32 << 20,
-            tool: 64 << 10,
-            tools: 512 << 10,
-            message: 16 << 20,
-            rubbish: 1 << 20,
-            messages: 10_000,
-            declarations: Duration::from_secs(10),
-            settle: Duration::from_millis(300),
-        }
-    }
-}
-
-/// What went wrong with a server.
-#[derive(Debug, Clone, Error, PartialEq, Eq)]
-pub enum McpError {
-    #[error("MCP server `{server}` could not be started: {reason}")]
-    Start { server: String, reason: String },
-    #[error("MCP server `{server}` did not answer within {seconds} s{said}")]
-    StartTimeout { server: String, seconds: u64, said: String },
-    #[error("MCP server `{server}` has ended: {reason}")]
-    Ended { server: String, reason: String },
-    #[error("`{tool}` of MCP server `{server}` did not answer within {seconds} s; it may still have its effect")]
-    CallTimeout { server: String, tool: String, seconds: u64 },
-    #[error("`{tool}` of MCP server `{server}` was stopped; it may still have its effect")]
-    Cancelled { server: String, tool: String },
-    #[error("MCP server `{server}` refuses: {message}")]
-    Refused { server: String, message: String },
-    #[error("MCP server `{server}` answers nonsense: {reason}")]
-    Nonsense { server: String, reason: String },
-    #[error("there is no MCP server `{server}`{known}")]
-    Unknown { server: String, known: String },
-    #[error("MCP server `{server}` is not ready: {reason}")]
-    NotReady { server: String, reason: String },
-    #[error("MCP server `{server}` has no tool `{tool}`")]
-    NoTool { server: String, tool: String },
-}
 
 /// What happens with the servers of a thread, as its clients are told.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -310,9 +219,4 @@ impl Mcp {
         self.projects.forget(thread);
         self.watching.release(thread);
     }
-}
-
-/// A text of a value, for people.
-fn text_of(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -10,6 +10,7 @@ pub mod facts;
 mod foreign;
 mod history;
 mod offline;
+pub mod price;
 mod provider;
 mod quirk;
 mod responses;
@@ -19,6 +20,7 @@ mod served;
 mod sse;
 mod text_calls;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use outpost_thread::Raw;
@@ -73,6 +75,27 @@ impl Prompt {
             trace: None,
         }
     }
+
+    /// The same without what the model thought in earlier answers; nothing if there is no such thing in it.
+    fn without_thoughts(&self) -> Option<Self> {
+        let items = self.history.items();
+        let spoken: Vec<_> = items.iter().filter(|item| !is_thought(item)).cloned().collect();
+        if spoken.len() == items.len() && !self.facts.binds_thoughts {
+            return None;
+        }
+        let facts = ModelFacts { binds_thoughts: false, ..ModelFacts::clone(&self.facts) };
+        Some(Self { history: ModelHistory::new(spoken), facts: facts.into(), ..self.clone() })
+    }
+}
+
+/// Whether an item is something that the model thought, which only its provider can read.
+fn is_thought(item: &HistoryItem) -> bool {
+    #[derive(Deserialize)]
+    struct Kind {
+        #[serde(rename = "type", default)]
+        kind: String,
+    }
+    serde_json::from_str::<Kind>(item.get()).is_ok_and(|item| item.kind == "reasoning")
 }
 
 /// A tool as the model is told about it.
@@ -176,6 +199,8 @@ pub enum ModelError {
     Unreachable { provider: String, reason: String },
     #[error("{provider} refused the request: HTTP {status}: {message}")]
     Refused { provider: String, status: u16, message: String },
+    #[error("{provider} refused what the model thought earlier: {message}")]
+    ThoughtsRefused { provider: String, message: String },
     #[error("{provider} is overloaded: HTTP {status}: {message}")]
     Busy { provider: String, status: u16, message: String, retry_after_ms: Option<u64> },
     #[error("the conversation no longer fits the model's context window: {message}")]
@@ -196,7 +221,7 @@ impl ModelError {
         match self {
             Self::Provider(_) => "provider",
             Self::Unreachable { .. } => "unreachable",
-            Self::Refused { .. } => "refused",
+            Self::Refused { .. } | Self::ThoughtsRefused { .. } => "refused",
             Self::Busy { .. } => "busy",
             Self::ContextExceeded { .. } => "contextExceeded",
             Self::Cut { .. } => "cut",
@@ -260,12 +285,13 @@ impl ModelProvider {
     /// Asks until there is an answer or no hope. Dropping the future ends the request.
     pub async fn ask(&self, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
         let mut tries = Tries::new(&self.provider, &(self.ids)());
+        let mut prompt = Cow::Borrowed(prompt);
         loop {
             let attempt = match self.provider.wire_api {
-                WireApi::Offline => Ok(offline::answer(prompt, &*self.ids, progress)),
-                WireApi::Responses => responses::ask(&self.call(prompt.trace.as_ref()), prompt, progress).await,
-                WireApi::Chat => chat::ask(&self.call(prompt.trace.as_ref()), prompt, progress).await,
-                WireApi::Anthropic => anthropic::ask(&self.call(prompt.trace.as_ref()), prompt, progress).await,
+                WireApi::Offline => Ok(offline::answer(&prompt, &*self.ids, progress)),
+                WireApi::Responses => responses::ask(&self.call(prompt.trace.as_ref()), &prompt, progress).await,
+                WireApi::Chat => chat::ask(&self.call(prompt.trace.as_ref()), &prompt, progress).await,
+                WireApi::Anthropic => anthropic::ask(&self.call(prompt.trace.as_ref()), &prompt, progress).await,
             };
             let error = match attempt {
                 Ok(mut answer) => {
@@ -276,6 +302,14 @@ impl ModelProvider {
                 }
                 Err(error) => error,
             };
+            if matches!(error, ModelError::ThoughtsRefused { .. })
+                && let Some(without) = prompt.without_thoughts()
+            {
+                // The same request would be refused for ever.
+                prompt = Cow::Owned(without);
+                progress(ModelProgress::Retrying { attempt: 1, of: 1, reason: format!("{error}; going on without it") });
+                continue;
+            }
             let Some(again) = tries.after(&error) else { return Err(error) };
             tracing::debug!(provider = self.provider.name, %error, "asking the model again");
             progress(ModelProgress::Retrying { attempt: again.attempt, of: again.of, reason: error.to_string() });
@@ -318,7 +352,7 @@ impl ModelProvider {
     }
 
     fn call<'a>(&'a self, trace: Option<&'a TraceContext>) -> exchange::ModelCall<'a> {
-        exchange::ModelCall { provider: &self.provider, key: self.key.as_ref(), http: &self.http, ids: &*self.ids, trace }
+        exchange::ModelCall { provider: &self.provider, key: self.key.as_ref(), http: &self.http, ids: &*self.ids, trace, beta: None }
     }
 }
 

@@ -6,11 +6,13 @@ mod open;
 mod orphans;
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use outpost_environment::{Discoveries, Registry};
 use outpost_store::{AdoptionKey, Clock, MemoryStore, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
+use outpost_wire::calendar::UtcTime;
 use outpost_wire::intent::EnvironmentId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell, Semaphore};
@@ -72,36 +74,58 @@ impl RuntimeParts {
 #[derive(Clone)]
 pub struct Runtime(pub(crate) Arc<RuntimeShared>);
 
+/// What a runtime does. It is compiled here, once: the bodies of async functions are otherwise compiled again in every crate that awaits
+/// them.
+pub type RuntimeFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// Threads that are looked through for damage at the same time.
 const CHECKS: usize = 2;
 
 pub(crate) struct RuntimeShared {
     pub config: RuntimeConfig,
     pub store: Store,
+    /// For threads that are not to be kept.
     pub ephemeral: Store,
     pub registry: Registry,
     pub mcp: Mcp,
     pub models: Models,
-    rules: Mutex<Arc<CommandRules>>,
-    rule_keeper: Mutex<Option<RuleKeeper>>,
+    rules: RuleBook,
     pub clock: Clock,
     pub ids: Arc<dyn Fn() -> String + Send + Sync>,
     pub thread_ids: Arc<dyn Fn() -> ThreadId + Send + Sync>,
-    threads: Mutex<HashMap<ThreadId, Arc<Slot>>>,
+    pub loaded: LoadedThreads,
+    pub skills: KnownSkills,
+    pub counts: Counts,
+    /// By what the programs of the store claim each other's commands, once it was asked for.
+    adoption: OnceCell<Option<AdoptionKey>>,
+}
+
+/// What users decided about commands, for good.
+struct RuleBook {
+    current: Mutex<Arc<CommandRules>>,
+    /// Who writes down what is decided while the program runs.
+    keeper: Mutex<Option<RuleKeeper>>,
+}
+
+/// The threads of this program, and who hears of them.
+pub(crate) struct LoadedThreads {
+    slots: Mutex<HashMap<ThreadId, Arc<Slot>>>,
     pub resting: Arc<Resting>,
     trees: Mutex<HashMap<String, Weak<AgentTree>>>,
     created: ThreadFeed<ThreadId>,
     agent_starts: ThreadFeed<AgentStart>,
-    /// What capability roots hold, for all threads.
-    pub discoveries: Discoveries,
-    pub host_skills: HostSkills,
-    pub counts: Counts,
-    /// Skills that environments must have before a model is asked anything about them.
-    required_skills: Mutex<HashMap<EnvironmentId, Vec<String>>>,
-    /// By what the programs of the store claim each other's commands, once it was asked for.
-    adoption: OnceCell<Option<AdoptionKey>>,
     /// Readers of whole threads that look for damage. Few at a time, so that others can use the disk.
     checking: Semaphore,
+}
+
+/// What is known of skills, for all threads.
+pub(crate) struct KnownSkills {
+    /// What capability roots hold.
+    pub discoveries: Discoveries,
+    /// Those of this machine.
+    pub host: HostSkills,
+    /// Those that environments must have before a model is asked anything about them.
+    required: Mutex<HashMap<EnvironmentId, Vec<String>>>,
 }
 
 /// An agent was loaded: its maker made it, or it is taken up again.
@@ -151,22 +175,21 @@ impl Runtime {
             registry,
             mcp,
             models,
-            rules: Mutex::new(Arc::new(rules)),
-            rule_keeper: Mutex::default(),
+            rules: RuleBook { current: Mutex::new(Arc::new(rules)), keeper: Mutex::default() },
             clock,
             ids,
             thread_ids,
-            threads: Mutex::default(),
-            resting,
-            trees: Mutex::default(),
-            created: ThreadFeed::new(FeedLimits::default()),
-            agent_starts: ThreadFeed::new(FeedLimits::default()),
-            discoveries: Discoveries::default(),
-            host_skills,
+            loaded: LoadedThreads {
+                slots: Mutex::default(),
+                resting,
+                trees: Mutex::default(),
+                created: ThreadFeed::new(FeedLimits::default()),
+                agent_starts: ThreadFeed::new(FeedLimits::default()),
+                checking: Semaphore::new(CHECKS),
+            },
+            skills: KnownSkills { discoveries: Discoveries::default(), host: host_skills, required: Mutex::default() },
             counts: Counts::default(),
-            required_skills: Mutex::default(),
             adoption: OnceCell::new(),
-            checking: Semaphore::new(CHECKS),
         }))
     }
 
@@ -179,8 +202,8 @@ impl Runtime {
     }
 
     /// Where a thread is kept: those that are not to be kept are in a store of their own.
-    pub async fn store_of(&self, id: ThreadId) -> Store {
-        self.0.store_of(id).await
+    pub fn store_of(&self, id: ThreadId) -> RuntimeFuture<'_, Store> {
+        Box::pin(async move { self.0.store_of(id).await })
     }
 
     /// A name for something that has none yet.
@@ -189,8 +212,8 @@ impl Runtime {
     }
 
     /// Whether a thread is gone with this program.
-    pub async fn is_ephemeral(&self, id: ThreadId) -> bool {
-        self.0.ephemeral.head(id).await.is_ok()
+    pub fn is_ephemeral(&self, id: ThreadId) -> RuntimeFuture<'_, bool> {
+        Box::pin(async move { self.0.ephemeral.head(id).await.is_ok() })
     }
 
     pub fn models(&self) -> &Models {
@@ -199,7 +222,7 @@ impl Runtime {
 
     /// Takes over other rules, from the next step on.
     pub fn set_rules(&self, rules: CommandRules) {
-        *lock(&self.0.rules) = Arc::new(rules);
+        *lock(&self.0.rules.current) = Arc::new(rules);
     }
 
     /// What has happened since the start.
@@ -209,12 +232,12 @@ impl Runtime {
 
     /// Who keeps rules that users make by their answers. Without one they hold as long as this program runs.
     pub fn keep_rules_with(&self, keeper: RuleKeeper) {
-        *lock(&self.0.rule_keeper) = Some(keeper);
+        *lock(&self.0.rules.keeper) = Some(keeper);
     }
 
     /// Says which skills an environment must have. A turn that works there fails before the model is asked if one is missing.
     pub fn require_skills(&self, environment: EnvironmentId, names: Vec<String>) {
-        let mut required = lock(&self.0.required_skills);
+        let mut required = lock(&self.0.skills.required);
         if names.is_empty() {
             required.remove(&environment);
         } else {
@@ -232,21 +255,25 @@ impl Runtime {
     }
 
     /// The same; one that was unloaded because it was not in use is loaded again.
-    pub async fn get_again(&self, id: ThreadId) -> Result<Option<LiveThread>, ThreadError> {
-        if let Some(live) = self.get(id) {
-            return Ok(Some(live));
-        }
-        if !self.0.resting.was_unloaded(id) {
-            return Ok(None);
-        }
-        self.resume(id).await.map(Some)
+    pub fn get_again(&self, id: ThreadId) -> RuntimeFuture<'_, Result<Option<LiveThread>, ThreadError>> {
+        Box::pin(async move {
+            if let Some(live) = self.get(id) {
+                return Ok(Some(live));
+            }
+            if !self.0.loaded.resting.was_unloaded(id) {
+                return Ok(None);
+            }
+            self.resume(id).await.map(Some)
+        })
     }
 
     /// Waits for the end of a thread that is just being unloaded: until then it cannot be claimed.
-    pub async fn ended(&self, id: ThreadId) {
-        if let Some(ending) = self.0.in_slot(id).filter(LiveThread::is_closed) {
-            ending.ended().await;
-        }
+    pub fn ended(&self, id: ThreadId) -> RuntimeFuture<'_, ()> {
+        Box::pin(async move {
+            if let Some(ending) = self.0.in_slot(id).filter(LiveThread::is_closed) {
+                ending.ended().await;
+            }
+        })
     }
 
     /// The loaded threads, by id. Those that work for the runtime itself are not among them.
@@ -258,12 +285,12 @@ impl Runtime {
 
     /// Ids of threads as they come to be: those that are still remembered, and then every new one.
     pub fn created(&self) -> FeedReader<ThreadId> {
-        self.0.created.replay()
+        self.0.loaded.created.replay()
     }
 
     /// Every agent that is loaded from now on.
     pub fn agent_starts(&self) -> FeedReader<AgentStart> {
-        self.0.agent_starts.subscribe()
+        self.0.loaded.agent_starts.subscribe()
     }
 
     /// The loaded agents that a thread made; not those that they made.
@@ -276,7 +303,7 @@ impl Runtime {
 
     /// The same from a number on, as [`Cursor::position`] tells it: for those who have read before.
     pub fn created_from(&self, number: u64) -> FeedReader<ThreadId> {
-        self.0.created.replay_from(number)
+        self.0.loaded.created.replay_from(number)
     }
 }
 
@@ -312,17 +339,17 @@ impl RuntimeShared {
 
     /// The same, also of one that is just ending.
     fn in_slot(&self, id: ThreadId) -> Option<LiveThread> {
-        let slot = lock(&self.threads).get(&id).cloned()?;
+        let slot = lock(&self.loaded.slots).get(&id).cloned()?;
         lock(&slot.live).clone()
     }
 
     pub(crate) fn all_live(&self) -> Vec<LiveThread> {
-        let slots: Vec<Arc<Slot>> = lock(&self.threads).values().cloned().collect();
+        let slots: Vec<Arc<Slot>> = lock(&self.loaded.slots).values().cloned().collect();
         slots.iter().filter_map(|slot| lock(&slot.live).clone()).filter(|live| !live.is_closed()).collect()
     }
 
     fn slot(&self, id: ThreadId) -> Arc<Slot> {
-        lock(&self.threads).entry(id).or_default().clone()
+        lock(&self.loaded.slots).entry(id).or_default().clone()
     }
 
     pub(crate) fn status(&self, id: ThreadId) -> Option<ThreadActivity> {
@@ -330,7 +357,7 @@ impl RuntimeShared {
     }
 
     pub(crate) fn rules(&self) -> Arc<CommandRules> {
-        lock(&self.rules).clone()
+        lock(&self.rules.current).clone()
     }
 
     /// What a thread's model is told first.
@@ -348,7 +375,7 @@ impl RuntimeShared {
 
     /// What the ready environments of a step must have and lack, as a sentence.
     pub(crate) fn lacking_skills(&self, tools: &StepTools) -> Option<String> {
-        let required = lock(&self.required_skills);
+        let required = lock(&self.skills.required);
         tools.view.workplaces().find_map(|place| {
             let environment = &place.attachment.environment_id;
             let lacking = tools.capabilities.lacking(environment, required.get(environment)?);
@@ -359,14 +386,13 @@ impl RuntimeShared {
 
     /// The date, for the model.
     pub(crate) fn today(&self) -> String {
-        let days = i64::try_from((self.clock)() / 86_400_000).unwrap_or(0);
-        civil(days)
+        UtcTime::of((self.clock)()).date()
     }
 
     /// The tree that a thread belongs to, by the session that all its agents share.
     fn tree(&self, thread: &Thread) -> Arc<AgentTree> {
         let session = thread.metadata.session.clone().unwrap_or_else(|| thread.id.to_string());
-        let mut trees = lock(&self.trees);
+        let mut trees = lock(&self.loaded.trees);
         trees.retain(|_, tree| tree.strong_count() > 0);
         if let Some(tree) = trees.get(&session).and_then(Weak::upgrade) {
             return tree;
@@ -391,42 +417,15 @@ impl RuntimeShared {
 
     /// Takes up a rule that a user made by an answer, and has it kept for other programs. Not to be kept is no reason to refuse it.
     pub(crate) fn amend(&self, rule: CommandRule) -> Result<(), RuleError> {
-        let mut rules = lock(&self.rules);
+        let mut rules = lock(&self.rules.current);
         let mut amended = CommandRules::clone(&rules);
         amended.push(rule.clone())?;
         *rules = Arc::new(amended);
         drop(rules);
-        let keeper = lock(&self.rule_keeper).clone();
+        let keeper = lock(&self.rules.keeper).clone();
         if let Some(Err(reason)) = keeper.map(|keep| keep(&rule)) {
             tracing::warn!(rule = rule.describe(), reason, "a rule holds only as long as this program runs");
         }
         Ok(())
-    }
-}
-
-/// The date of a day since 1970, by the rules of the Gregorian calendar.
-fn civil(days: i64) -> String {
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates() {
-        let cases = [(0, "1970-01-01"), (59, "1970-03-01"), (11_016, "2000-02-29"), (20_773, "2026-11-16"), (-1, "1969-12-31")];
-        for (days, date) in cases {
-            assert_eq!(civil(days), date);
-        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Planning works on what the step froze and has no way to the registry of environments, so a call cannot end up anywhere but on
 //! the machine that the step saw. Only two things look at environments anew while a call runs, and neither starts anything
-//! there: waiting for one, and finding a command of an earlier life of the thread.
+//! there: waiting for one, and finding a command of an earlier life of the thread. What they may ask: `reach.rs`.
 
 mod agents;
 mod call;
@@ -18,10 +18,13 @@ mod patching;
 pub(crate) mod permit;
 mod plan;
 pub mod processes;
+mod reach;
 mod skill;
+mod stdin;
 mod tidy;
 mod wait;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,10 +41,11 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub use self::call::ToolCall;
+use self::call::{OWN, WrittenCall};
 use self::earlier::EarlierCommand;
-use self::exec::{ExecRun, StdinRun};
+use self::exec::ExecRun;
 pub(crate) use self::patching::APPLIED;
+pub use self::reach::CallRuntime;
 use crate::approvals::{ApprovalQuestion, Bound, SessionApprovals, changed};
 use crate::capabilities::StepCapabilities;
 use crate::environment_context::{AnnouncedEnvironment, EnvironmentContext};
@@ -53,7 +57,6 @@ use crate::model::ToolSpec;
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
 use crate::rules::CommandRules;
-use crate::runtime::RuntimeShared;
 use crate::tools::processes::BackgroundProcesses;
 
 /// What a step can use, frozen when it began.
@@ -168,9 +171,9 @@ impl RequestedCall<'_> {
     }
 
     /// A call that runs and need not be found again.
-    fn run(&self, environment: Option<EnvironmentId>, repeatable: bool, detail: Option<CallDetail>, work: Work) -> CallPlan {
+    fn run(&self, environment: Option<EnvironmentId>, repeatable: bool, detail: Option<CallDetail>, work: Box<dyn Work>) -> CallPlan {
         let (call, tool) = (self.call.id.clone(), self.call.tool.clone());
-        CallPlan::Run(Box::new(ApprovedCall { call, tool, environment, process: None, repeatable, detail, work }))
+        CallPlan::Run(Box::new(ApprovedCall { call, tool, environment, process: None, adoption_key: None, repeatable, detail, work }))
     }
 
     /// Waits for the user's answer, and then is that answer.
@@ -184,7 +187,7 @@ impl RequestedCall<'_> {
 
     fn answered(&self, answer: Option<&Raw>) -> CallPlan {
         let answer: Value = answer.and_then(|answer| answer.read().ok()).unwrap_or(Value::Null);
-        self.run(None, true, None, Work::Ready(plan::answered(self.result(), &self.call.id, &answer)))
+        self.run(None, true, None, Box::new(plan::answered(self.result(), &self.call.id, &answer)))
     }
 }
 
@@ -207,28 +210,46 @@ pub(crate) struct ApprovedCall {
     pub environment: Option<EnvironmentId>,
     /// The process by which it can be found again.
     pub process: Option<String>,
+    /// The key by which the process is claimed later.
+    pub adoption_key: Option<String>,
     pub repeatable: bool,
     pub detail: Option<CallDetail>,
-    pub work: Work,
+    pub work: Box<dyn Work>,
 }
 
-pub(crate) enum Work {
-    Exec(Box<ExecRun>),
-    Stdin(StdinRun),
-    Patch(patching::PatchRun),
-    Image(image::ImageRun),
-    Wait(wait::WaitRun),
-    Permit(Box<permit::PermitRun>),
-    Skill(Box<skill::SkillRun>),
-    Agent(agents::AgentCall, ResultType),
-    Mcp(Box<mcp::McpRun>),
-    /// The answer is there already.
-    Ready(CallEnd),
+/// What a call does once it may run.
+pub(crate) trait Work: Send {
+    fn execute<'a>(self: Box<Self>, call: &'a CallId, context: &'a CallContext) -> Executing<'a>;
+
+    /// Whether nothing else may run beside it. Commands are on their own anyway; what reads files and then writes them, types
+    /// into a command, or does something that only its server understands, must not be mixed with calls of the same answer.
+    fn runs_alone(&self, _is_repeatable: bool) -> bool {
+        false
+    }
+
+    /// Whether it needs a machine that others need, too. Those that only wait would block all others.
+    fn takes_slot(&self) -> bool {
+        true
+    }
+}
+
+/// A call at work.
+pub(crate) type Executing<'a> = Pin<Box<dyn Future<Output = CallEnd> + Send + 'a>>;
+
+/// The answer is there already.
+impl Work for CallEnd {
+    fn execute<'a>(self: Box<Self>, _call: &'a CallId, _context: &'a CallContext) -> Executing<'a> {
+        Box::pin(std::future::ready(*self))
+    }
+
+    fn takes_slot(&self) -> bool {
+        false
+    }
 }
 
 /// What a running call may use besides its step.
 pub(crate) struct CallContext {
-    pub shared: Arc<RuntimeShared>,
+    pub runtime: CallRuntime,
     /// As it was when the call began.
     pub thread: Arc<Thread>,
     pub turn: TurnId,
@@ -246,33 +267,19 @@ impl ApprovedCall {
             tool: self.tool.clone(),
             environment: self.environment.clone(),
             process: self.process.clone(),
-            adoption_key: match &self.work {
-                Work::Exec(run) => run.key_id(),
-                _ => None,
-            },
+            adoption_key: self.adoption_key.clone(),
             repeatable: self.repeatable,
             detail: self.detail.clone().map(Into::into),
         }
     }
 
-    /// Whether nothing else may run beside it. Commands are on their own anyway; what reads files and then writes them, types
-    /// into a command, or does something that only its server understands, must not be mixed with calls of the same answer.
     pub(crate) fn runs_alone(&self) -> bool {
-        match self.work {
-            Work::Patch(_) | Work::Stdin(_) => true,
-            Work::Mcp(_) => !self.repeatable,
-            Work::Exec(_) | Work::Image(_) | Work::Wait(_) | Work::Permit(_) | Work::Skill(_) | Work::Agent(..) | Work::Ready(_) => false,
-        }
+        self.work.runs_alone(self.repeatable)
     }
 
-    /// Whether it needs a machine that others need, too. Those that only wait would block all others, and a command that the
-    /// user typed does not wait.
+    /// A command that the user typed does not wait.
     pub(crate) fn takes_slot(&self) -> bool {
-        match self.work {
-            Work::Exec(_) => self.tool != USER_COMMAND,
-            Work::Stdin(_) | Work::Patch(_) | Work::Image(_) | Work::Permit(_) | Work::Skill(_) | Work::Mcp(_) => true,
-            Work::Wait(_) | Work::Agent(..) | Work::Ready(_) => false,
-        }
+        self.tool != USER_COMMAND && self.work.takes_slot()
     }
 
     /// A command of an earlier life of this thread.
@@ -284,23 +291,12 @@ impl ApprovedCall {
             process: started.process.clone(),
             repeatable: false,
             detail: None,
-            work: Work::Exec(Box::new(ExecRun::adopted(started, item, processes)?)),
+            work: Box::new(ExecRun::adopted(started, item, processes)?),
         })
     }
 
     pub(crate) async fn execute(self, context: CallContext) -> CallEnd {
-        match self.work {
-            Work::Exec(run) => run.execute(&self.call, &context).await,
-            Work::Stdin(run) => run.execute(&self.call, &context).await,
-            Work::Patch(run) => run.execute(&self.call, &context.cancel).await,
-            Work::Image(run) => run.execute(&self.call).await,
-            Work::Wait(run) => run.execute(&self.call, &context).await,
-            Work::Permit(run) => run.execute(&self.call, &context).await,
-            Work::Skill(run) => run.execute(&self.call).await,
-            Work::Agent(call, result) => agents::execute(call, &self.call, result, &context).await,
-            Work::Mcp(run) => run.execute(&self.call, &context).await,
-            Work::Ready(end) => end,
-        }
+        self.work.execute(&self.call, &context).await
     }
 }
 
@@ -434,33 +430,28 @@ impl StepTools {
         if let Some(plan) = self.plan_mcp(asked) {
             return plan;
         }
-        match ToolCall::read(asked.item, &self.dynamic) {
+        match self.understood(asked) {
             Err(why) if !self.specs.iter().any(|spec| spec.name == asked.call.tool) => {
                 let names: Vec<&str> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
                 asked.fail(&format!("{why}; there are: {}", names.join(", ")))
             }
             Err(why) => asked.fail(&why),
-            Ok(ToolCall::Exec(exec)) => self.plan_exec(asked, exec),
-            Ok(ToolCall::WriteStdin(write)) => self.plan_stdin(asked, write),
-            Ok(ToolCall::Patch { text, environment }) => self.plan_patch_text(asked, &text, environment.as_deref()),
-            Ok(ToolCall::Image(view)) => self.plan_image(asked, view),
-            Ok(ToolCall::Plan(plan)) => plan::update(asked, plan),
-            Ok(ToolCall::Question(questions)) if self.questions => {
-                asked.question(ApprovalKind::UserInput, ApprovalDetail { questions, ..ApprovalDetail::default() })
-            }
-            Ok(ToolCall::Question(_)) => asked.fail("no user is there to answer questions"),
-            Ok(ToolCall::Wait(wait)) => self.plan_wait(asked, wait),
-            Ok(ToolCall::Permissions(request)) => self.plan_permissions(asked, request),
-            Ok(ToolCall::Skill(read)) => self.plan_skill(asked, read),
-            Ok(ToolCall::Agent(call)) => asked.run(None, call.is_repeatable(), Some(call.detail()), Work::Agent(call, asked.result())),
-            Ok(ToolCall::Dynamic { tool, arguments }) => {
-                let call_type = Some("dynamicToolCall".to_owned());
-                asked.question(
-                    ApprovalKind::DynamicTool,
-                    ApprovalDetail { call_type, tool: Some(tool), arguments, ..ApprovalDetail::default() },
-                )
-            }
+            Ok(plan) => plan,
         }
+    }
+
+    /// The same; an error is a sentence for the model about what it wrote.
+    fn understood(&self, asked: &RequestedCall<'_>) -> Result<CallPlan, String> {
+        let written = WrittenCall::of(asked.item)?;
+        if let Some(tool) = written.own() {
+            return Ok((tool.read)(&written)?.plan(self, asked));
+        }
+        if !self.dynamic.iter().any(|tool| tool.name == written.name) {
+            return Err(format!("there is no tool `{}`", written.name));
+        }
+        let (call_type, arguments) = (Some("dynamicToolCall".to_owned()), written.arguments()?);
+        let detail = ApprovalDetail { call_type, tool: Some(written.name), arguments, ..ApprovalDetail::default() };
+        Ok(asked.question(ApprovalKind::DynamicTool, detail))
     }
 
     /// The sandbox for work in an environment: the thread's mode, and what the user granted there.
@@ -517,18 +508,7 @@ impl StepTools {
 
 /// Whether a tool of ours has that name.
 pub fn is_own(name: &str) -> bool {
-    const OWN: [&str; 9] = [
-        "exec_command",
-        "write_stdin",
-        "apply_patch",
-        "view_image",
-        "update_plan",
-        "request_user_input",
-        "read_skill",
-        "request_permissions",
-        "wait_for_environment",
-    ];
-    OWN.contains(&name) || agents::AgentCall::is_name(name) || mcp::is_own(name)
+    OWN.iter().any(|tool| tool.name == name) || mcp::is_own(name)
 }
 
 /// How an environment stands, in one word.

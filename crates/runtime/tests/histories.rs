@@ -219,7 +219,7 @@ impl Run {
     fn input(&mut self, items: Vec<Raw>, origin: InputOrigin, steers: bool) -> outpost_thread::InputId {
         let id = outpost_thread::InputId::from(self.fresh("input"));
         let turn = self.thread.turn.as_ref().filter(|_| steers).map(|turn| turn.id.clone());
-        self.append(InputReceived { input: id.clone(), turn, origin, client_key: None, content: vec![], items });
+        self.append(InputReceived { input: id.clone(), turn, origin, client_key: None, by: None, content: vec![], items });
         id
     }
 

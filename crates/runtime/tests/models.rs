@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outpost_runtime::model::{
-    ModelError, ModelHistory, ModelProgress, ModelProvider, ModelResponse, Prompt, Provider, ProviderKey, Quirk, Quirks, StopReason,
-    ToolInput, ToolSpec, WireApi, built_in, http_client,
+    ModelError, ModelFacts, ModelHistory, ModelProgress, ModelProvider, ModelResponse, Prompt, Provider, ProviderKey, Quirk, Quirks,
+    StopReason, ToolInput, ToolSpec, WireApi, built_in, http_client,
 };
 use outpost_testkit::model::{Reply, ScriptedModel, call, message, response_events};
 use outpost_thread::Raw;
@@ -162,6 +162,69 @@ async fn faults_of_the_anthropic_api() {
         let server = ScriptedModel::with([Reply::Events(vec![start.clone(), delta(stop), json!({"type": "message_stop"})])]).await;
         assert_eq!(ask(&ask_as(provider(&server, WireApi::Anthropic))).await.0.unwrap().stop, reason);
     }
+}
+
+/// A thought is bound to what stood before it on newer models: the provider is told to leave void ones out, and where it refuses them all the same
+/// (an older account, a gateway) the thread goes on without them.
+#[tokio::test]
+async fn thoughts_that_a_provider_no_longer_takes_do_not_end_a_thread() {
+    let refusals = [
+        "messages.1.content.0: Invalid `signature` in `thinking` block. The block is bound to a different conversation.",
+        "messages.1.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified.",
+        "thinking.block_binding: Extra inputs are not permitted",
+    ];
+    let said = [signed("hm"), call("toolu_1", "exec_command", &json!({"cmd": "ls"}))];
+    let result = json!({"type": "function_call_output", "call_id": "toolu_1", "output": "files"});
+    let question = json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]});
+    let history = [question].into_iter().chain(said.clone()).chain([result]).map(Raw::from).collect::<Vec<_>>();
+    for refusal in refusals {
+        let error = json!({"type": "error", "error": {"type": "invalid_request_error", "message": refusal}}).to_string();
+        let replies = [Reply::Items(said.to_vec()), Reply::status(400, &error), Reply::message("whole")];
+        let server = ScriptedModel::with(replies).await;
+        ask(&ask_as(provider(&server, WireApi::Anthropic))).await.0.unwrap();
+        let facts = ModelFacts::of("claude-opus-5-5", &Default::default());
+        let prompt = Prompt { history: ModelHistory::new(history.clone()), facts: facts.into(), effort: Some("none".into()), ..prompt() };
+        let answer = ask_as(provider(&server, WireApi::Anthropic)).ask(&prompt, &|_| {}).await.unwrap();
+        assert_eq!(items(&answer)[0]["content"][0]["text"], "whole");
+        let requests = server.requests();
+        let [_, first, second] = &requests[..] else { panic!("{} requests", requests.len()) };
+        let thinking = json!({"type": "adaptive", "display": "summarized", "block_binding": {"prefix_mismatch_behavior": "drop_block"}});
+        assert_eq!((&first.body["thinking"], &first.body["output_config"]["effort"]), (&thinking, &json!("low")));
+        assert_eq!(first.body["messages"][1]["content"][0]["type"], "thinking");
+        assert!(first.head.to_lowercase().contains("anthropic-beta: thinking-binding-controls-2026-08-01"), "{}", first.head);
+        assert_eq!((second.body.get("thinking"), &second.body["messages"][1]["content"][0]["type"]), (None, &json!("tool_use")));
+        assert!(!second.head.to_lowercase().contains("anthropic-beta"), "{}", second.head);
+    }
+}
+
+/// OpenAI seals thoughts for one organisation, and its keys change: a thread that holds one which can no longer be opened goes on.
+#[tokio::test]
+async fn sealed_thoughts_that_can_no_longer_be_opened_do_not_end_a_thread() {
+    let sealed = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"});
+    let error = json!({"message": "The encrypted content gAAA could not be verified.", "code": "invalid_encrypted_content"});
+    let question = json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]});
+    let failed = json!({"type": "response.failed", "response": {"error": error}});
+    for refusal in [Reply::status(400, &json!({"error": error}).to_string()), Reply::Events(vec![failed])] {
+        let server = ScriptedModel::with([Reply::Items(vec![sealed.clone(), message("hm")]), refusal, Reply::message("whole")]).await;
+        let model = ask_as(provider(&server, WireApi::Responses));
+        let kept = ask(&model).await.0.unwrap().items;
+        let history = [Raw::from(question.clone())].into_iter().chain(kept).chain([Raw::from(question.clone())]).collect();
+        let retries = Mutex::new(0);
+        let count = |progress| *retries.lock().unwrap() += u32::from(matches!(progress, ModelProgress::Retrying { .. }));
+        let answer = model.ask(&Prompt { history: ModelHistory::new(history), ..prompt() }, &count).await.unwrap();
+        assert_eq!((items(&answer)[0]["content"][0]["text"].as_str(), *retries.lock().unwrap()), (Some("whole"), 1));
+        let kinds = |at: usize| -> Vec<Value> {
+            server.requests()[at].body["input"].as_array().unwrap().iter().map(|item| item["type"].clone()).collect()
+        };
+        assert_eq!(
+            (kinds(1), kinds(2)),
+            (vec!["message".into(), "reasoning".into(), "message".into(), "message".into()], vec!["message".into(); 3])
+        );
+    }
+    // Without a thought there is nothing to leave out: the refusal stands.
+    let server = ScriptedModel::with([Reply::status(400, &json!({"error": error}).to_string())]).await;
+    let error = ask(&ask_as(provider(&server, WireApi::Responses))).await.0.unwrap_err();
+    assert!(matches!(error, ModelError::ThoughtsRefused { .. }), "{error:?}");
 }
 
 /// What a provider of that wire tells besides answers: how many tokens a prompt has, and which models there are.

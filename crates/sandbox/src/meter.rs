@@ -37,6 +37,8 @@ struct State {
     group: Option<Group>,
     /// Where its processes can write, by file system.
     directories: HashMap<u64, HashSet<PathBuf>>,
+    /// Bytes above the floor of the fullest of these file systems, when all of them were last looked at.
+    space: Option<u64>,
     /// Its cells, by their numbers on this machine.
     cells: Vec<Root>,
     /// Bytes that each of its processes had written when it was last looked at.
@@ -119,6 +121,7 @@ impl Meter {
         }
         if known.len() < WATCHED && !known.contains(directory) {
             known.insert(directory.to_owned());
+            state.space = None;
         }
     }
 
@@ -165,9 +168,21 @@ impl Meter {
         let Some(floor) = state.limit(FREE_SPACE) else { return false };
         let directories: Vec<_> = state.directories.values().flatten().cloned().collect();
         drop(state);
-        directories.iter().any(|directory| {
-            statvfs(directory).is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) < floor.value && stat.f_blocks > 0)
-        })
+        let stats = directories.iter().filter_map(|directory| statvfs(directory).ok()).filter(|stat| stat.f_blocks > 0);
+        let least = stats.map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)).min().unwrap_or(u64::MAX);
+        self.lock().space = Some(least.saturating_sub(floor.value));
+        least < floor.value
+    }
+
+    /// How much may still be written before space is short, as far as it is known.
+    pub(crate) fn free_space(&self) -> Option<u64> {
+        let state = self.lock();
+        if state.limit(FREE_SPACE).is_some() { state.space } else { Some(u64::MAX) }
+    }
+
+    /// How much a layer over the home may grow before it is measured again, as far as it is known.
+    pub(crate) fn free_layer(&self, layer: &Path, most: u64) -> Option<u64> {
+        self.lock().measured.get(layer).map(|(bytes, _)| most.saturating_sub(*bytes) / 2)
     }
 
     /// How much its processes have written since this was last asked. `parents` are all processes with their parents.

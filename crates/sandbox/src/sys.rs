@@ -250,3 +250,12 @@ pub(crate) fn landlock_version() -> i64 {
     // SAFETY: asked for the version only, the kernel reads no memory.
     unsafe { libc::syscall(CREATE_RULESET, std::ptr::null::<libc::c_void>(), 0_usize, VERSION) }.max(0)
 }
+
+/// Gives memory that was freed back to the system, where the allocator would keep it for later.
+pub fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes no pointer, and may be called by any thread at any time.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

@@ -8,6 +8,7 @@ use std::time::Duration;
 use outpost_rpc::{Close, FrameSink};
 use tokio::time::Instant;
 
+use crate::people::ClientIdentity;
 use crate::tokens::TokenStore;
 
 /// How often tokens are looked at.
@@ -35,6 +36,8 @@ pub struct Pass {
     pub token: Option<String>,
     /// The session of a browser.
     pub session: Option<BrowserSession>,
+    /// Who it is, where that does not follow from the token.
+    pub identity: Option<ClientIdentity>,
 }
 
 /// A browser session with connected clients.
@@ -47,7 +50,7 @@ pub struct BrowserSession {
 
 impl Pass {
     pub fn token(digest: &str) -> Self {
-        Self { token: Some(digest.to_owned()), session: None }
+        Self { token: Some(digest.to_owned()), ..Self::default() }
     }
 
     /// Nothing that could end before the link does.

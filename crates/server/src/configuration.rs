@@ -8,27 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use outpost_store::Digest;
-use outpost_wire::secret_names::is_secret_setting;
+use outpost_wire::secret_names::hide_secrets;
 use serde_json::{Map, Value};
 use thiserror::Error;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Key, Table, TableLike};
 
 use crate::server::Facts;
-
-/// Takes out what may be a secret: headers, query parameters, variables, and whatever is named like one.
-pub fn hide_secrets(value: &mut Value) {
-    if let Some(values) = value.as_array_mut() {
-        values.iter_mut().for_each(hide_secrets);
-    }
-    let Some(members) = value.as_object_mut() else { return };
-    // A number or a table is no secret: budgets are counted in tokens.
-    let is_secret = |name: &str, value: &Value| {
-        let is_table_of_secrets = matches!(name.to_ascii_lowercase().as_str(), "http_headers" | "headers" | "query_params" | "env");
-        is_table_of_secrets || (value.is_string() && is_secret_setting(name))
-    };
-    members.retain(|name, value| !is_secret(name, value));
-    members.values_mut().for_each(hide_secrets);
-}
 
 pub(crate) struct UserConfiguration {
     file: PathBuf,

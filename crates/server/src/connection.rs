@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
-use outpost_rpc::peer::{PeerRequest, ResponseFuture};
+use outpost_rpc::peer::{PeerReply, PeerRequest, ResponseFuture};
 use outpost_rpc::{Close, FrameSink, Lane, Link, Peer, PeerOptions, Service, Violation};
 use outpost_thread::ThreadId;
 use outpost_wire::app::event::Notice;
@@ -14,6 +14,8 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::connection_resources::ConnectionResources;
 use crate::fault;
+use crate::forward::{self, Forwarding};
+use crate::people::{self, ClientIdentity, Role};
 use crate::questions;
 use crate::server::ServerShared;
 use crate::subscription::{Subscription, SubscriptionReason};
@@ -30,6 +32,8 @@ pub(crate) struct ConnectedClient {
     pub name: String,
     pub experimental: bool,
     pub opted_out: HashSet<String>,
+    /// It wants to hear entries of journals as they are stored.
+    pub hears_entries: bool,
 }
 
 pub(crate) struct ClientConnection {
@@ -37,6 +41,8 @@ pub(crate) struct ClientConnection {
     pub server: Arc<ServerShared>,
     pub outlet: ClientOutlet,
     pub belongings: ConnectionResources,
+    pub identity: ClientIdentity,
+    pub forwarding: Forwarding,
     peer: Peer,
     subscriptions: Mutex<HashMap<ThreadId, Arc<Subscription>>>,
     /// Threads that are being opened, one after the other each.
@@ -65,6 +71,14 @@ impl ClientOutlet {
         self.sink.send(frame);
     }
 
+    pub(crate) fn clone_sink(&self) -> FrameSink {
+        self.sink.clone()
+    }
+
+    pub(crate) fn hears_entries(&self) -> bool {
+        self.client.get().is_some_and(|client| client.hears_entries)
+    }
+
     /// Waits until the client has read most of what it was told.
     pub(crate) async fn room(&self) {
         self.sink.room(PeerOptions::default().outbound).await;
@@ -72,7 +86,7 @@ impl ClientOutlet {
 }
 
 /// Serves one client until its link ends.
-pub(crate) async fn serve(server: Arc<ServerShared>, link: Link) {
+pub(crate) async fn serve(server: Arc<ServerShared>, link: Link, identity: ClientIdentity) {
     let name = link.name.clone();
     server.follow_environments();
     server.follow_agents();
@@ -83,6 +97,8 @@ pub(crate) async fn serve(server: Arc<ServerShared>, link: Link) {
             server: server.clone(),
             outlet: ClientOutlet { sink: peer.sink().clone(), client: Arc::default() },
             belongings: ConnectionResources::default(),
+            identity,
+            forwarding: Forwarding::default(),
             peer: peer.clone(),
             subscriptions: Mutex::default(),
             openings: Mutex::default(),
@@ -207,11 +223,30 @@ impl Service for ClientConnection {
         }
         let flight = Flight(self.clone());
         let server = self.server.clone();
-        let answer = server.table.answer(self, Sent { id, trace }, &method, params);
+        if method == "initialize" {
+            self.forwarding.introduced(&params);
+        }
+        // Most requests take their place in a queue at their first poll: only those that need a look at the store wait before.
+        let is_checked = self.identity != ClientIdentity::default();
+        let may_be_elsewhere = matches!(server.runtime.store(), outpost_store::Store::Postgres(_));
+        if !is_checked && !may_be_elsewhere {
+            let answer = server.table.answer(self, Sent { id, trace }, &method, params);
+            return Box::pin(async move {
+                let reply = answer.await;
+                drop(flight);
+                reply
+            });
+        }
         Box::pin(async move {
-            let reply = answer.await;
-            drop(flight);
-            reply
+            let _flight = flight;
+            if let Err(fault) = people::admit(&server, &self.identity, &method, &params).await {
+                return envelope::error(&id, &fault).into();
+            }
+            if let Some(frame) = forward::forward(&self, &id, &method, &params).await {
+                return frame.into();
+            }
+            let reply = server.table.answer(self.clone(), Sent { id, trace }, &method, params).await;
+            PeerReply { frame: people::filter(&server, &self.identity, &method, reply.frame).await, rest: reply.rest }
         })
     }
 
@@ -236,7 +271,11 @@ impl Service for ClientConnection {
     }
 
     fn answered(&self, id: RequestId, answer: Result<Bytes, Fault>) -> Result<(), Violation> {
-        questions::take_answer(self, id, answer);
+        if self.identity.role < Role::Operator {
+            tracing::warn!(client = self.identity.name, "a viewer answered a question; that does not count");
+        } else if !self.forwarding.answered(&id, &answer) {
+            questions::take_answer(self, id, answer);
+        }
         Ok(())
     }
 }

@@ -52,7 +52,7 @@ struct Hello {
 }
 
 #[derive(Debug, Error)]
-enum JoinError {
+pub(crate) enum JoinError {
     #[error("missing or invalid token; an executor shows one that `outpost token create --executor ID` made here")]
     Token,
     #[error("this token is for {scope}, not for joining as `{id}`")]
@@ -148,7 +148,7 @@ impl Executors {
     }
 
     /// Ids that a token is out for.
-    fn expected(&self) -> Result<Vec<EnvironmentId>, TokenError> {
+    pub(crate) fn expected(&self) -> Result<Vec<EnvironmentId>, TokenError> {
         let mut ids: Vec<EnvironmentId> = Vec::new();
         for token in self.tokens.list()? {
             match token.scope {
@@ -160,7 +160,7 @@ impl Executors {
     }
 
     /// Where links for an id are handed in. What is configured is never replaced.
-    fn door(&self, id: &EnvironmentId) -> Result<JoinedLinks, JoinError> {
+    pub(crate) fn door(&self, id: &EnvironmentId) -> Result<JoinedLinks, JoinError> {
         if self.registry.status(id).is_some_and(|status| status.origin == EnvironmentOrigin::Configured) {
             return Err(JoinError::Configured(id.clone()));
         }

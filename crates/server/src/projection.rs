@@ -17,8 +17,9 @@ mod turns;
 use outpost_runtime::RuntimeConfig;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
-use outpost_thread::{ApprovalId, Settings, TurnId};
+use outpost_thread::{ApprovalId, Entry, Settings, TurnId, VERSION};
 use outpost_wire::app::event::Notice;
+use outpost_wire::app::journal::JournalEntry;
 use outpost_wire::app::settings::{
     ApprovalsReviewer, AskForApproval, CollaborationMode, CollaborationSettings, MultiAgentMode, SandboxPolicy, ThreadSettings,
 };
@@ -46,6 +47,13 @@ impl<N: Into<Notice>> From<N> for ClientMessage {
     fn from(notice: N) -> Self {
         Self::Notice(notice.into())
     }
+}
+
+/// An entry as it is stored.
+pub fn journal_entry(entry: &Entry) -> JournalEntry {
+    // What cannot be written could not have been stored either.
+    let data = entry.fact.data().ok().and_then(|data| data.read().ok()).unwrap_or_default();
+    JournalEntry { ordinal: entry.seq, at_ms: entry.at, version: VERSION, kind: entry.fact.kind().to_owned(), data }
 }
 
 /// What holds for a thread that says nothing else.

@@ -132,7 +132,7 @@ pub(crate) fn take_answer(connection: &ClientConnection, id: RequestId, answer: 
             return;
         }
     };
-    conclude(&connection.server, question, verdict);
+    conclude(&connection.server, question, verdict, connection.identity.name.clone());
 }
 
 /// Refuses questions that no subscriber of a thread can answer: checked when a client cannot, and when one leaves. Without any
@@ -144,11 +144,11 @@ pub(crate) fn settle(server: &Arc<ServerShared>, thread: ThreadId) {
     }
     for question in server.questions.unanswerable(thread, &present) {
         let verdict = refused(question.kind, &question.why);
-        conclude(server, question, verdict);
+        conclude(server, question, verdict, None);
     }
 }
 
-fn conclude(server: &Arc<ServerShared>, question: Question, (decision, detail): Verdict) {
+fn conclude(server: &Arc<ServerShared>, question: Question, (decision, detail): Verdict, by: Option<String>) {
     let Some(live) = server.runtime.get(question.thread) else { return };
     // A client may leave because the whole program ends.
     let Ok(tasks) = Handle::try_current() else { return };
@@ -159,7 +159,7 @@ fn conclude(server: &Arc<ServerShared>, question: Question, (decision, detail): 
     }
     let server = Arc::clone(server);
     tasks.spawn(async move {
-        if let Err(error) = live.answer(question.approval.clone(), decision, detail).await {
+        if let Err(error) = live.answer_by(question.approval.clone(), decision, detail, by).await {
             tracing::debug!(thread = %question.thread, %error, "an answer came too late");
             server.questions.release(&question);
         }

@@ -19,6 +19,7 @@ use crate::configuration::UserConfiguration;
 use crate::connection::{self, ClientConnection};
 use crate::methods;
 use crate::news;
+use crate::people::ClientIdentity;
 use crate::projection::Defaults;
 use crate::questions::ClientQuestions;
 use crate::table::Table;
@@ -96,7 +97,12 @@ impl Server {
 
     /// Serves one client until its link ends.
     pub async fn serve(&self, link: Link) {
-        connection::serve(self.0.clone(), link).await;
+        self.serve_as(link, ClientIdentity::default()).await;
+    }
+
+    /// The same for a client that is known.
+    pub async fn serve_as(&self, link: Link, identity: ClientIdentity) {
+        connection::serve(self.0.clone(), link, identity).await;
     }
 }
 
@@ -150,9 +156,9 @@ impl ServerShared {
         self.connections().into_iter().filter(|connection| connection.is_subscribed(thread)).collect()
     }
 
-    /// Sends to all clients.
+    /// Sends to all clients whose tokens are not limited to single threads or environments.
     pub(crate) fn broadcast(&self, notice: &Notice) {
-        for connection in self.connections() {
+        for connection in self.connections().into_iter().filter(|connection| !connection.identity.is_limited()) {
             connection.tell(notice);
         }
     }

@@ -8,10 +8,13 @@ use http::{Method, StatusCode};
 use outpost_listener::auth::Auth;
 use outpost_listener::http_service::{HttpOutcome, HttpRequest, HttpService, Receiving, plain};
 use outpost_rpc::Link;
+use outpost_store::Store;
 
 use crate::admission::{BrowserAdmission, Pass};
 use crate::executors::Executors;
+use crate::forward;
 use crate::metrics::{self, Metrics};
+use crate::people::{ClientIdentity, Role};
 use crate::tokens::{TokenPurpose, TokenStore};
 use crate::web::{self, Sessions};
 
@@ -21,7 +24,7 @@ pub const JOIN: &str = "/executors/join";
 pub const REACH: &str = "/executors/reach/";
 
 /// Takes the links of clients of the app protocol.
-pub type OnClient = Arc<dyn Fn(Link) + Send + Sync>;
+pub type OnClient = Arc<dyn Fn(Link, ClientIdentity) + Send + Sync>;
 
 /// Who is let in as a client.
 pub enum ClientAccess {
@@ -42,6 +45,10 @@ pub struct Site {
     pub sessions: Sessions,
     /// Whether browsers reach us through TLS, be it ours or a proxy's.
     pub is_private: bool,
+    /// Without it nothing can be served.
+    pub store: Store,
+    /// By which other nodes of the store are known.
+    pub node_secret: Option<String>,
 }
 
 /// Why a client is not let in.
@@ -66,12 +73,37 @@ impl From<Refused> for HttpOutcome {
 impl Site {
     /// Whether the visitor may do what a client may, or what this scope is for.
     fn check(&self, visit: &HttpRequest, scope: &TokenPurpose) -> Result<Pass, Refused> {
+        if let Some(identity) = self.node(visit) {
+            return Ok(Pass { identity: Some(identity), ..Pass::default() });
+        }
         let ClientAccess::Tokens(_) = &self.access else { return Ok(Pass::default()) };
         if let Some(pass) = self.sessions.find(visit).filter(|pass| pass.token.as_ref().is_none_or(|token| self.tokens.is_good(token))) {
             return Ok(pass);
         }
         let credentials = visit.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
         self.identify(visit.bearer(), credentials, scope)
+    }
+
+    /// Who another node says that its client is.
+    fn node(&self, visit: &HttpRequest) -> Option<ClientIdentity> {
+        forward::identify(visit.bearer()?, self.node_secret.as_deref()?)
+    }
+
+    /// Who a client is that was let in.
+    fn identity(&self, pass: &Pass) -> ClientIdentity {
+        let person = |token: &String| self.tokens.person(token);
+        pass.identity.clone().or_else(|| pass.token.as_ref().and_then(person)).unwrap_or_default()
+    }
+
+    /// A client that reaches an executor runs commands there.
+    fn reach(&self, id: &str, pass: Pass) -> HttpOutcome {
+        let identity = self.identity(&pass);
+        let is_limited = !identity.threads.is_empty()
+            || (!identity.environments.is_empty() && !identity.environments.iter().any(|own| own.as_str() == id));
+        if identity.role < Role::Operator || is_limited {
+            return HttpOutcome::Answer(plain(StatusCode::FORBIDDEN, "this token is not for running commands there"));
+        }
+        self.executors.reach(id, pass)
     }
 
     /// Who has this secret.
@@ -92,7 +124,7 @@ impl Site {
     fn route(&self, visit: &HttpRequest) -> HttpOutcome {
         let is_read = visit.is_read();
         match visit.path() {
-            "/readyz" | "/healthz" if is_read => HttpOutcome::Answer(plain(StatusCode::OK, "")),
+            "/healthz" if is_read => HttpOutcome::Answer(plain(StatusCode::OK, "")),
             JOIN if is_read => self.executors.join(visit),
             "/" if is_read && visit.wants_websocket() => self.client(visit),
             "/session" if is_read => {
@@ -103,9 +135,7 @@ impl Site {
             "/logout" if visit.method == Method::POST => self.log_out(visit),
             "/metrics" if is_read => self.check(visit, &TokenPurpose::Metrics).map_or_else(Into::into, |_| self.measure()),
             path => match path.strip_prefix(REACH) {
-                Some(id) if is_read => {
-                    self.check(visit, &TokenPurpose::Client).map_or_else(Into::into, |pass| self.executors.reach(id, pass))
-                }
+                Some(id) if is_read => self.check(visit, &TokenPurpose::Client).map_or_else(Into::into, |pass| self.reach(id, pass)),
                 _ => match web::file(path).filter(|_| is_read) {
                     Some(file) => HttpOutcome::Answer(file),
                     None => HttpOutcome::Answer(plain(StatusCode::NOT_FOUND, "")),
@@ -157,7 +187,7 @@ impl Site {
             Ok(pass) => pass,
             Err(refused) => return refused.into(),
         };
-        let (on_client, admission) = (self.on_client.clone(), self.admission.clone());
+        let (on_client, admission, identity) = (self.on_client.clone(), self.admission.clone(), self.identity(&pass));
         HttpOutcome::Link(Box::new(move |link| {
             if !pass.is_for_ever() {
                 let place = admission.admit(pass, link.tx.clone());
@@ -167,13 +197,24 @@ impl Site {
                     drop(place);
                 });
             }
-            on_client(link);
+            on_client(link, identity);
         }))
     }
 }
 
 impl HttpService for Site {
     fn receive(&self, visit: HttpRequest) -> Receiving<'_> {
-        Box::pin(async move { self.route(&visit) })
+        Box::pin(async move {
+            if visit.path() == "/readyz" && visit.is_read() {
+                return HttpOutcome::Answer(match self.store.ping().await {
+                    Ok(()) => plain(StatusCode::OK, ""),
+                    Err(why) => {
+                        tracing::warn!(why, "not ready: the store does not answer");
+                        plain(StatusCode::SERVICE_UNAVAILABLE, "the store does not answer")
+                    }
+                });
+            }
+            self.route(&visit)
+        })
     }
 }

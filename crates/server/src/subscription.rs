@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use outpost_runtime::follow::{Followed, ThreadFollower};
-use outpost_runtime::live::LiveThread;
+use outpost_runtime::live::{LiveThread, ThreadEvent};
 use outpost_store::{ReadError, Store};
 use outpost_thread::{Entry, Seq, Thread, ThreadId};
 use outpost_wire::Fault;
 use outpost_wire::app::event::{ServerRequestResolved, ThreadClosed};
+use outpost_wire::app::journal::ThreadEntry;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -237,6 +238,10 @@ impl Pump {
             }
             match followed {
                 Followed::Event(event) => {
+                    if let (ThreadEvent::Entry(entry), true) = (&event, self.outlet.hears_entries()) {
+                        let entry = ThreadEntry { thread_id: voice.teller.thread.to_string(), entry: projection::journal_entry(entry) };
+                        voice.tell(&[entry.into()]);
+                    }
                     let told = voice.projector.event(&event);
                     voice.tell(&told);
                 }

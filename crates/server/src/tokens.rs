@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use crate::people::{ClientIdentity, Role};
+
 /// What a token is good for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
@@ -46,6 +48,9 @@ pub struct Issued {
     pub created_at: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// Who has it, where it is a client's; without it, a client that may do everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub person: Option<ClientIdentity>,
 }
 
 /// So many digits of the digest are shown as a token's name.
@@ -106,7 +111,19 @@ impl TokenStore {
 
     /// Stores a token. The caller shows the secret to the user, once.
     pub fn issue(&self, secret: &str, scope: TokenPurpose, note: Option<String>, now: u64) -> Result<Issued, TokenError> {
-        let token = Issued { digest: digest(secret), scope, created_at: now, note };
+        self.issue_to(secret, scope, note, None, now)
+    }
+
+    /// The same for a person.
+    pub fn issue_to(
+        &self,
+        secret: &str,
+        scope: TokenPurpose,
+        note: Option<String>,
+        person: Option<ClientIdentity>,
+        now: u64,
+    ) -> Result<Issued, TokenError> {
+        let token = Issued { digest: digest(secret), scope, created_at: now, note, person };
         let text = serde_json::to_string(&token).map_err(|error| at(&self.issued)(error.into()))?;
         write_private(&self.issued, &token.digest, &text)?;
         Ok(token)
@@ -126,6 +143,15 @@ impl TokenStore {
     pub fn find(&self, secret: &str) -> Option<Issued> {
         let found = self.read(&digest(secret));
         found.inspect_err(|error| tracing::warn!(%error, "a token cannot be read, so it is not accepted")).ok()?
+    }
+
+    /// Who has a token; nothing if no one was named.
+    pub fn person(&self, digest: &str) -> Option<ClientIdentity> {
+        match self.read(digest) {
+            Ok(token) => token?.person,
+            // A token that cannot be read now was let in before: it may only look until it can.
+            Err(_) => Some(ClientIdentity { role: Role::Viewer, ..ClientIdentity::default() }),
+        }
     }
 
     /// Whether a token that was shown earlier is still good. One whose file cannot be looked at for a moment is.

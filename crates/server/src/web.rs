@@ -127,7 +127,7 @@ impl Sessions {
     pub fn find(&self, visit: &HttpRequest) -> Option<Pass> {
         let cookie = digest(visit.cookie(COOKIE)?);
         let Session { token, ends, .. } = self.lock().get(&cookie).cloned()?;
-        (ends > Instant::now()).then_some(Pass { token, session: Some(BrowserSession { cookie, ends }) })
+        (ends > Instant::now()).then_some(Pass { token, session: Some(BrowserSession { cookie, ends }), identity: None })
     }
 }
 

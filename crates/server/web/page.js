@@ -118,7 +118,7 @@ function refresh() {
     drawQuestions();
     // A thread that waits for an answer is announced even if it is not open.
     for (const thread of threads.values()) {
-      if (thread.status.type === "active" && thread.holder?.isHere !== false) subscribe(thread.id);
+      if (thread.status.type === "active" && (thread.holder?.isHere !== false || thread.holder.address)) subscribe(thread.id);
     }
   })().catch((error) => { refreshing = null; console.warn(error.message); });
   return refreshing;
@@ -148,7 +148,9 @@ function tokens(count) {
 
 function holder(thread) {
   if (!thread.holder) return "not in use";
-  return thread.holder.isHere ? "held here" : `held by ${thread.holder.host}, process ${thread.holder.pid}`;
+  const { isHere, node, address, host, pid } = thread.holder;
+  if (isHere) return "held here";
+  return address ? `held by node ${node ?? host} at ${address}` : `held by ${host}, process ${pid}`;
 }
 
 /** Badges of the first few, and how many more there are. */
@@ -172,7 +174,7 @@ function drawThreads() {
   const current = location.hash.match(/^#\/thread\/(.+)$/)?.[1];
   const branch = (parent) => below.get(parent).map((thread) => [thread.id, {
     id: thread.id, title: title(thread), standing: standing(thread), places: (thread.environments ?? []).map((place) => place.environmentId),
-    about: [thread.damaged ? "damaged" : null, ago(thread.updatedAt), turns(thread), tokens(thread.totalTokens), thread.holder ? holder(thread) : null].filter(Boolean), isFork: Boolean(thread.forkedFromId), current: thread.id === current,
+    about: [thread.damaged ? "damaged" : null, ago(thread.updatedAt), turns(thread), tokens(thread.totalTokens), thread.createdBy ? `by ${thread.createdBy}` : null, thread.holder ? holder(thread) : null].filter(Boolean), isFork: Boolean(thread.forkedFromId), current: thread.id === current,
     below: below.has(thread.id) ? branch(thread.id) : [],
   }]);
   const make = (entry) => {

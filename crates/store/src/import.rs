@@ -15,7 +15,6 @@ mod meta;
 mod rollouts;
 mod scribe;
 mod target;
-mod time;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

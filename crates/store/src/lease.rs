@@ -45,11 +45,20 @@ pub struct LeaseHolder {
     /// Milliseconds since 1970.
     pub since: u64,
     pub renewed: u64,
+    /// What the server is called, among those that share a store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Where that server is reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
 }
 
 impl fmt::Display for LeaseHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {} on {}", self.pid, self.host)
+        match (&self.node, &self.address) {
+            (node, Some(address)) => write!(f, "node {} at {address}", node.as_deref().unwrap_or(&self.host)),
+            _ => write!(f, "process {} on {}", self.pid, self.host),
+        }
     }
 }
 
@@ -59,7 +68,7 @@ pub enum ClaimError {
     NotFound(ThreadId),
     #[error("thread {0} exists already")]
     Exists(ThreadId),
-    #[error("thread {thread} is being written by {holder}, for {} s; take it over, or end that process", age_ms / 1000)]
+    #[error("thread {thread} is being written by {holder}, for {} s; take it over, or ask there", age_ms / 1000)]
     Held { thread: ThreadId, holder: LeaseHolder, age_ms: u64 },
     #[error("the journal of thread {thread} cannot be opened: {why}")]
     Journal { thread: ThreadId, why: crate::reader::JournalError },

@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use outpost_thread::{Checkpoint, Entry, Fact, Seq, ThreadId};
+use outpost_wire::calendar::UtcTime;
 
 use crate::adoption::AdoptionKey;
 use crate::blob::{BlobError, Blobs, Digest};
@@ -284,7 +285,7 @@ impl LocalHome {
             let (seconds, nanos) = time.to_unix();
             seconds.saturating_mul(1000) + u64::from(nanos) / 1_000_000
         });
-        let (year, month, day) = date(told.unwrap_or(created));
+        let UtcTime { year, month, day, .. } = UtcTime::of(told.unwrap_or(created));
         self.threads().join(format!("{year:04}/{month:02}/{day:02}/{thread}.jsonl"))
     }
 
@@ -353,6 +354,8 @@ impl LocalHome {
             pid: std::process::id(),
             since: now,
             renewed: now,
+            node: None,
+            address: None,
         }
     }
 
@@ -653,35 +656,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Year, month and day (UTC) of a time in milliseconds since 1970.
-fn date(ms: u64) -> (u64, u64, u64) {
-    // Days since 0000-03-01, so that leap days come last.
-    let days = ms / 86_400_000 + 719_468;
-    let era = days / 146_097;
-    let of_era = days % 146_097;
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
-}
-
 /// Whether a thread comes to be on disk with this entry. What only describes it can wait.
 pub(crate) fn materializes(entry: &Entry) -> bool {
     !matches!(entry.fact, Fact::ThreadCreated(_) | Fact::MetadataChanged(_) | Fact::SettingsChanged(_) | Fact::SelectionChanged(_))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn days_are_those_of_the_calendar() {
-        assert_eq!(date(0), (1970, 1, 1));
-        assert_eq!(date(951_782_400_000), (2000, 2, 29));
-        assert_eq!(date(1_763_247_600_000), (2025, 11, 15));
-        assert_eq!(date(1_767_225_599_999), (2025, 12, 31));
-        assert_eq!(date(1_767_225_600_000), (2026, 1, 1));
-    }
 }

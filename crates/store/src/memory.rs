@@ -52,7 +52,7 @@ impl MemoryHistory {
 
 /// This program: no other can hold what is in its memory.
 fn here(since: u64, renewed: u64) -> LeaseHolder {
-    LeaseHolder { instance: "memory".into(), host: "here".into(), pid: std::process::id(), since, renewed }
+    LeaseHolder { instance: "memory".into(), host: "here".into(), pid: std::process::id(), since, renewed, node: None, address: None }
 }
 
 impl MemoryStore {

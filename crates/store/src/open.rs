@@ -4,7 +4,8 @@
 use outpost_thread::{Checkpoint, Context, DamageNoted, DamagedRange, Entry, Fact, FoldError, Seq, Thread, ThreadCreated, ThreadId};
 
 use crate::damage::{Damage, DamageKind};
-use crate::store::{ReadError, Store};
+use crate::lease::Lease;
+use crate::store::{AppendError, Appended, Need, ReadError, Store};
 
 /// A thread, folded.
 #[derive(Debug)]
@@ -96,6 +97,23 @@ async fn fold(store: &Store, id: ThreadId, mut state: Option<Thread>) -> Result<
         damage.push(Damage { from: thread.last + 1, to: known, offset: 0, bytes: 0, what: DamageKind::CutOff });
     }
     Ok(Opened { thread, damage, unfit, noted, folded })
+}
+
+/// Facts that are written by code that is no thread's driver.
+pub struct FactsAside {
+    /// The last entry that the thread has.
+    pub last: Seq,
+    /// When they became true, in milliseconds since 1970.
+    pub at: u64,
+    pub facts: Vec<Fact>,
+    pub need: Need,
+}
+
+/// The one way in which something is written outside a thread's driver, by the code that holds its lease meanwhile.
+pub async fn append_aside(store: &Store, lease: &Lease, aside: FactsAside) -> Result<Appended, AppendError> {
+    let FactsAside { last, at, facts, need } = aside;
+    let entries = (last + 1..).zip(facts).map(|(seq, fact)| Entry { seq, at, fact }).collect();
+    store.append(lease, entries, need).await
 }
 
 /// Keeps the state aside, so that opening the thread stays quick. Not while a turn runs, and not if another program wrote meanwhile:

@@ -11,7 +11,10 @@ mod lease;
 mod list;
 mod migrate;
 mod nodes;
+mod notes;
+mod pool;
 mod read;
+mod shared;
 mod tls;
 mod write;
 
@@ -20,14 +23,17 @@ use std::error::Error;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use outpost_thread::ThreadId;
 use rustls::RootCertStore;
 use tokio::sync::OnceCell;
 
 use address::Address;
 pub use feed::{ChangeFeed, ThreadChange};
+pub use nodes::NodeAddress;
+use notes::Notes;
+use pool::{Checkout, Pool};
 pub use read::PostgresHistory;
+pub use shared::SharedRecord;
 
 use crate::lease::Lease;
 use crate::local::lock;
@@ -52,6 +58,8 @@ pub struct PostgresConfig {
     /// Whether it takes up threads of others that died, and others take up its own.
     pub adopts: bool,
     pub connections: usize,
+    /// How long the server works on one statement before it gives it up.
+    pub statement: Duration,
     pub redactor: Option<Arc<dyn Redactor>>,
 }
 
@@ -66,10 +74,14 @@ impl PostgresConfig {
             node_lease: Duration::from_secs(6),
             adopts: false,
             connections: 8,
+            statement: Duration::from_secs(10),
             redactor: None,
         }
     }
 }
+
+/// How long a database may take to show that it is there.
+const PING: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresError {
@@ -81,8 +93,10 @@ pub enum PostgresError {
     Connect(String),
     #[error("the tables of this database cannot be prepared: {0}")]
     Migration(String),
-    #[error("the tables of this database are of version {version}, made by a newer program; this one knows versions up to {known}")]
-    Newer { version: i64, known: usize },
+    #[error(
+        "the tables of this database are of version {version}, made by a newer program; this one knows versions up to {known}: upgrade it"
+    )]
+    Newer { version: i64, known: i64 },
 }
 
 #[derive(Clone)]
@@ -100,6 +114,10 @@ struct Shared {
     entered: OnceCell<()>,
     /// Its lease is over for good. Held while the lease is renewed.
     is_over: tokio::sync::Mutex<bool>,
+    /// What followers have to be told.
+    notes: Notes,
+    /// Where other nodes reach this one, once it is known.
+    node_address: Mutex<NodeAddress>,
 }
 
 #[derive(Clone)]
@@ -113,19 +131,8 @@ impl PostgresStore {
     /// Connects, prepares the tables, and begins to renew leases.
     pub async fn open(config: PostgresConfig) -> Result<Self, PostgresError> {
         let address = Address::parse(&config.url, config.trust)?;
-        let manager = Manager::from_config(
-            address.config.clone(),
-            address.encryption.clone(),
-            ManagerConfig { recycling_method: RecyclingMethod::Fast },
-        );
-        let pool = Pool::builder(manager)
-            .max_size(config.connections)
-            .runtime(Runtime::Tokio1)
-            .wait_timeout(Some(Duration::from_secs(30)))
-            .create_timeout(Some(Duration::from_secs(10)))
-            .build()
-            .map_err(|error| PostgresError::Connect(error.to_string()))?;
-        let mut client = pool.get().await.map_err(|error| PostgresError::Connect(chain(error.source().unwrap_or(&error))))?;
+        let pool = Pool::new(address.clone(), &config)?;
+        let mut client = pool.get_for(pool::LONG).await.map_err(PostgresError::Connect)?;
         migrate::migrate(&mut client).await?;
         drop(client);
         let shared = Arc::new(Shared {
@@ -136,8 +143,11 @@ impl PostgresStore {
             unreturned: Mutex::default(),
             entered: OnceCell::new(),
             is_over: tokio::sync::Mutex::default(),
+            notes: Notes::default(),
+            node_address: Mutex::default(),
         });
         tokio::spawn(nodes::renew(Arc::downgrade(&shared)));
+        tokio::spawn(notes::send(Arc::downgrade(&shared)));
         let store = Self(shared);
         if store.0.config.adopts {
             store.enter().await.map_err(PostgresError::Connect)?;
@@ -145,8 +155,14 @@ impl PostgresStore {
         Ok(store)
     }
 
-    async fn client(&self) -> Result<Object, String> {
-        self.0.pool.get().await.map_err(|error| chain(&error))
+    async fn client(&self) -> Result<Checkout, String> {
+        self.0.pool.get().await
+    }
+
+    /// Whether the database answers.
+    pub async fn ping(&self) -> Result<(), String> {
+        let client = self.0.pool.get_for(PING).await?;
+        client.simple_query("").await.map(drop).map_err(|error| told(&error))
     }
 
     fn hold(&self, thread: ThreadId, held: Held) {

@@ -1,6 +1,7 @@
 //! The one face of all stores, and the words that they share.
 
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use outpost_thread::{Checkpoint, Cut, Entry, Seq, ThreadForked, ThreadId};
@@ -169,6 +170,9 @@ pub enum ForkStoreError {
     Append(#[from] AppendError),
 }
 
+/// What a store does. It is compiled here, once: the bodies of async functions are otherwise compiled again in every crate that awaits them.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// Where threads are kept. A closed set: callers need not know which one it is.
 #[derive(Clone)]
 pub enum Store {
@@ -189,49 +193,65 @@ macro_rules! either {
 
 impl Store {
     /// Makes a thread, with a lease for writing it. Nothing is on disk before the first input.
-    pub async fn create(&self, thread: ThreadId) -> Result<Lease, ClaimError> {
-        either!(self, store => store.create(thread).await)
+    pub fn create(&self, thread: ThreadId) -> StoreFuture<'_, Result<Lease, ClaimError>> {
+        Box::pin(async move { either!(self, store => store.create(thread).await) })
     }
 
     /// Takes the lease of a thread that exists.
-    pub async fn claim(&self, thread: ThreadId, mode: ClaimMode) -> Result<Lease, ClaimError> {
-        either!(self, store => store.claim(thread, mode).await)
+    pub fn claim(&self, thread: ThreadId, mode: ClaimMode) -> StoreFuture<'_, Result<Lease, ClaimError>> {
+        Box::pin(async move { either!(self, store => store.claim(thread, mode).await) })
     }
 
     /// Who is writing a thread now, if that is known; none if its last holder is gone.
-    pub async fn holder(&self, thread: ThreadId) -> Result<Option<LeaseHolder>, ClaimError> {
-        either!(self, store => store.holder(thread).await)
+    pub fn holder(&self, thread: ThreadId) -> StoreFuture<'_, Result<Option<LeaseHolder>, ClaimError>> {
+        Box::pin(async move { either!(self, store => store.holder(thread).await) })
     }
 
     /// Gives a lease back. A thread that never had input leaves nothing behind.
-    pub async fn release(&self, lease: Lease) {
-        either!(self, store => store.release(lease).await);
+    pub fn release(&self, lease: Lease) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            either!(self, store => store.release(lease).await);
+        })
     }
 
     /// Leaves nothing for the next start to do. Nothing can be written any more.
-    pub async fn close(&self) {
-        match self {
-            Self::Local(store) => store.close().await,
-            Self::Memory(_) => {}
-            Self::Postgres(store) => store.leave().await,
-        }
+    pub fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            match self {
+                Self::Local(store) => store.close().await,
+                Self::Memory(_) => {}
+                Self::Postgres(store) => store.leave().await,
+            }
+        })
     }
 
     /// Leaves a thread, in the middle of its work, to the node that takes it up when this store is closed. Where no other node can, it is
     /// given back.
-    pub async fn hand_over(&self, lease: Lease) {
+    pub fn hand_over(&self, lease: Lease) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            match self {
+                Self::Local(_) | Self::Memory(_) => self.release(lease).await,
+                Self::Postgres(store) => store.hand_over(&lease),
+            }
+        })
+    }
+
+    /// Whether the store can be used now, and why not.
+    pub async fn ping(&self) -> Result<(), String> {
         match self {
-            Self::Local(_) | Self::Memory(_) => self.release(lease).await,
-            Self::Postgres(store) => store.hand_over(&lease),
+            Self::Local(_) | Self::Memory(_) => Ok(()),
+            Self::Postgres(store) => store.ping().await,
         }
     }
 
     /// Whether another node would take up the threads of this one.
-    pub async fn has_heirs(&self) -> bool {
-        match self {
-            Self::Local(_) | Self::Memory(_) => false,
-            Self::Postgres(store) => store.has_heirs().await,
-        }
+    pub fn has_heirs(&self) -> StoreFuture<'_, bool> {
+        Box::pin(async move {
+            match self {
+                Self::Local(_) | Self::Memory(_) => false,
+                Self::Postgres(store) => store.has_heirs().await,
+            }
+        })
     }
 
     /// The key by which programs of this store claim each other's running commands. None where no other program can come.
@@ -244,114 +264,122 @@ impl Store {
     }
 
     /// Threads with work to do whose node died, and what becomes of each here.
-    pub async fn orphans(&self, most: usize) -> Result<Vec<(OrphanedThread, OrphanFate)>, ClaimError> {
-        let Self::Postgres(store) = self else { return Ok(Vec::new()) };
-        let found = store.orphans(most).await?;
-        let decided = |orphan: OrphanedThread| {
-            let fate = orphan.fate(store.host());
-            (orphan, fate)
-        };
-        Ok(found.into_iter().map(decided).collect())
+    pub fn orphans(&self, most: usize) -> StoreFuture<'_, Result<Vec<(OrphanedThread, OrphanFate)>, ClaimError>> {
+        Box::pin(async move {
+            let Self::Postgres(store) = self else { return Ok(Vec::new()) };
+            let found = store.orphans(most).await?;
+            let decided = |orphan: OrphanedThread| {
+                let fate = orphan.fate(store.host());
+                (orphan, fate)
+            };
+            Ok(found.into_iter().map(decided).collect())
+        })
     }
 
     /// Writes entries, whose ordinals must follow the last one. If it fails none of them is stored; if the program is killed
     /// meanwhile, the first few may be.
-    pub async fn append(&self, lease: &Lease, entries: Vec<Entry>, need: Need) -> Result<Appended, AppendError> {
-        either!(self, store => store.append(lease, entries, need).await)
+    pub fn append<'a>(&'a self, lease: &'a Lease, entries: Vec<Entry>, need: Need) -> StoreFuture<'a, Result<Appended, AppendError>> {
+        Box::pin(async move { either!(self, store => store.append(lease, entries, need).await) })
     }
 
     /// What is known of a thread without reading it.
-    pub async fn head(&self, thread: ThreadId) -> Result<ThreadHead, ReadError> {
-        either!(self, store => store.head(thread).await)
+    pub fn head(&self, thread: ThreadId) -> StoreFuture<'_, Result<ThreadHead, ReadError>> {
+        Box::pin(async move { either!(self, store => store.head(thread).await) })
     }
 
     /// A part of the history, read backwards from its end or from any entry; the entries themselves are in their order.
-    pub async fn page(&self, thread: ThreadId, request: PageRequest) -> Result<Page, ReadError> {
-        either!(self, store => store.page(thread, request).await)
+    pub fn page(&self, thread: ThreadId, request: PageRequest) -> StoreFuture<'_, Result<Page, ReadError>> {
+        Box::pin(async move { either!(self, store => store.page(thread, request).await) })
     }
 
     /// The history after entry `after`, forks' shared past included, in bounded pieces.
-    pub async fn history(&self, thread: ThreadId, after: Seq) -> Result<HistoryReader, ReadError> {
-        Ok(match self {
-            Self::Local(store) => HistoryReader::Local(store.history(thread, after).await?),
-            Self::Memory(store) => HistoryReader::Memory(store.history(thread, after)?),
-            Self::Postgres(store) => HistoryReader::Postgres(store.history(thread, after).await?),
+    pub fn history(&self, thread: ThreadId, after: Seq) -> StoreFuture<'_, Result<HistoryReader, ReadError>> {
+        Box::pin(async move {
+            Ok(match self {
+                Self::Local(store) => HistoryReader::Local(store.history(thread, after).await?),
+                Self::Memory(store) => HistoryReader::Memory(store.history(thread, after)?),
+                Self::Postgres(store) => HistoryReader::Postgres(store.history(thread, after).await?),
+            })
         })
     }
 
     /// Single entries by their ordinals; those that cannot be read are left out.
-    pub async fn entries(&self, thread: ThreadId, wanted: Vec<Seq>) -> Result<Vec<Entry>, ReadError> {
-        either!(self, store => store.entries(thread, wanted).await)
+    pub fn entries(&self, thread: ThreadId, wanted: Vec<Seq>) -> StoreFuture<'_, Result<Vec<Entry>, ReadError>> {
+        Box::pin(async move { either!(self, store => store.entries(thread, wanted).await) })
     }
 
     /// Makes a thread that shares the past of another, and takes its lease.
-    pub async fn fork(&self, request: ForkRequest) -> Result<Lease, ForkStoreError> {
-        either!(self, store => store.fork(request).await)
+    pub fn fork(&self, request: ForkRequest) -> StoreFuture<'_, Result<Lease, ForkStoreError>> {
+        Box::pin(async move { either!(self, store => store.fork(request).await) })
     }
 
     /// Removes a thread. Its forks get their own copy of what they shared first.
-    pub async fn delete(&self, thread: ThreadId, mode: ClaimMode) -> Result<(), DeleteError> {
-        either!(self, store => store.delete(thread, mode).await)
+    pub fn delete(&self, thread: ThreadId, mode: ClaimMode) -> StoreFuture<'_, Result<(), DeleteError>> {
+        Box::pin(async move { either!(self, store => store.delete(thread, mode).await) })
     }
 
     /// All threads, in no particular order.
-    pub async fn threads(&self) -> Result<Vec<ThreadId>, ReadError> {
-        either!(self, store => store.threads().await)
+    pub fn threads(&self) -> StoreFuture<'_, Result<Vec<ThreadId>, ReadError>> {
+        Box::pin(async move { either!(self, store => store.threads().await) })
     }
 
     /// A page of threads: the same question has the same answer in every store.
-    pub async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
-        either!(self, store => store.list(query).await)
+    pub fn list(&self, query: ListQuery) -> StoreFuture<'_, Result<ListPage, ReadError>> {
+        Box::pin(async move { either!(self, store => store.list(query).await) })
     }
 
     /// What a list shows of a thread; none of one that had no input yet.
-    pub async fn summary(&self, thread: ThreadId) -> Result<Option<ThreadSummary>, ReadError> {
-        either!(self, store => store.summary(thread).await)
+    pub fn summary(&self, thread: ThreadId) -> StoreFuture<'_, Result<Option<ThreadSummary>, ReadError>> {
+        Box::pin(async move { either!(self, store => store.summary(thread).await) })
     }
 
     /// Looks at every byte of a thread. `known` is the highest ordinal that another reader, such as the index, has seen.
-    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<VerifyReport, ReadError> {
-        either!(self, store => store.verify(thread, known).await)
+    pub fn verify(&self, thread: ThreadId, known: Option<Seq>) -> StoreFuture<'_, Result<VerifyReport, ReadError>> {
+        Box::pin(async move { either!(self, store => store.verify(thread, known).await) })
     }
 
     /// The highest ordinal that an index has ever seen of a thread.
-    pub async fn indexed_last(&self, thread: ThreadId) -> Option<Seq> {
-        match self {
-            Self::Local(store) => store.indexed_last(thread).await,
-            Self::Memory(_) | Self::Postgres(_) => None,
-        }
+    pub fn indexed_last(&self, thread: ThreadId) -> StoreFuture<'_, Option<Seq>> {
+        Box::pin(async move {
+            match self {
+                Self::Local(store) => store.indexed_last(thread).await,
+                Self::Memory(_) | Self::Postgres(_) => None,
+            }
+        })
     }
 
     /// The highest ordinal that a checkpoint knows of.
-    pub async fn known_last(&self, thread: ThreadId) -> Option<Seq> {
-        match self {
-            Self::Local(store) => store.known_last(thread).await,
-            Self::Memory(_) | Self::Postgres(_) => None,
-        }
+    pub fn known_last(&self, thread: ThreadId) -> StoreFuture<'_, Option<Seq>> {
+        Box::pin(async move {
+            match self {
+                Self::Local(store) => store.known_last(thread).await,
+                Self::Memory(_) | Self::Postgres(_) => None,
+            }
+        })
     }
 
     /// Puts right what can be put right, and says what cannot.
-    pub async fn repair(&self, thread: ThreadId, mode: ClaimMode) -> Result<Repair, DeleteError> {
-        either!(self, store => store.repair(thread, mode).await)
+    pub fn repair(&self, thread: ThreadId, mode: ClaimMode) -> StoreFuture<'_, Result<Repair, DeleteError>> {
+        Box::pin(async move { either!(self, store => store.repair(thread, mode).await) })
     }
 
     /// Keeps a checkpoint aside. Losing it costs time, nothing else.
-    pub async fn put_checkpoint(&self, checkpoint: &Checkpoint) -> Result<(), ReadError> {
-        either!(self, store => store.put_checkpoint(checkpoint).await)
+    pub fn put_checkpoint<'a>(&'a self, checkpoint: &'a Checkpoint) -> StoreFuture<'a, Result<(), ReadError>> {
+        Box::pin(async move { either!(self, store => store.put_checkpoint(checkpoint).await) })
     }
 
     /// The checkpoint of a thread, if there is one that its journal bears out.
-    pub async fn checkpoint(&self, thread: ThreadId) -> Option<Checkpoint> {
-        either!(self, store => store.checkpoint(thread).await)
+    pub fn checkpoint(&self, thread: ThreadId) -> StoreFuture<'_, Option<Checkpoint>> {
+        Box::pin(async move { either!(self, store => store.checkpoint(thread).await) })
     }
 
     /// Keeps content by its digest, durably, and tells the digest.
-    pub async fn put_blob(&self, content: Vec<u8>) -> Result<crate::blob::Digest, AppendError> {
-        either!(self, store => store.put_blob(content).await)
+    pub fn put_blob(&self, content: Vec<u8>) -> StoreFuture<'_, Result<crate::blob::Digest, AppendError>> {
+        Box::pin(async move { either!(self, store => store.put_blob(content).await) })
     }
 
-    pub async fn blob(&self, digest: crate::blob::Digest) -> Result<Vec<u8>, crate::blob::BlobError> {
-        either!(self, store => store.blob(digest).await)
+    pub fn blob(&self, digest: crate::blob::Digest) -> StoreFuture<'_, Result<Vec<u8>, crate::blob::BlobError>> {
+        Box::pin(async move { either!(self, store => store.blob(digest).await) })
     }
 }
 

@@ -39,6 +39,9 @@ pub struct ThreadSummary {
     /// Who started it, as one word: `cli`, `exec`, `subagent`, …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+    /// The person whose client started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_source: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,6 +83,7 @@ impl ThreadSummary {
             name: None,
             preview: None,
             source: None,
+            by: None,
             thread_source: None,
             cwd: None,
             model: None,
@@ -147,6 +151,7 @@ impl ThreadSummary {
         (self.created_at, self.recency_at) = (at, at);
         self.source = fact.source.as_ref().and_then(word);
         self.thread_source.clone_from(&fact.thread_source);
+        self.by.clone_from(&fact.by);
         self.parent = fact.parent.as_ref().map(|parent| parent.thread);
         self.name.clone_from(&fact.name);
         self.imported = fact.imported.is_some();

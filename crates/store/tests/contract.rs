@@ -29,6 +29,7 @@ stores! {
     pages_lead_back_to_the_beginning
     a_fork_shares_its_past
     forks_of_forks_survive_their_parents
+    many_forks_survive_their_parent
     a_fork_needs_a_place_that_exists
     checkpoints_are_optional
     the_context_starts_at_the_last_compaction
@@ -231,6 +232,27 @@ async fn forks_of_forks_survive_their_parents(place: Place) {
     store.delete(id(2), ClaimMode::TakeOver).await.unwrap();
     assert_eq!(all(store, id(3)).await, before[1]);
     assert_eq!(open(store, id(3)).await.unwrap().thread, state(&before[1]));
+}
+
+/// More than get their own copies together.
+async fn many_forks_survive_their_parent(place: Place) {
+    const FORKS: u64 = 150;
+    let store = &place.store;
+    let (parent, written) = start(store, 1).await;
+    store.append(&parent, entries(written.len() as u64 + 1, plain_turn(0)), Need::Stored).await.unwrap();
+    let mut children = Vec::new();
+    for number in 2..2 + FORKS {
+        let lease = fork(store, id(1), id(number)).await.unwrap();
+        children.push((id(number), lease, all(store, id(number)).await));
+    }
+    store.delete(id(1), ClaimMode::TakeOver).await.unwrap();
+    for (thread, lease, before) in &children {
+        assert_eq!(&all(store, *thread).await, before);
+        assert!(store.verify(*thread, None).await.unwrap().is_whole());
+        // A program that was writing it goes on.
+        let last = store.head(*thread).await.unwrap().last;
+        store.append(lease, entries(last + 1, plain_turn(1)), Need::BeforeCompleted).await.unwrap();
+    }
 }
 
 async fn a_fork_needs_a_place_that_exists(place: Place) {

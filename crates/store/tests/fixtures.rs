@@ -85,6 +85,7 @@ fn facts() -> Vec<Fact> {
             turn: None,
             origin: InputOrigin::User,
             client_key: Some("key".into()),
+            by: None,
             content: vec![raw(json!({"type": "text", "text": "Grüße"}))],
             items: vec![raw(json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Grüße"}]}))],
         }
@@ -136,7 +137,13 @@ fn facts() -> Vec<Fact> {
             detail: Some(raw(json!({"command": ["true"]})).into()),
         }
         .into(),
-        ApprovalAnswered { approval: "a1".into(), decision: Decision::ApprovedForThread, detail: Some(raw(json!({"by": "user"}))) }.into(),
+        ApprovalAnswered {
+            approval: "a1".into(),
+            decision: Decision::ApprovedForThread,
+            detail: Some(raw(json!({"by": "user"}))),
+            by: None,
+        }
+        .into(),
         CallStarted {
             turn: "t1".into(),
             call: "c1".into(),

@@ -12,6 +12,7 @@ use outpost_store::{
     AppendError, ClaimError, ClaimMode, LeaseRow, ListQuery, Need, PostgresConfig, PostgresError, PostgresStore, RowHolder, Store,
     ThreadChange,
 };
+use outpost_testkit::database_proxy::DatabaseProxy;
 use outpost_testkit::postgres::{Database, EncryptedServer};
 use support::{created, entries, id, input, plain_turn, postgres, start};
 
@@ -218,9 +219,22 @@ async fn tables_of_a_newer_program_are_left_alone() {
     drop(open(database.url(), "two").await);
     let (client, connection) = tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
-    client.batch_execute("insert into outpost_migrations (version, sum) values (4, 'x')").await.unwrap();
+    let known: i64 = client.query_one("select max(version) from outpost_migrations", &[]).await.unwrap().get(0);
+    let newer = |oldest: i64| format!("insert into outpost_migrations (version, sum, oldest) values ({}, 'x', {oldest})", known + 1);
+    // One that says that programs of this version may go on is no obstacle: nodes are upgraded one after another.
+    client.batch_execute(&newer(known)).await.unwrap();
+    let running = Store::Postgres(open(database.url(), "running").await);
+    let (lease, written) = start(&running, 1).await;
+    client.batch_execute(&format!("update outpost_migrations set oldest = {0} where version = {0}", known + 1)).await.unwrap();
     let error = PostgresStore::open(PostgresConfig::new(database.url(), "three", "here")).await.err().unwrap();
-    assert!(matches!(error, PostgresError::Newer { version: 4, known: 3 }), "{error}");
+    assert!(matches!(error, PostgresError::Newer { version, known: own } if version == known + 1 && own == known), "{error}");
+    // A program that runs when the tables are upgraded writes nothing any more.
+    let late = running.append(&lease, entries(written.len() as u64 + 1, plain_turn(2)), Need::Stored).await.unwrap_err();
+    assert!(late.to_string().contains("upgrade it"), "{late}");
+    assert_eq!(running.head(id(1)).await.unwrap().last, written.len() as u64);
+    running.release(lease).await;
+    let claim = running.claim(id(1), ClaimMode::IfFree).await.unwrap_err();
+    assert!(claim.to_string().contains("upgrade it"), "{claim}");
     for bad in ["mysql://x", "postgres://user@host/db?sslmode=prefer", "postgres://nobody@%2Fno%2Fsuch%2Fplace/db"] {
         assert!(PostgresStore::open(PostgresConfig::new(bad, "four", "here")).await.is_err(), "{bad}");
     }
@@ -324,4 +338,79 @@ async fn a_claim_is_granted_as_the_rule_says() {
         }
     }
     assert_eq!(cases, 4 * 3 * 2 * 2 * 3);
+}
+
+/// Every connection dies without a word, as behind a firewall that forgot them; new ones work.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_die_silently_cost_a_time_out_and_nothing_else() {
+    let database = Database::create();
+    let proxy = DatabaseProxy::start(database.url());
+    let config = PostgresConfig {
+        statement: Duration::from_millis(500),
+        connections: 3,
+        // It does not matter here, and machines that run tests are slow.
+        node_lease: Duration::from_secs(60),
+        ..PostgresConfig::new(proxy.url(), "one", "here")
+    };
+    let store = Store::Postgres(PostgresStore::open(config).await.unwrap());
+    let (lease, written) = start(&store, 1).await;
+    futures_util::future::join_all((0..3).map(|_| store.head(id(1)))).await;
+    let before = proxy.connections();
+    proxy.freeze();
+    let last = store.append(&lease, entries(written.len() as u64 + 1, plain_turn(2)), Need::Stored).await.unwrap().last;
+    assert!(proxy.connections() > before, "it went on with another connection");
+    assert_eq!(store.head(id(1)).await.unwrap().last, last);
+    assert_eq!(store.verify(id(1), None).await.unwrap().entries, last, "nothing is doubled");
+    store.ping().await.unwrap();
+}
+
+/// An append is one statement, and what followers are told costs none of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_append_is_one_round_trip_and_notes_are_batched() {
+    let database = Database::create();
+    let proxy = DatabaseProxy::start(database.url());
+    let store = Store::Postgres(open(&proxy.url(), "one").await);
+    let (lease, written) = start(&store, 1).await;
+    let mut last = written.len() as u64;
+    proxy.take_statements();
+    for turn in 0..200 {
+        last = store.append(&lease, entries(last + 1, plain_turn(turn)), Need::Stored).await.unwrap().last;
+    }
+    let statements = proxy.take_statements();
+    let count = |part: &str| statements.iter().filter(|text| text.contains(part)).count();
+    assert_eq!(count("insert into outpost_entries"), 200);
+    assert!(statements.iter().all(|text| !text.contains("pg_notify") || !text.contains("outpost_entries")), "no note inside an append");
+    assert!(count("pg_notify") < 100, "{} notes for one thread", count("pg_notify"));
+    let others = statements
+        .iter()
+        .filter(|text| !["outpost_entries", "pg_notify", "outpost_nodes", "set statement_timeout"].iter().any(|part| text.contains(part)));
+    assert_eq!(others.collect::<Vec<_>>(), [] as [&String; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_are_found_by_an_index() {
+    let database = Database::create();
+    let store = Store::Postgres(open(database.url(), "one").await);
+    let (client, connection) = tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    // Written by the statement that any program uses, older ones included: the names follow.
+    let many = "insert into outpost_threads (id, first, last, epoch, born, name, summary)
+                select 'thread-' || n, 1, 1, 1, true, 'Build number ' || n, '{}' from generate_series(1, 20000) n;
+                update outpost_threads set name = 'Die Straße nach München' where id = 'thread-5'; analyze";
+    client.batch_execute(many).await.unwrap();
+    let found = async |text: &str| {
+        let sought = "select thread from outpost_names where outpost_grams(name) @> $1::text[] and name ilike $2 order by thread";
+        let grams: Vec<String> = vec![text.to_lowercase()];
+        let rows = client.query(sought, &[&grams, &format!("%{text}%")]).await.unwrap();
+        rows.iter().map(|row| row.get::<_, String>(0)).collect::<Vec<_>>()
+    };
+    assert_eq!(found("nac").await, ["thread-5"]);
+    assert_eq!(found("Nach").await, [] as [&str; 0], "no part is longer than three characters");
+    let plan = "explain select thread from outpost_names where outpost_grams(name) @> array['m\u{fc}n', 'xyz'] and name ilike '%xyz%'";
+    let plan = client.query(plan, &[]).await.unwrap();
+    let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
+    assert!(plan.join("\n").contains("outpost_names_grams"), "{plan:?}");
+    client.batch_execute("delete from outpost_threads where id = 'thread-5'").await.unwrap();
+    assert_eq!(found("nac").await, [] as [&str; 0]);
+    drop(store);
 }

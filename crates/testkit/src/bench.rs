@@ -49,6 +49,8 @@ pub struct Setup<'a> {
     pub worker_patience: WorkerPatience,
     /// What may wait for processes that do not read; only for an executor in memory.
     pub input: InputLimits,
+    /// For how long a process that has ended is kept for a client that is there; only for an executor in memory.
+    pub closed_retention: Option<Duration>,
     /// Whether the test looks at the executor in `/proc`; only for one in a process that outlives its connections.
     pub readable: bool,
 }
@@ -98,6 +100,7 @@ impl Bench {
                 hear_ignored_signals();
                 let mut config = config(&outpost, work.path(), home.path());
                 (config.worker_patience, config.input) = (setup.worker_patience, setup.input);
+                config.closed_retention = setup.closed_retention.unwrap_or(config.closed_retention);
                 config.variables.extend(setup.variables.iter().map(|(name, value)| (name.into(), value.into())));
                 Server::Memory { executor: Executor::new(config), _home: home }
             }

@@ -20,9 +20,22 @@ use tokio::time::{Instant, sleep, sleep_until};
 #[derive(Clone)]
 pub struct FlightClock(Arc<Clock>);
 
+/// How a way is: what the server says is held back for so long, so many bytes a second go in each direction, and of a million pieces so
+/// many wait one delay more, as if they had been lost and sent again.
+#[derive(Debug, Clone, Copy)]
+pub struct LinkQuality {
+    pub delay: Duration,
+    pub rate: Option<u64>,
+    pub losses: u32,
+}
+
 struct Clock {
     heard: AtomicU64,
     delay: Duration,
+    rate: Option<u64>,
+    losses: u32,
+    pieces: AtomicU64,
+    carried: AtomicU64,
     /// False as long as nothing gets through.
     open: watch::Sender<bool>,
 }
@@ -30,7 +43,33 @@ struct Clock {
 impl FlightClock {
     /// Answers are held back for so long.
     pub fn new(delay: Duration) -> Self {
-        Self(Arc::new(Clock { heard: AtomicU64::new(0), delay, open: watch::Sender::new(true) }))
+        Self::over(LinkQuality { delay, rate: None, losses: 0 })
+    }
+
+    /// Over a way that is not only far.
+    pub fn over(quality: LinkQuality) -> Self {
+        let LinkQuality { delay, rate, losses } = quality;
+        let (heard, pieces, carried, open) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), watch::Sender::new(true));
+        Self(Arc::new(Clock { heard, delay, rate, losses, pieces, carried, open }))
+    }
+
+    /// How much later a piece is than the delay alone makes it. Every so manieth is lost, so that two runs lose alike.
+    fn lateness(&self) -> Duration {
+        let piece = self.0.pieces.fetch_add(1, Ordering::Relaxed) + 1;
+        let lost = piece * u64::from(self.0.losses) / 1_000_000 > (piece - 1) * u64::from(self.0.losses) / 1_000_000;
+        if lost { self.0.delay.max(Duration::from_millis(1)) } else { Duration::ZERO }
+    }
+
+    /// How many bytes went either way.
+    pub fn carried(&self) -> u64 {
+        self.0.carried.load(Ordering::Relaxed)
+    }
+
+    /// When so many bytes are through, if those before were through by then.
+    fn through(&self, free: Instant, bytes: usize) -> Instant {
+        self.0.carried.fetch_add(bytes as u64, Ordering::Relaxed);
+        let takes = self.0.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(bytes as f64 / rate as f64));
+        free.max(Instant::now()) + takes
     }
 
     /// How many flights there were so far, one after the other.
@@ -91,6 +130,10 @@ impl CountedLink {
         format!("ws://{}", self.address)
     }
 
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
     /// Later connections lead to another server, `IP:PORT`.
     pub fn lead_to(&self, server: &str) {
         self.server.send_replace(server.to_owned());
@@ -132,9 +175,12 @@ async fn forward(clock: &FlightClock, client: TcpStream, server: String) {
 
 async fn upwards(clock: &FlightClock, reached: &AtomicU64, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
     let mut buffer = vec![0; 64 << 10];
+    let mut free = Instant::now();
     loop {
         let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
         let depth = clock.flights() + 1;
+        free = clock.through(free, length);
+        sleep_until(free + clock.lateness()).await;
         clock.is_open().await;
         reached.fetch_max(depth, Ordering::SeqCst);
         if to.write_all(&buffer[..length]).await.is_err() {
@@ -152,8 +198,12 @@ struct Waiting {
 
 async fn downwards(clock: &FlightClock, reached: &AtomicU64, mut from: OwnedReadHalf, waiting: mpsc::UnboundedSender<Waiting>) {
     let mut buffer = vec![0; 64 << 10];
+    let mut free = Instant::now();
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
-        let (depth, due) = (reached.load(Ordering::SeqCst), Instant::now() + clock.0.delay);
+        free = clock.through(free, length);
+        // No more is taken from the server than the way takes, else the proxy would be what holds it.
+        sleep_until(free).await;
+        let (depth, due) = (reached.load(Ordering::SeqCst), free + clock.0.delay + clock.lateness());
         if waiting.send(Waiting { depth, due, bytes: buffer[..length].to_vec() }).is_err() {
             return;
         }

@@ -7,6 +7,7 @@ pub mod bench;
 pub mod chaos;
 pub mod client;
 pub mod cutter;
+pub mod database_proxy;
 pub mod executor;
 pub mod flights;
 pub mod model;

@@ -29,6 +29,7 @@ pub fn plain_turn(number: u64, text: &str) -> Vec<Fact> {
             turn: None,
             origin: InputOrigin::User,
             client_key: None,
+            by: None,
             content: vec![Raw::from(json!({"type": "text", "text": format!("question {number}")}))],
             items: Vec::new(),
         }

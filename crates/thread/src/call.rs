@@ -116,6 +116,9 @@ pub struct ApprovalAnswered {
     pub decision: Decision,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Raw>,
+    /// Who answered, where clients have names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -383,6 +383,7 @@ mod tests {
             turn: None,
             origin: InputOrigin::User,
             client_key: None,
+            by: None,
             content: vec![],
             items: vec![item("message")],
         };
@@ -417,6 +418,7 @@ mod tests {
             turn: None,
             origin: InputOrigin::History,
             client_key: None,
+            by: None,
             content: vec![],
             items: vec![item("message")],
         };

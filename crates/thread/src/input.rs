@@ -18,6 +18,9 @@ pub struct InputReceived {
     /// The client's key: the same key again is the same input, not a second one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_key: Option<String>,
+    /// Who said it, where clients have names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     /// As the client sent it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub content: Vec<Raw>,

@@ -40,6 +40,9 @@ pub struct ThreadCreated {
     pub thread_source: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub originator: Option<String>,
+    /// The person whose client started it, where clients have names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     /// Of the program that made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_version: Option<String>,
@@ -78,6 +81,7 @@ impl ThreadCreated {
             source: None,
             thread_source: None,
             originator: None,
+            by: None,
             program_version: None,
             parent: None,
             instructions: None,

@@ -43,6 +43,15 @@ impl Thread {
         }
     }
 
+    /// Whether the turn is over once the model has answered without a call.
+    pub fn ends_with_answer(&self) -> bool {
+        let is_done = |turn: &Turn| {
+            let is_plain = matches!(turn.kind, TurnKind::Regular | TurnKind::Review) && !turn.stopped && !turn.follow_up;
+            is_plain && turn.approvals.is_empty() && turn.calls.iter().all(|call| call.state == CallState::Finished)
+        };
+        self.steering.is_empty() && self.turn.as_ref().is_some_and(is_done)
+    }
+
     fn within(&self, turn: &Turn) -> NextAction {
         let id = || turn.id.clone();
         let calls = |wanted: fn(&CallState) -> bool| turn.calls.iter().filter(|call| wanted(&call.state)).cloned().collect::<Vec<_>>();

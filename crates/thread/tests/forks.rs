@@ -60,6 +60,7 @@ fn given(role: &str, text: &str) -> Fact {
         turn: None,
         origin: InputOrigin::History,
         client_key: None,
+        by: None,
         content: Vec::new(),
         items: vec![message(role, text)],
     }

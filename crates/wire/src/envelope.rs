@@ -56,6 +56,19 @@ pub fn request<P: Serialize + ?Sized>(id: &RequestId, method: &str, params: &P) 
     out
 }
 
+/// The same for parameters that carry bulk bytes and write themselves.
+pub fn bulk_request<P: Encode + ?Sized>(id: &RequestId, method: &str, params: &P) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64 + method.len() + params.size_hint());
+    out.extend_from_slice(b"{\"id\":");
+    json(id, &mut out);
+    out.extend_from_slice(b",\"method\":");
+    json(method, &mut out);
+    out.extend_from_slice(b",\"params\":");
+    params.encode(&mut out);
+    out.push(b'}');
+    out
+}
+
 /// `{"method":…,"params":…}`
 pub fn notification<P: Encode + ?Sized>(method: &str, params: &P) -> Vec<u8> {
     let mut out = Vec::with_capacity(48 + params.size_hint());

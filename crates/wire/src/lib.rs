@@ -5,12 +5,14 @@
 
 pub mod app;
 pub mod base64;
+pub mod calendar;
 pub mod encode;
 pub mod envelope;
 pub mod exec;
 pub mod fault;
 pub mod intent;
 pub mod method;
+pub mod packed;
 pub mod path;
 #[cfg(feature = "schema")]
 pub mod schema;

@@ -10,6 +10,17 @@ pub trait Method {
     const NAME: &'static str;
     type Params: Serialize + DeserializeOwned + Send + 'static;
     type Output: Encode + DeserializeOwned + Send + 'static;
+
+    /// Reads its parameters. The macros write this out for each method, so that a shape is compiled here once and not in every crate
+    /// that reads it.
+    fn read_params(text: &[u8]) -> Result<Self::Params, serde_json::Error> {
+        serde_json::from_slice(text)
+    }
+
+    /// The same for its output.
+    fn read_output(text: &[u8]) -> Result<Self::Output, serde_json::Error> {
+        serde_json::from_slice(text)
+    }
 }
 
 /// A message that is not answered.
@@ -29,6 +40,14 @@ macro_rules! method {
             const NAME: &'static str = $wire;
             type Params = $params;
             type Output = $output;
+
+            fn read_params(text: &[u8]) -> Result<$params, ::serde_json::Error> {
+                ::serde_json::from_slice(text)
+            }
+
+            fn read_output(text: &[u8]) -> Result<$output, ::serde_json::Error> {
+                ::serde_json::from_slice(text)
+            }
         }
     };
 }

@@ -12,7 +12,9 @@ use crate::app::{self, AppMethod};
 use crate::base64::{Base64, Unchecked};
 use crate::exec::environment::Unit;
 use crate::exec::process::{OutputParams, OutputPiece, Stream};
-use crate::exec::{adoption, attributes, calls, discovery, environment, files, http, policy, process, session, streams, walk, watch};
+use crate::exec::{
+    adoption, attributes, calls, discovery, environment, files, http, packs, policy, process, session, streams, walk, watch,
+};
 use crate::path::{Escaped, PathUri};
 use crate::{Method, Notification};
 
@@ -157,8 +159,8 @@ macro_rules! enter {
 /// The app protocol.
 pub fn app() -> String {
     use app::{
-        account, approval, commands, config, environment, files, goals, lists, mcp, models, overview, permission, queue, review, sample,
-        search, session, settings, skills, thread, turn, unread,
+        account, approval, commands, config, environment, files, goals, journal, lists, mcp, models, overview, permission, queue, review,
+        sample, search, session, settings, skills, thread, turn, unread,
     };
     let mut book = Book::new();
     enter!(book.app:
@@ -182,6 +184,7 @@ pub fn app() -> String {
         account::{AccountRead, AccountLoginStart, AccountLoginCancel, AccountLogout, AccountRateLimitsRead, GovCloudCheck},
         models::{ModelList},
         overview::{ThreadOverview},
+        journal::{ThreadEntriesList, ThreadApprovalAnswer},
         lists::{
             ModelProviderCapabilitiesRead, CollaborationModeList, HooksList, ExperimentalFeatureList, PluginList, PluginInstalled,
             ServerDiagnosticsRead, ExperimentalFeatureEnablementSet, AppList, PluginRead, PluginInstall, PluginUninstall,
@@ -221,6 +224,7 @@ pub fn exec() -> String {
         walk::{Walk},
         watch::{WatchMissing, Watch, Unwatch},
         streams::{Open, ReadBlock, WriteBlock, Close},
+        packs::{ReadPack, WritePack, Sync},
         attributes::{GetAttributes, ListAttributes, SetMode, CreateLink},
         http::{HttpRequest},
         discovery::{Discover, DiscoverInstalled, ReadConfig},

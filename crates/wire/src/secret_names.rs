@@ -6,6 +6,8 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
+use serde_json::Value;
+
 /// `*` stands for any number of characters, `?` for one; upper and lower case are the same.
 pub const SECRET_NAMES: [&str; 25] = [
     "*KEY*",
@@ -54,6 +56,21 @@ pub fn is_secret_setting(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let leads_elsewhere = |word: &str| lower.strip_suffix(word).is_some_and(|rest| rest.is_empty() || rest.ends_with('_'));
     is_secret(name) && !ELSEWHERE.iter().any(|word| leads_elsewhere(word))
+}
+
+/// Takes out what may be a secret: headers, query parameters, variables, and whatever is named like one.
+pub fn hide_secrets(value: &mut Value) {
+    if let Some(values) = value.as_array_mut() {
+        values.iter_mut().for_each(hide_secrets);
+    }
+    let Some(members) = value.as_object_mut() else { return };
+    // A number or a table is no secret: budgets are counted in tokens.
+    let is_secret = |name: &str, value: &Value| {
+        let is_table_of_secrets = matches!(name.to_ascii_lowercase().as_str(), "http_headers" | "headers" | "query_params" | "env");
+        is_table_of_secrets || (value.is_string() && is_secret_setting(name))
+    };
+    members.retain(|name, value| !is_secret(name, value));
+    members.values_mut().for_each(hide_secrets);
 }
 
 /// Whether the value of an option of a program, or of a member of an address, is a secret: `--api-key`, `apiKey`, `X-Auth-Token`, `sig`.

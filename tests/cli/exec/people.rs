@@ -126,3 +126,18 @@ async fn notify_hears_of_ends_and_failures() {
     assert_eq!(news[1]["type"], "turn_failed");
     assert!(news[1]["message"].as_str().unwrap().contains("no such thing") && news[1]["thread_id"].is_string(), "{news:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quiet_says_the_answer_and_what_went_wrong_and_verbose_says_more() {
+    let script = json!({"cmd": "echo noise"});
+    let scene = Scene::new(vec![Reply::call("a", "exec_command", &script), Reply::message("the answer"), Reply::status(400, "{}")]).await;
+    let quiet = scene.run(&["exec", "--quiet", "hello"]);
+    assert_eq!((String::from_utf8_lossy(&quiet.stdout).trim(), String::from_utf8_lossy(&quiet.stderr).as_ref()), ("the answer", ""));
+    let failed = scene.run(&["-q", "exec", "hello"]);
+    assert!(!failed.status.success() && String::from_utf8_lossy(&failed.stderr).contains("400"), "{failed:?}");
+    let usual = scene.run(&["exec", "hello"]);
+    let verbose = scene.run(&["exec", "-vv", "hello"]);
+    assert!(verbose.stderr.len() > usual.stderr.len(), "{verbose:?}");
+    let both = scene.run(&["exec", "-q", "-v", "hello"]);
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+}

@@ -7,7 +7,14 @@ use super::results::{Column, Results};
 
 const HEAD: &str = "# Hosts
 
-`cargo xtask hosts` wrote these tables. It runs the same checks on every host; `cargo xtask hosts podman-root` runs those of one host. `outpost doctor` tries the
+The same checks, run on every kind of host that one machine can bring up:
+
+<!-- not typed: runs these tests -->
+```sh
+cargo xtask hosts podman-root     # one host; without a name, all of them
+```
+
+`cargo xtask hosts` wrote these tables. `outpost doctor` tries the
 same on yours. [Levels](sandbox.md#levels).
 
 | host | kernel | level | processes and memory limited by | checks | does not hold there, and is told | `tests/security` |

@@ -142,6 +142,7 @@ fn begin(turn: &TurnId, text: &str) -> Vec<Fact> {
             turn: None,
             origin: InputOrigin::User,
             client_key: None,
+            by: None,
             content: vec![Raw::from(json!({"type": "text", "text": text}))],
             items: Vec::new(),
         }

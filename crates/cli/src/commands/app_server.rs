@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use outpost_config::Config;
 use outpost_listener::access::DoorRules;
 use outpost_listener::listen::{ListenAddr, Listener};
 use outpost_rpc::link::stdio;
@@ -13,11 +14,12 @@ use outpost_wire::PathUri;
 use super::executor::{announce, door_rules, stop_signal};
 use super::{FAILED, USAGE, cannot_listen, complain};
 use crate::assembly::{Assembly, NodeRole, RuntimeOptions};
-use crate::config::Config;
 use crate::executor_args::{AppListen, AppServerArguments};
 use crate::home::{APP, Home};
 use crate::lock::Lock;
+use crate::notify::Notifier;
 use crate::out::say;
+use crate::owner::{self, Clients};
 use crate::{ProcessContext, store};
 
 pub(crate) async fn run(arguments: AppServerArguments, own: &ProcessContext) -> ExitCode {
@@ -28,15 +30,23 @@ pub(crate) async fn run(arguments: AppServerArguments, own: &ProcessContext) -> 
         },
         AppListen::Off => None,
     };
-    match serve(&arguments.listen, rules, own).await {
+    if arguments.until_idle
+        && let Err(error) = rustix::process::setsid()
+    {
+        // It leads a group already, and the terminal is not its own any more.
+        tracing::debug!(%error, "no session of its own");
+    }
+    match serve(&arguments, rules, own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&error, FAILED),
     }
 }
 
-async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &ProcessContext) -> anyhow::Result<()> {
+async fn serve(arguments: &AppServerArguments, rules: Option<DoorRules>, own: &ProcessContext) -> anyhow::Result<()> {
+    let listen = &arguments.listen;
     let stop = stop_signal()?;
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
+    let notifier = Notifier::new(&Config::read(Some(&home.config()), &own.settings)?.notify, own)?;
     let (assembly, server) = assemble(&home, own, NodeRole::Single).await?;
     let socket = match (own_socket(&home, own).await, listen) {
         (Err(error), AppListen::Off) => {
@@ -45,9 +55,20 @@ async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &ProcessContex
         }
         (socket, _) => socket.inspect_err(|error| tracing::debug!("this server is not found at run/app.sock: {error:#}")).ok(),
     };
+    let clients = Clients::default();
     let at_home = async {
         match socket {
-            Some(socket) => match socket.serve(outpost_listener::auth::Auth::Open, on_link(server.clone())).await {},
+            Some(socket) => {
+                let (server, clients) = (server.clone(), clients.clone());
+                let on_link = move |link| {
+                    let (server, client) = (server.clone(), clients.enter());
+                    tokio::spawn(async move {
+                        server.serve(link).await;
+                        drop(client);
+                    });
+                };
+                match socket.serve(outpost_listener::auth::Auth::Open, on_link).await {}
+            }
             None => std::future::pending::<()>().await,
         }
     };
@@ -74,7 +95,14 @@ async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &ProcessContex
             (AppListen::At(_), None) | (AppListen::Off, _) => std::future::pending().await,
         }
     };
+    let idle = async {
+        match arguments.until_idle {
+            true => owner::until_idle(&assembly.runtime, &clients, &notifier).await,
+            false => std::future::pending().await,
+        }
+    };
     let served = tokio::select! {
+        () = idle => Ok(()),
         served = serving => served,
         () = at_home => Ok(()),
         () = stop => Ok(()),
@@ -85,7 +113,7 @@ async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &ProcessContex
 
 /// The server of this home, and what it stands on.
 pub(crate) async fn assemble(home: &Home, own: &ProcessContext, role: NodeRole) -> anyhow::Result<(Assembly, Server)> {
-    let config = Config::load(Some(&home.config()), &own.settings)?;
+    let config = crate::configuration::load(Some(&home.config()), &own.settings)?;
     let shown = config.shown();
     let wish = RuntimeOptions { questions: true, keeps_sessions: true, follows_environments: true, role, ..RuntimeOptions::of(config) };
     let assembly = Assembly::new(home, wish, own).await?;

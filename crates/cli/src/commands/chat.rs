@@ -21,7 +21,7 @@ mod waiting;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use outpost_runtime::live::BackgroundProcess;
 use outpost_thread::ThreadId;
 
@@ -32,6 +32,7 @@ use crate::agents::{Agents, Audience, ThreadOrigin};
 use crate::commands;
 use crate::commands::exec::left_running;
 use crate::out;
+use crate::owner;
 use crate::variables::VisibleVariables;
 
 /// A terminal with fewer columns gets plain lines.
@@ -42,6 +43,8 @@ enum ChatEnd {
     Left {
         said_something: bool,
     },
+    /// The turn is to go on without this program.
+    Detached,
     /// The user wants another thread.
     Switch(Which),
 }
@@ -59,13 +62,21 @@ async fn work(request: ChatRequest, own: &ProcessContext) -> anyhow::Result<()> 
     if let Some(terminal) = &mut terminal {
         terminal.first_paint();
     }
-    let agents = Agents::new(&options, Audience::User, own).await?;
+    let agents = Agents::new(&options, &which, Audience::User, own).await?;
     let talked = converse(&agents, which, terminal.as_mut(), own).await;
     // The terminal is the user's again before anything else is said.
     drop(terminal);
-    agents.assembly.shut_down().await;
-    let Some(Talked { thread, left, said_something }) = talked? else { return Ok(()) };
+    let is_remote = agents.remote().is_some();
+    agents.shut_down().await;
+    let Some(Talked { thread, left, said_something, is_detached }) = talked? else { return Ok(()) };
     let mark = out::error_mark();
+    if is_detached {
+        if !is_remote {
+            owner::take_up(thread, own).await.with_context(|| format!("thread {thread} was left, and no process goes on with it"))?;
+        }
+        out::aside(&format!("{mark}the turn goes on in the background; `outpost chat resume {thread}` comes back to it\n"));
+        return Ok(());
+    }
     left_running(thread, &left).iter().for_each(|words| out::aside(&format!("{mark}{}\n", out::on_error_line(words))));
     if said_something {
         out::aside(&format!("{mark}`outpost chat resume {thread}` goes on with this thread\n"));
@@ -77,6 +88,8 @@ async fn work(request: ChatRequest, own: &ProcessContext) -> anyhow::Result<()> 
 struct Talked {
     thread: ThreadId,
     said_something: bool,
+    /// The turn is to go on without this program.
+    is_detached: bool,
     /// Commands that still run.
     left: Vec<BackgroundProcess>,
 }
@@ -107,7 +120,14 @@ async fn converse(
         match end {
             ChatEnd::Left { said_something } => {
                 let left = thread.terminals().await.unwrap_or_default();
-                return Ok(Some(Talked { thread: thread.id(), said_something, left }));
+                return Ok(Some(Talked { thread: thread.id(), said_something, is_detached: false, left }));
+            }
+            ChatEnd::Detached => {
+                // What runs is left as it is for the process that takes it up.
+                if agents.remote().is_none() {
+                    thread.hand_over().await;
+                }
+                return Ok(Some(Talked { thread: thread.id(), said_something: true, is_detached: true, left: Vec::new() }));
             }
             ChatEnd::Switch(next) => which = next,
         }

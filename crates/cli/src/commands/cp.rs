@@ -46,10 +46,11 @@ async fn copy(arguments: &CpArguments, own: &ProcessContext) -> anyhow::Result<u
         exclude: arguments.exclude.iter().map(|text| ExcludePattern::parse(text)).collect::<Result<_, _>>()?,
         delete: arguments.delete,
         dry_run: arguments.dry_run,
+        sync: arguments.sync,
     };
     let transfer = Transfer::new(from, to, options, tag);
     let label = Path::new(&arguments.source).file_name().unwrap_or(&arguments.source).to_string_lossy().into_owned();
-    let bar = if arguments.quiet { None } else { ProgressBar::start(transfer.progress(), label) };
+    let bar = if own.is_quiet() { None } else { ProgressBar::start(transfer.progress(), label) };
     let outcome = tokio::select! {
         outcome = transfer.run() => Ok(outcome),
         code = signals.stop() => Err(code),
@@ -64,19 +65,19 @@ async fn copy(arguments: &CpArguments, own: &ProcessContext) -> anyhow::Result<u
     }
     match outcome {
         Err(code) => Ok(code),
-        Ok(outcome) => report(&outcome?, arguments),
+        Ok(outcome) => report(&outcome?, arguments, own),
     }
 }
 
 /// Says what was done; a copy from which something is missing has failed.
-fn report(summary: &TransferSummary, arguments: &CpArguments) -> anyhow::Result<u8> {
+fn report(summary: &TransferSummary, arguments: &CpArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     use std::io::IsTerminal;
     if arguments.dry_run {
         let line = |what: &str, path: &PathUri| format!("{what} {}\n", on_line_exactly(&path.to_syntax()));
         let written = summary.planned.iter().map(|path| line("write", path));
         let lines: String = written.chain(summary.removed.iter().map(|path| line("remove", path))).collect();
         print_shown(&lines)?;
-    } else if !arguments.quiet && std::io::stderr().is_terminal() {
+    } else if !own.is_quiet() && std::io::stderr().is_terminal() {
         let files = if summary.files == 1 { "1 file".into() } else { format!("{} files", summary.files) };
         say(&format!("{files}, {}", size(summary.bytes)));
     }

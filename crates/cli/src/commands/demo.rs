@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use outpost_config::Config;
 use outpost_store::{ClaimMode, PageRequest, Store};
 use outpost_thread::ThreadId;
 use serde_json::Value;
@@ -24,7 +25,6 @@ use crate::ProcessContext;
 use crate::args::DemoArguments;
 use crate::commands;
 use crate::commands::thread::transcript::{TranscriptPiece, pieces};
-use crate::config::Config;
 use crate::home::Home;
 use crate::signals::ForwardedSignals;
 use crate::store;

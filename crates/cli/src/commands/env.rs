@@ -5,6 +5,7 @@ mod check;
 mod import;
 mod list;
 mod login;
+mod remote;
 mod ssh;
 mod upgrade;
 mod watch;
@@ -28,10 +29,15 @@ use crate::ProcessContext;
 use crate::env_args::EnvCommand;
 use crate::home::Home;
 use crate::out::{self, say};
+use crate::remote::RemoteServer;
 
 pub(crate) async fn run(command: EnvCommand, own: &ProcessContext) -> ExitCode {
     let done = match command {
-        EnvCommand::List(arguments) => list::run(&arguments, own),
+        EnvCommand::List(arguments) => match RemoteServer::named(own).await {
+            Ok(Some(server)) => remote::list(&arguments, &server).await,
+            Ok(None) => list::run(&arguments, own),
+            Err(error) => Err(error),
+        },
         EnvCommand::Add(arguments) => add::run(*arguments, own).await,
         EnvCommand::Remove { name } => remove(&name, own),
         EnvCommand::Check(arguments) => check::run(arguments, own).await,

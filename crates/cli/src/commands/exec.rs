@@ -1,5 +1,6 @@
 //! `outpost exec`: one turn of an agent, without a terminal.
 
+mod detach;
 mod left;
 mod lines;
 mod prompt;
@@ -50,7 +51,16 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
     let ExecRequest { mut options, which, prompt } = request;
     options.agent.full_output = options.full;
     let input = prompt::read(&options, prompt, which != Which::New)?;
-    let agents = Agents::new(&options.agent, Audience::Unattended, own).await?;
+    if options.detach {
+        return detach::run(&options, &which, input, own).await;
+    }
+    let agents = Agents::new(&options.agent, &which, Audience::Unattended, own).await?;
+    if let (Some(remote), true) = (agents.remote(), options.wait || options.stop) {
+        anyhow::bail!(
+            "--wait and --stop follow commands of this home; {} drives the thread: use `/ps` and `/stop` in `outpost chat resume`",
+            remote.server.address()
+        );
+    }
     let birth = ThreadOrigin {
         source: "exec",
         thread_source: options.thread_source.clone(),
@@ -62,7 +72,10 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
     let mut signals = Signals::new()?;
     let mut report = match options.json {
         true => Report::Lines(JsonLines::default()),
-        false => Report::Screen(Box::new(Screen::new(options.color, &own.variables).with_full_output(options.full)), None),
+        false => Report::Screen(
+            Box::new(Screen::new(options.color, &own.variables).with_full_output(options.full).with_quiet(own.is_quiet())),
+            None,
+        ),
     };
     let mut notifier = agents.notifier(thread.id());
     // From here on, so that a machine that cannot be reached is named, whether or not a command asks for it.
@@ -76,7 +89,7 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
     };
     let told = async {
         let mut found = Vec::new();
-        let shortfall = agents.assembly.shortfall();
+        let shortfall = agents.shortfall();
         report.begin(&before, &[shortfall.as_deref(), agents.note(&before)])?;
         agents.unknown_model(&before).iter().for_each(|note| report.note(note));
         missing.iter().try_for_each(|missing| report.warn(missing))?;
@@ -104,13 +117,14 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
         anyhow::Ok(thread.terminals().await.unwrap_or_default())
     };
     let told = told.await;
+    notifier.settle().await;
     if told.is_err() {
         let _ = thread.interrupt(None, InterruptReason::Shutdown).await;
     }
     let is_away = end.is_away(&agents, &thread).await;
     // A second signal ends it at once.
     tokio::select! {
-        () = agents.assembly.shut_down() => {}
+        () = agents.shut_down() => {}
         _ = signals.next() => {}
     }
     let left = told?;
@@ -159,19 +173,11 @@ impl End {
     async fn is_away(&self, agents: &Agents, thread: &LiveThread) -> bool {
         let Ok(state) = thread.snapshot().await else { return false };
         let primary = state.effective_selection().and_then(|selection| selection.primary()).map(|primary| primary.environment_id.clone());
-        let registry = agents.assembly.runtime.registry();
-        let is_away = |id: &EnvironmentId| {
-            let state = registry.status(id).map(|row| row.standing);
-            matches!(
-                state,
-                Some(
-                    EnvironmentState::Failed { .. }
-                        | EnvironmentState::NeedsLogin { .. }
-                        | EnvironmentState::Recovering { .. }
-                        | EnvironmentState::Connecting
-                )
-            )
+        let away: Vec<EnvironmentId> = match self.failed_in.as_slice() {
+            [] => return false,
+            _ => agents.environments().await.into_iter().filter(|row| row.is_away).map(|row| row.id).collect(),
         };
+        let is_away = |id: &EnvironmentId| away.contains(id);
         self.failed_in.iter().any(|place| place.as_ref().or(primary.as_ref()).is_some_and(is_away))
     }
 
@@ -233,20 +239,22 @@ struct Watching<'a> {
 /// The environments of the thread, as far as they fail.
 struct Machines {
     selected: Vec<EnvironmentId>,
-    watcher: Watcher,
+    watcher: Option<Watcher>,
 }
 
 impl Machines {
     async fn of(agents: &Agents, thread: &LiveThread) -> anyhow::Result<Self> {
         let selection = thread.snapshot().await?.effective_selection().cloned().unwrap_or_default();
         let selected = Vec::from(selection).into_iter().map(|attachment: Attachment| attachment.environment_id).collect();
-        Ok(Self { selected, watcher: agents.assembly.runtime.registry().watch() })
+        // A server tells of them at their calls.
+        Ok(Self { selected, watcher: agents.own_runtime().ok().map(|runtime| runtime.registry().watch()) })
     }
 
     /// The next one that cannot be used, and why. Each is told once.
     async fn failed(&mut self) -> String {
+        let Some(watcher) = &mut self.watcher else { return std::future::pending().await };
         loop {
-            if let RegistryNews::Environment { id, standing: EnvironmentState::Failed { reason, .. }, .. } = self.watcher.next().await.news
+            if let RegistryNews::Environment { id, standing: EnvironmentState::Failed { reason, .. }, .. } = watcher.next().await.news
                 && let Some(at) = self.selected.iter().position(|selected| *selected == id)
             {
                 self.selected.remove(at);

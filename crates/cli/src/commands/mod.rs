@@ -82,7 +82,7 @@ pub(crate) fn cannot_listen(address: &impl std::fmt::Display, error: std::io::Er
 
 /// Prints the page about `config.toml`.
 pub(crate) fn reference() -> ExitCode {
-    printed(&crate::config::reference::page())
+    printed(&outpost_config::page())
 }
 
 /// A page of the documentation, or which one was meant.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use outpost_config::Config;
 use outpost_environment::{EnvironmentError, FirstStart, ProcessEvent, ProcessStart, RemoteProcess};
 use outpost_runtime::denial;
 use outpost_runtime::permissions::SandboxMode;
@@ -22,7 +23,6 @@ use uuid::Uuid;
 use super::{OURS, complain};
 use crate::ProcessContext;
 use crate::args::RunArguments;
-use crate::config::Config;
 use crate::connection_notices;
 use crate::home::Home;
 use crate::out::say;
@@ -167,7 +167,7 @@ impl Confined {
 /// The sandbox that an agent's command would get, with the writable roots and the network of the configuration.
 fn configured(name: &str, own: &ProcessContext) -> anyhow::Result<SandboxMode> {
     let file = Home::from_environment().map(|home| home.config());
-    Config::read(file.as_deref(), &own.settings)?.sandbox_named(name)
+    Ok(Config::read(file.as_deref(), &own.settings)?.sandbox_named(name)?)
 }
 
 /// The variables that were asked for by name, with the values of those that are this process's own.

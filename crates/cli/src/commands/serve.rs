@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
+use outpost_config::Config;
+use outpost_config::ServeTable;
 use outpost_listener::access::{AccessRules, HostName, ListenerAccess, WebOrigin};
 use outpost_listener::auth::Auth;
 use outpost_listener::listen::{ListenAddr, Listener};
@@ -14,16 +16,16 @@ use outpost_rpc::tls;
 use outpost_server::admission::BrowserAdmission;
 use outpost_server::executors::{Executors, JoinLimits};
 use outpost_server::metrics::{MetricSources, Metrics};
+use outpost_server::people::node_secret;
 use outpost_server::site::{ClientAccess, Site};
 use outpost_server::web::Sessions;
+use outpost_store::{NodeAddress, Store};
 
 use super::app_server::{assemble, on_link, own_socket};
 use super::executor::{door_rules, stop_signal};
 use super::{FAILED, USAGE, cannot_listen, complain, token};
 use crate::ProcessContext;
 use crate::assembly::NodeRole;
-use crate::config::Config;
-use crate::config::serve::ServeTable;
 use crate::home::{APP, Home};
 use crate::out::say;
 use crate::serve_args::ServeArguments;
@@ -49,6 +51,9 @@ struct Plan {
     origins: Vec<WebOrigin>,
     hosts: Vec<HostName>,
     proxies: Vec<IpAddr>,
+    /// Where other nodes of the store reach this one.
+    advertise: Option<String>,
+    node: Option<String>,
 }
 
 /// Where it listens by default.
@@ -56,7 +61,7 @@ const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7633)
 
 fn plan(arguments: &ServeArguments, own: &ProcessContext) -> anyhow::Result<(Home, Plan)> {
     let home = Home::from_environment().context("serving needs a home; set OUTPOST_HOME")?;
-    let ServeTable { listen, tls_cert, tls_key, behind_proxy, allow_host, allow_origin } =
+    let ServeTable { listen, tls_cert, tls_key, behind_proxy, allow_host, allow_origin, advertise, node } =
         Config::read(Some(&home.config()), &own.settings)?.serve;
     let listen = arguments.listen.clone().or(listen).unwrap_or(ListenAddr::Ws(USUAL));
     let ListenAddr::Ws(address) = listen else {
@@ -84,11 +89,16 @@ fn plan(arguments: &ServeArguments, own: &ProcessContext) -> anyhow::Result<(Hom
         !(arguments.auth.no_auth && behind_proxy),
         "--no-auth is for those on this machine only, and a proxy (--behind-proxy) lets others in; use tokens or --ws-auth"
     );
+    let advertise = arguments.advertise.clone().or(advertise);
+    if let Some(url) = &advertise {
+        ensure!(url.starts_with("ws://") || url.starts_with("wss://"), "--advertise {url}: write ws://HOST:PORT or wss://HOST");
+    }
+    let node = arguments.node.clone().or(node);
     let access = access(arguments, &listen, &home, own)?;
     let origins = [allow_origin, arguments.auth.allow_origin.clone()].concat();
     let hosts = [allow_host, arguments.auth.allow_host.clone()].concat();
     let proxies = arguments.auth.trusted_proxy.clone();
-    Ok((home, Plan { address, access, tls, behind_proxy, origins, hosts, proxies }))
+    Ok((home, Plan { address, access, tls, behind_proxy, origins, hosts, proxies, advertise, node }))
 }
 
 fn access(arguments: &ServeArguments, listen: &ListenAddr, home: &Home, own: &ProcessContext) -> anyhow::Result<ClientAccess> {
@@ -120,12 +130,31 @@ async fn serve(home: Home, plan: Plan, own: &ProcessContext) -> anyhow::Result<(
         tokens: issued.clone(),
         admission: admission.clone(),
         executors: executors.clone(),
-        on_client: Arc::new(on_link(server.clone())),
+        on_client: {
+            let server = server.clone();
+            Arc::new(move |link, identity| {
+                let server = server.clone();
+                tokio::spawn(async move { server.serve_as(link, identity).await });
+            })
+        },
+        node_secret: node_secret(assembly.runtime.store()).await,
         sessions: Sessions::new(Arc::new(|| tokens::random().ok())),
+        store: assembly.runtime.store().clone(),
         is_private: scheme == "wss" || plan.behind_proxy,
         metrics: Metrics::new(MetricSources { server: server.clone(), executors: executors.clone() }),
     };
-    let Plan { origins, hosts, proxies, .. } = plan;
+    let Plan { origins, hosts, proxies, advertise, node, .. } = plan;
+    if let Store::Postgres(store) = assembly.runtime.store() {
+        let own = match listener.address() {
+            ListenAddr::Ws(address) if address.ip().is_loopback() => Some(format!("{scheme}://{address}")),
+            _ => None,
+        };
+        let address = NodeAddress { name: node, url: advertise.or(own) };
+        if address.url.is_none() {
+            say("other servers of this database cannot reach this one: name its address with --advertise");
+        }
+        store.announce(address).await.map_err(|why| anyhow!("the database: {why}"))?;
+    }
     let threshold = AccessRules { origins, hosts, proxies, own_pages: true, ..AccessRules::default() };
     let socket =
         own_socket(&home, own).await.inspect_err(|error| tracing::debug!("this server is not found at run/app.sock: {error:#}")).ok();
@@ -135,12 +164,20 @@ async fn serve(home: Home, plan: Plan, own: &ProcessContext) -> anyhow::Result<(
             None => std::future::pending::<()>().await,
         }
     };
+    let secret = node_secret(assembly.runtime.store()).await;
+    let lending = async {
+        match (assembly.runtime.store(), &secret) {
+            (Store::Postgres(store), Some(secret)) => executors.follow_nodes(store, secret).await,
+            _ => std::future::pending().await,
+        }
+    };
     announce(scheme, listener.address())?;
     tell_page(scheme, listener.address());
     tokio::select! {
         () = at_home => {}
         never = listener.serve_door(ListenerAccess::to(threshold, Arc::new(site))) => match never {},
         () = executors.follow_tokens() => {}
+        () = lending => {}
         () = admission.keep_looking(&issued) => {}
         () = assembly.runtime.take_up_orphans() => {}
         () = stop => {}

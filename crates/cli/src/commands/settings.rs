@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use outpost_config::Config;
 use serde_json::{Map, Value, json};
 
 use super::{FAILED, complain};
 use crate::ProcessContext;
-use crate::config::Config;
 use crate::home::Home;
 use crate::out::{on_line, print, print_shown, say};
 use crate::settings_args::{ConfigCommand, McpAddArguments, McpCommand};
@@ -37,7 +37,7 @@ fn home() -> anyhow::Result<Home> {
 }
 
 fn read(own: &ProcessContext) -> anyhow::Result<Config> {
-    Config::read(Some(&home()?.config()), &own.settings)
+    Ok(Config::read(Some(&home()?.config()), &own.settings)?)
 }
 
 /// Writes a key, or takes it away.

@@ -3,6 +3,7 @@
 mod care;
 mod change;
 pub(crate) mod list;
+mod remote;
 mod show;
 pub(crate) mod times;
 pub(crate) mod transcript;
@@ -20,6 +21,7 @@ use outpost_wire::shown::{Form, Untrusted};
 use super::{FAILED, complain};
 use crate::ProcessContext;
 use crate::out::print;
+use crate::remote::RemoteServer;
 use crate::store;
 use crate::thread_args::{ThreadArguments, ThreadCommand};
 
@@ -30,6 +32,8 @@ const SHORTEST: usize = 3;
 struct Desk {
     store: Store,
     json: bool,
+    /// No progress is shown.
+    is_quiet: bool,
 }
 
 pub(crate) async fn run(arguments: ThreadArguments, own: &ProcessContext) -> ExitCode {
@@ -40,11 +44,17 @@ pub(crate) async fn run(arguments: ThreadArguments, own: &ProcessContext) -> Exi
 }
 
 async fn dispatch(arguments: ThreadArguments, own: &ProcessContext) -> anyhow::Result<ExitCode> {
+    if arguments.store.is_none()
+        && let Some(server) = RemoteServer::named(own).await?
+    {
+        return remote::run(server, arguments.command, arguments.json).await;
+    }
     // This one looks at environments, too, and so opens more than a store.
     if let ThreadCommand::Why(name) = &arguments.command {
         return why::why(&name.thread, arguments.store, arguments.json, own).await;
     }
-    let desk = Desk { store: store::open(arguments.store.as_deref(), &own.settings).await?, json: arguments.json };
+    let desk =
+        Desk { store: store::open(arguments.store.as_deref(), &own.settings).await?, json: arguments.json, is_quiet: own.is_quiet() };
     match arguments.command {
         ThreadCommand::List(arguments) => desk.list(arguments).await,
         ThreadCommand::Show(arguments) => desk.show(arguments).await,

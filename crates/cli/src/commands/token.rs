@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use outpost_environment::FIRST_CONNECTION;
+use outpost_server::people::ClientIdentity;
 use outpost_server::tokens::{TokenPurpose, TokenStore};
 use outpost_wire::EnvironmentId;
 use serde_json::json;
@@ -43,7 +44,15 @@ fn create(arguments: CreateToken) -> anyhow::Result<()> {
         None => TokenPurpose::Client,
     };
     let secret = tokens::random()?;
-    let token = ours()?.issue(&secret, scope, arguments.note, store::now())?;
+    let person = ClientIdentity {
+        name: arguments.name,
+        role: arguments.role.unwrap_or_default(),
+        environments: arguments.environment,
+        threads: arguments.thread,
+        is_node: false,
+    };
+    let person = Some(person).filter(|person| *person != ClientIdentity::default());
+    let token = ours()?.issue_to(&secret, scope, arguments.note, person, store::now())?;
     print(&format!("{secret}\n")).context("the token cannot be shown")?;
     say(&format!("this is token {} for {}; its secret is not shown again", token.name(), token.scope));
     Ok(())
@@ -63,6 +72,9 @@ fn list(as_json: bool) -> anyhow::Result<()> {
             if let Some(note) = &token.note {
                 row["note"] = json!(note);
             }
+            if let Some(person) = &token.person {
+                row["person"] = json!(person);
+            }
             if let Some(identity) = bound(&token.scope)? {
                 row["boundTo"] = json!(identity);
             }
@@ -75,9 +87,24 @@ fn list(as_json: bool) -> anyhow::Result<()> {
         let waits = || matches!(token.scope, TokenPurpose::Executor { .. }).then(|| format!("  {FIRST_CONNECTION}"));
         let bound = bound(&token.scope)?.map(|identity| format!("  joined by install {identity}")).or_else(waits).unwrap_or_default();
         let note = token.note.as_deref().map(|note| format!("  {note}")).unwrap_or_default();
-        let _ = writeln!(text, "{}  {}{bound}{note}", token.name(), token.scope);
+        let person = token.person.as_ref().map(shown).unwrap_or_default();
+        let _ = writeln!(text, "{}  {}{person}{bound}{note}", token.name(), token.scope);
     }
     print(&text)
+}
+
+/// Who has a token, and what it is limited to.
+fn shown(person: &ClientIdentity) -> String {
+    let mut text = format!("  {} ({})", person.name.as_deref().unwrap_or("unnamed"), person.role);
+    for (what, names) in [
+        ("environments", person.environments.iter().map(ToString::to_string).collect::<Vec<_>>()),
+        ("threads", person.threads.iter().map(ToString::to_string).collect()),
+    ] {
+        if !names.is_empty() {
+            let _ = write!(text, "  {what} {}", names.join(", "));
+        }
+    }
+    text
 }
 
 fn revoke(name: &str) -> anyhow::Result<()> {

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use outpost_config::Config;
+
 use super::{Finding, Patient};
 use crate::assembly::rules;
-use crate::config::Config;
 use crate::environments::KnownEnvironments;
 
 pub(super) fn findings(patient: &Patient<'_>) -> Vec<Finding> {
@@ -26,6 +27,7 @@ pub(super) fn findings(patient: &Patient<'_>) -> Vec<Finding> {
 
 fn config(file: &Path, settings: &[String]) -> Finding {
     let loaded = Config::read(Some(file), settings).and_then(|config| config.sandbox().map(|mode| (config, mode)));
+    let loaded = loaded.map_err(anyhow::Error::from);
     let unknown = Config::unknown_keys(file);
     match loaded {
         Err(error) => Finding::broken("config.toml", format!("{error:#}"), "put that right; docs/configuration.md lists every key"),

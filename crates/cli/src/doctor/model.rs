@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use outpost_config::Config;
 use outpost_runtime::model::{HistoryItem, ModelError, ModelHistory, ModelListing, ModelProvider, Prompt, ProviderError};
 use serde_json::json;
 use tokio::time::timeout;
 
 use super::{Finding, Patient, not_looked_at};
 use crate::assembly::{default_model, default_provider};
-use crate::config::Config;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What a provider that is not built in has for a model.

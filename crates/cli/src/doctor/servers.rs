@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use outpost_config::Config;
 use outpost_runtime::mcp::refresh::{ServerStatus, StatusDetail};
 use tokio::time::timeout;
 
 use super::{Finding, Patient, not_looked_at};
 use crate::assembly::{Assembly, RuntimeOptions};
-use crate::config::Config;
 use crate::home::Home;
 use crate::servers;
 

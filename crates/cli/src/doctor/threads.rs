@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use outpost_config::Config;
 use outpost_store::{ListQuery, ListScope, Store};
 use tokio::time::timeout;
 
 use super::{Finding, Patient, not_looked_at};
 use crate::assembly::NodeRole;
-use crate::config::Config;
 use crate::home::Home;
 use crate::store;
 

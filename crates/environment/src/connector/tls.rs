@@ -35,6 +35,12 @@ impl Tls {
     }
 }
 
+/// Connects to a server at `ws://` or `wss://`.
+pub async fn dial(url: &str, bearer: Option<String>) -> Result<Link, LinkError> {
+    let options = ClientOptions { bearer, ..ClientOptions::default() };
+    if url.starts_with("wss://") { Tls::default().connect(url, &options).await } else { ws::connect(url, &options).await }
+}
+
 /// An unknown issuer is the most frequent error; the library's text does not say what to do.
 fn explained(error: io::Error) -> io::Error {
     use rustls::CertificateError::{NotValidForName, NotValidForNameContext, Other, UnknownIssuer};

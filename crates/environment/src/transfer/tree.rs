@@ -8,6 +8,7 @@ use outpost_wire::exec::attributes::{Attributes, FileKind};
 use outpost_wire::{Escaped, PathUri, fault};
 use tokio::sync::Semaphore;
 
+use super::packs::SmallFile;
 use super::{Placing, Transfer, TransferError, TransferSummary, show};
 use crate::environment::EnvironmentError;
 
@@ -66,16 +67,17 @@ impl Transfer {
         }
         let (directories, others): (Vec<&Item>, Vec<&Item>) = items.iter().partition(|item| item.attributes.kind == FileKind::Directory);
         self.make_directories(&directories, &base).await?;
-        let takes_modes = self.destination.environment.info().await.is_ok_and(|info| info.capabilities.write_mode);
+        let (source, destination) = (self.source.environment.info().await, self.destination.environment.info().await);
+        let (takes_modes, takes_packs) = destination.map_or((false, false), |there| {
+            (there.capabilities.write_mode, there.capabilities.file_packs && source.is_ok_and(|here| here.capabilities.file_packs))
+        });
         let is_small = |item: &&&Item| takes_modes && item.attributes.kind == FileKind::File && item.attributes.size <= SMALL;
         let (small, large): (Vec<&&Item>, Vec<&&Item>) = others.iter().partition(is_small);
-        let room = Semaphore::new(SMALL_ROOM as usize);
-        let copy_small = small.into_iter().map(|item| async {
-            let (from, to) = (item.below(root), item.below(&base));
-            let weight = u32::try_from(item.attributes.size >> 10).unwrap_or(SMALL_ROOM).clamp(1, SMALL_ROOM);
-            let _room = room.acquire_many(weight).await;
-            self.copy_small(&from, &item.attributes, &to, placing).await
-        });
+        let small: Vec<SmallFile> = small
+            .into_iter()
+            .map(|item| SmallFile { from: item.below(root), to: item.below(&base), attributes: item.attributes.clone() })
+            .collect();
+        let copy_small = async { if takes_packs { self.copy_packs(small, placing).await } else { self.copy_each(small, placing).await } };
         let copy_large = large.into_iter().map(|item| async {
             let (from, to) = (item.below(root), item.below(&base));
             match (&item.attributes.kind, &item.attributes.link_target) {
@@ -83,7 +85,6 @@ impl Transfer {
                 _ => self.copy_file(&from, &item.attributes, &to, placing).await,
             }
         });
-        let copy_small = stream::iter(copy_small).buffer_unordered(SMALL_FILES).try_collect::<()>();
         let copy_large = stream::iter(copy_large).buffer_unordered(FILES).try_collect::<()>();
         futures_util::future::try_join(copy_small, copy_large).await?;
         // A directory that may not be written to is closed last, the innermost first.
@@ -98,7 +99,19 @@ impl Transfer {
         if is_new {
             self.put_in_place(&base, target).await?;
         }
-        Ok(())
+        self.sync(target).await
+    }
+
+    /// Small files, each with calls of its own that are all on their way at once.
+    pub(super) async fn copy_each(&self, files: Vec<SmallFile>, placing: Placing) -> Result<(), TransferError> {
+        let room = Semaphore::new(SMALL_ROOM as usize);
+        let room = &room;
+        let copies = files.into_iter().map(|file| async move {
+            let weight = u32::try_from(file.attributes.size >> 10).unwrap_or(SMALL_ROOM).clamp(1, SMALL_ROOM);
+            let _room = room.acquire_many(weight).await;
+            self.copy_small(&file.from, &file.attributes, &file.to, placing).await
+        });
+        stream::iter(copies).buffer_unordered(SMALL_FILES).try_collect::<()>().await
     }
 
     /// What is at the destination and not in the source. Of a directory that is not, only its own name is told.

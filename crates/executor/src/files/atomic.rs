@@ -104,6 +104,14 @@ pub(crate) fn rewrite(identity: &InPlaceFile, data: &[u8], sync: bool) -> io::Re
     if sync { file.sync_all() } else { Ok(()) }
 }
 
+/// Puts a new file in the place of whatever has a name, unless that is a directory. A link is replaced and not followed.
+pub(crate) fn put(directory: BorrowedFd<'_>, name: &OsStr, data: &[u8], mode: Mode) -> io::Result<()> {
+    let side = Side::new(directory, Mode::from_raw_mode(0o600))?;
+    (&side.file).write_all(data)?;
+    fchmod(&side.file, mode)?;
+    side.put_as(name)
+}
+
 /// A place in a directory that is held open, so that it stays the same one.
 struct Target {
     directory: OwnedFd,
@@ -227,7 +235,17 @@ impl<'a> Side<'a> {
         if sync { self.file.sync_all() } else { Ok(()) }
     }
 
-    fn put(mut self, target: &Target, sync: bool) -> io::Result<()> {
+    fn put(self, target: &Target, sync: bool) -> io::Result<()> {
+        let directory = self.directory;
+        self.put_as(&target.name)?;
+        if sync {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            File::from(openat(directory, ".", flags, Mode::empty())?).sync_all()?;
+        }
+        Ok(())
+    }
+
+    fn put_as(mut self, target: &OsStr) -> io::Result<()> {
         let name = match self.name.take() {
             Some(name) => name,
             None => {
@@ -238,12 +256,8 @@ impl<'a> Side<'a> {
         };
         // Whatever happens from here on, the side file has a name that must go.
         self.name = Some(name.clone());
-        renameat(self.directory, &name, self.directory, &target.name)?;
+        renameat(self.directory, &name, self.directory, target)?;
         self.name = None;
-        if sync {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            File::from(openat(self.directory, ".", flags, Mode::empty())?).sync_all()?;
-        }
         Ok(())
     }
 

@@ -7,6 +7,7 @@ mod environment;
 mod files;
 mod http;
 mod native;
+mod packs;
 mod process;
 mod session;
 mod streams;
@@ -26,6 +27,7 @@ pub(crate) fn router() -> Router<ExecutorConnection> {
     let router = process::routes(router);
     let router = files::routes(router);
     let router = streams::routes(router);
+    let router = packs::routes(router);
     let router = attributes::routes(router);
     let router = walk::routes(router);
     let router = discovery::routes(router);

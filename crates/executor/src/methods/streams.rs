@@ -3,10 +3,12 @@
 use outpost_rpc::{Lane, Router};
 use outpost_wire::exec::session::Empty;
 use outpost_wire::exec::streams::{Close, Open, OpenMode, OpenResponse, ReadBlock, ReadBlockResponse, WriteBlock};
+use outpost_wire::packed;
 
 use crate::connection::ExecutorConnection;
-use crate::files;
-use crate::methods::native::{admit, gate, native, open_path};
+use crate::methods::native::{admit, blocking, gate, native, open_path};
+use crate::streams::MAX_BLOCK;
+use crate::{fault, files};
 
 pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
     router
@@ -28,10 +30,22 @@ pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConne
         .on::<ReadBlock, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let _turn = connection.bulk_turn().await;
             let chunk = connection.streams().read(&params.handle_id, params.offset, params.len).await?;
-            Ok(ReadBlockResponse { eof: chunk.len() < params.len, chunk: chunk.into() })
+            let eof = chunk.len() < params.len;
+            let Some(compression) = params.compression else {
+                return Ok(ReadBlockResponse { chunk: chunk.into(), eof, compression: None });
+            };
+            let packed = blocking(move || Ok(packed::compress(&chunk).ok_or(chunk))).await?;
+            Ok(match packed {
+                Ok(smaller) => ReadBlockResponse { chunk: smaller.into(), eof, compression: Some(compression) },
+                Err(chunk) => ReadBlockResponse { chunk: chunk.into(), eof, compression: None },
+            })
         })
         .on::<WriteBlock, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-            connection.streams().write(&params.handle_id, params.offset, params.chunk.0).await?;
+            let chunk = match params.compression {
+                None => params.chunk.0,
+                compression => packed::expand(&params.chunk.0, compression, MAX_BLOCK).map_err(fault::unpacked)?,
+            };
+            connection.streams().write(&params.handle_id, params.offset, chunk).await?;
             Ok(Empty {})
         })
         .on::<Close, _, _>(Lane::Control, admit, |connection, params| async move {

@@ -11,7 +11,7 @@ use super::{Done, Driver, RunningCall, Stop};
 use crate::approvals::key_in;
 use crate::tools::earlier::{EarlierCommand, EarlierSearch, WRITE_STDIN, asked_at, session_in};
 use crate::tools::processes::Ownership;
-use crate::tools::{ApprovedCall, CallContext, CallEnd, CallPlan, Consent, RequestedCall, ResultType};
+use crate::tools::{ApprovedCall, CallContext, CallEnd, CallPlan, CallRuntime, Consent, RequestedCall, ResultType};
 
 impl Driver {
     /// Decides about undecided calls, and ends those that the user said no to.
@@ -31,9 +31,9 @@ impl Driver {
 
     pub(super) async fn run_approved(&mut self, turn: TurnId, calls: Vec<Call>) -> Result<(), Stop> {
         let (mut facts, mut runs) = (Vec::new(), Vec::new());
-        let mut earlier = self.consents_of(calls.iter().filter(|call| !self.answers.contains_key(&call.id))).await?;
+        let mut earlier = self.consents_of(calls.iter().filter(|call| !self.turn.answers.contains_key(&call.id))).await?;
         for call in calls {
-            let consent = self.answers.remove(&call.id).or_else(|| earlier.remove(&call.id)).unwrap_or(Consent::Open);
+            let consent = self.turn.answers.remove(&call.id).or_else(|| earlier.remove(&call.id)).unwrap_or(Consent::Open);
             let plan = self.plan(&call, consent).await?;
             self.settle(&turn, &call, plan, &mut facts, &mut runs);
         }
@@ -96,19 +96,19 @@ impl Driver {
     fn spawn(&mut self, turn: TurnId, run: ApprovedCall, thread: Arc<Thread>) {
         let (call, alone) = (run.call.clone(), run.runs_alone());
         let (cancel, over) = (CancellationToken::new(), CancellationToken::new());
-        self.ending.retain(|over| !over.is_cancelled());
-        let before = self.calls.values().filter(|earlier| alone || earlier.alone).map(|earlier| &earlier.over);
-        let before: Vec<CancellationToken> = before.chain(self.ending.iter().filter(|_| alone)).cloned().collect();
+        self.calls.ending.retain(|over| !over.is_cancelled());
+        let before = self.calls.running.values().filter(|earlier| alone || earlier.alone).map(|earlier| &earlier.over);
+        let before: Vec<CancellationToken> = before.chain(self.calls.ending.iter().filter(|_| alone)).cloned().collect();
         let context = CallContext {
-            shared: self.shared.clone(),
+            runtime: CallRuntime::new(self.shared.clone()),
             thread,
             turn: turn.clone(),
             cancel: cancel.clone(),
-            feed: self.feed.clone(),
-            questions: self.questions.0.clone(),
+            feed: self.audience.feed.clone(),
+            questions: self.calls.questions.0.clone(),
         };
         let (running, named, ends) = (turn.clone(), call.clone(), over.clone().drop_guard());
-        let slots = run.takes_slot().then(|| self.slots.clone());
+        let slots = run.takes_slot().then(|| self.calls.slots.clone());
         let task = self.work.spawn(async move {
             let _ends = ends;
             for earlier in before {
@@ -128,7 +128,7 @@ impl Driver {
             end.items = crate::pictures::fitted(end.items).await;
             Done::Called { turn, call: named, end }
         });
-        self.calls.insert(call, RunningCall { turn: running, task, cancel, alone, over });
+        self.calls.running.insert(call, RunningCall { turn: running, task, cancel, alone, over });
     }
 
     pub(super) async fn called(&mut self, turn: TurnId, call: CallId, end: CallEnd) -> Result<(), Stop> {
@@ -137,11 +137,11 @@ impl Driver {
         end.facts
             .retain(|fact| !matches!(fact, Fact::WakeEnded(over) if self.thread.wakes.iter().all(|wake| wake.session != over.session)));
         // Models give calls of different turns the same name.
-        if self.calls.get(&call).is_none_or(|running| running.turn != turn) {
+        if self.calls.running.get(&call).is_none_or(|running| running.turn != turn) {
             // Its turn was ended meanwhile, and its end was written then; what it brought about is true all the same.
             return self.record(end.facts, Need::Stored).await;
         }
-        self.calls.remove(&call);
+        self.calls.running.remove(&call);
         let mut facts: Vec<Fact> = self.end_questions(&call);
         facts.extend(end.facts.clone());
         facts.push(finished(&turn, &call, end).into());
@@ -186,8 +186,8 @@ impl Driver {
         if self.processes.is_owned() {
             return;
         }
-        match self.shared.adoption_key(&self.store).await {
-            Ok(Some(key)) => self.processes.own(Ownership { key, epoch: self.lease.epoch }),
+        match self.shared.adoption_key(&self.journal.store).await {
+            Ok(Some(key)) => self.processes.own(Ownership { key, epoch: self.journal.lease.epoch }),
             Ok(None) => {}
             Err(error) => tracing::warn!(thread = %self.thread.id, error, "commands end with the session of this program: there is no key"),
         }
@@ -198,10 +198,10 @@ impl Driver {
         let Some(turn) = &self.thread.turn else { return Vec::new() };
         let mut facts = Vec::new();
         for call in turn.calls.iter().filter(|call| call.state != CallState::Finished) {
-            if let Some(running) = self.calls.remove(&call.id) {
+            if let Some(running) = self.calls.running.remove(&call.id) {
                 running.cancel.cancel();
                 if running.alone {
-                    self.ending.push(running.over);
+                    self.calls.ending.push(running.over);
                 }
             }
             // What it printed stays in the thread: the user has seen it.
@@ -220,7 +220,7 @@ impl Driver {
             return Ok(None);
         }
         let mut search = EarlierSearch::new(session);
-        let mut history = self.store.history(self.thread.id, seq - 1).await?;
+        let mut history = self.journal.store.history(self.thread.id, seq - 1).await?;
         while let Some(batch) = history.next().await? {
             batch.entries.iter().for_each(|entry| search.see(entry));
         }
@@ -230,14 +230,14 @@ impl Driver {
 
     /// The model's item that asks for a call. The calls of one answer stand in one entry, which is read once for all of them.
     async fn item_of(&mut self, call: &Call) -> Result<Option<Raw>, Stop> {
-        if self.answer.as_ref().is_none_or(|(seq, _)| *seq != call.asked_seq) {
+        if self.turn.answer.as_ref().is_none_or(|(seq, _)| *seq != call.asked_seq) {
             let items = match self.entry_at(call.asked_seq).await?.map(|entry| entry.fact) {
                 Some(Fact::ModelAnswered(answered)) => answered.items,
                 _ => Vec::new(),
             };
-            self.answer = Some((call.asked_seq, items));
+            self.turn.answer = Some((call.asked_seq, items));
         }
-        Ok(self.answer.as_ref().and_then(|(_, items)| items.get(call.item).cloned()))
+        Ok(self.turn.answer.as_ref().and_then(|(_, items)| items.get(call.item).cloned()))
     }
 
     /// Whether nothing is to be done but to wait for calls that run here.
@@ -247,7 +247,7 @@ impl Driver {
         let is_quiet = turn.calls.iter().all(|call| match call.state {
             CallState::Started => {
                 runs = true;
-                self.calls.contains_key(&call.id)
+                self.calls.running.contains_key(&call.id)
             }
             CallState::Finished => true,
             _ => false,
@@ -260,7 +260,7 @@ impl Driver {
     async fn consents_of(&self, calls: impl Iterator<Item = &Call>) -> Result<HashMap<CallId, Consent>, Stop> {
         let since: HashMap<&CallId, Seq> = calls.map(|call| (&call.id, call.asked_seq)).collect();
         let Some(first) = since.values().min() else { return Ok(HashMap::new()) };
-        let mut history = self.store.history(self.thread.id, *first).await?;
+        let mut history = self.journal.store.history(self.thread.id, *first).await?;
         let (mut asked, mut consents) = (HashMap::<ApprovalId, (CallId, ApprovalAsked)>::new(), HashMap::new());
         let mut last: HashMap<CallId, ApprovalId> = HashMap::new();
         while let Some(batch) = history.next().await? {

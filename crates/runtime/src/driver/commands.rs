@@ -38,8 +38,8 @@ impl Driver {
                 let outcome = self.interrupt(turn, reason).await;
                 answer(outcome, reply)
             }
-            DriverCommand::Answer { approval, decision, detail, reply } => {
-                let outcome = self.take_answer(approval, decision, detail).await;
+            DriverCommand::Answer { approval, decision, detail, by, reply } => {
+                let outcome = self.take_answer(approval, decision, detail, by).await;
                 answer(outcome, reply)
             }
             DriverCommand::Change(mut facts, reply) => {
@@ -93,7 +93,7 @@ impl Driver {
                 answer(outcome, reply)
             }
             DriverCommand::StopCall(call) => {
-                if let Some(running) = self.calls.get(&call) {
+                if let Some(running) = self.calls.running.get(&call) {
                     running.cancel.cancel();
                 }
                 Ok(())
@@ -115,7 +115,7 @@ impl Driver {
                 // Machines may have to be reached for it.
                 let search = LeftCommands {
                     registry: self.shared.registry.clone(),
-                    store: self.store.clone(),
+                    store: self.journal.store.clone(),
                     processes: self.processes.clone(),
                     thread: self.thread.clone(),
                 };
@@ -147,7 +147,7 @@ impl Driver {
                     self.finish_turn(turn, TurnStatus::Interrupted, Some(reason), None).await?;
                 }
                 // Of what is kept in memory only, no later program can ask.
-                if matches!(self.store, Store::Memory(_)) {
+                if matches!(self.journal.store, Store::Memory(_)) {
                     self.processes.terminate_all().await;
                 }
                 Err(Stop::Unloaded)
@@ -211,7 +211,7 @@ impl Driver {
             return Ok(Err(CommandError::Invalid(self.shared.too_many_agents())));
         }
         if (is_idle || steered.is_some()) && input.trace.is_some() {
-            self.trace = input.trace;
+            self.turn.trace = input.trace;
         }
         let id = InputId((self.shared.ids)());
         let mut facts = changes(input.settings, input.selection);
@@ -221,6 +221,7 @@ impl Driver {
                 turn: steered.clone(),
                 origin: input.origin,
                 client_key: input.client_key,
+                by: input.by,
                 content: input.content,
                 items: input.items,
             }
@@ -261,7 +262,7 @@ impl Driver {
         Ok(Ok(()))
     }
 
-    async fn take_answer(&mut self, approval: ApprovalId, decision: Decision, detail: Option<Raw>) -> Outcome<()> {
+    async fn take_answer(&mut self, approval: ApprovalId, decision: Decision, detail: Option<Raw>, by: Option<String>) -> Outcome<()> {
         let asked = self.thread.turn.iter().flat_map(|turn| &turn.approvals).find(|asked| asked.id == approval).cloned();
         let Some(asked) = asked else { return Ok(Err(CommandError::NoQuestion(approval))) };
         if decision.permits()
@@ -284,10 +285,10 @@ impl Driver {
         }
         if let Some(call) = &asked.call {
             let consent = Consent::Given { answer: detail.clone(), key: key_in(&asked.asked) };
-            self.answers.insert(call.clone(), consent);
+            self.turn.answers.insert(call.clone(), consent);
         }
-        let said = self.elicitations.remove(&approval).map(|waiting| (waiting, detail.clone()));
-        self.record(vec![ApprovalAnswered { approval, decision, detail }.into()], Need::Stored).await?;
+        let said = self.calls.elicitations.remove(&approval).map(|waiting| (waiting, detail.clone()));
+        self.record(vec![ApprovalAnswered { approval, decision, detail, by }.into()], Need::Stored).await?;
         if let Some((waiting, detail)) = said {
             waiting.answer(decision, detail.as_ref());
         }
@@ -331,6 +332,7 @@ impl Driver {
             // What is said to a running turn would make the model answer it.
             origin: if is_own_turn { InputOrigin::Shell } else { InputOrigin::History },
             client_key: None,
+            by: None,
             content: vec![text],
             items: vec![Raw::from(note)],
         };

@@ -30,8 +30,8 @@ impl Driver {
             Err(error) => return self.fail_turn(turn, &error).await,
         };
         let prompt = self.request_aside(REQUEST).await?;
-        self.compacting = reason;
-        self.asking = Some(self.work.spawn(async move {
+        self.turn.compacting = reason;
+        self.turn.asking = Some(self.work.spawn(async move {
             // When even this does not fit, the oldest part is left out until it does.
             let mut prompt = prompt;
             let answer = loop {
@@ -69,16 +69,16 @@ impl Driver {
             beginning.push(Kept::Item(state));
         }
         let window = self.thread.window + 1;
-        let compacted = ContextCompacted { turn: Some(turn), reason: self.compacting, kept: beginning, tokens, window };
+        let compacted = ContextCompacted { turn: Some(turn), reason: self.turn.compacting, kept: beginning, tokens, window };
         self.record(vec![compacted.into()], Need::Stored).await?;
         // Whatever was told about the surroundings is gone with the rest.
-        self.told = AnnouncedContext::default();
+        self.model.told = AnnouncedContext::default();
         Ok(())
     }
 
     /// What must not depend on how well the model sums up.
     fn work_state(&self) -> Option<Raw> {
-        let items = self.context.as_ref()?.items();
+        let items = self.model.context.as_ref()?.items();
         let line = |(session, command): &(u64, Arc<RunningCommand>)| {
             let environment = command.detail.environment_id.as_deref().map(|id| format!(" in {id}")).unwrap_or_default();
             format!("session id {session}{environment}: {}", command.detail.command.lines().next().unwrap_or_default())
@@ -89,7 +89,7 @@ impl Driver {
 
     /// The user's last messages, oldest first, and how large they are together. An entry that holds nothing else is named.
     fn last_words(&self) -> (Vec<Kept>, u64) {
-        let Some(context) = &self.context else { return (Vec::new(), 0) };
+        let Some(context) = &self.model.context else { return (Vec::new(), 0) };
         let located: Vec<(u64, &Raw)> = context.located().collect();
         let mut sizes: HashMap<u64, usize> = HashMap::new();
         located.iter().for_each(|(seq, _)| *sizes.entry(*seq).or_default() += 1);

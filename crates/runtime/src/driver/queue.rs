@@ -60,7 +60,7 @@ impl Driver {
         let queue = self.thread.queued.iter().map(|own| if own.id == *id { input.clone() } else { own.id.clone() }).collect();
         // It keeps the name under which it is known.
         let client_key = old.client_key.or_else(|| Some(id.to_string()));
-        let said = InputReceived { input, turn: None, origin: InputOrigin::User, client_key, content, items };
+        let said = InputReceived { input, turn: None, origin: InputOrigin::User, client_key, by: None, content, items };
         self.record(vec![said.into(), Requeued { queue }.into()], Need::Stored).await?;
         Ok(Ok(QueueChangeResult::Done))
     }

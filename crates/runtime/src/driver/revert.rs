@@ -20,21 +20,21 @@ impl Driver {
         let compacted = ContextCompacted { turn: None, reason: CompactReason::Reverted, kept, tokens, window: self.thread.window + 1 };
         self.record(vec![TurnsReverted { before, through }.into(), compacted.into()], Need::Durable).await?;
         // It is read again from what is kept; what was told about the surroundings is told anew.
-        self.context = None;
-        self.told = AnnouncedContext::default();
+        self.model.context = None;
+        self.model.told = AnnouncedContext::default();
         Ok(Ok(()))
     }
 
     /// The last entry before a turn and its input.
     async fn place_before(&self, turn: &TurnId) -> Result<Option<u64>, Stop> {
-        let outline = outline(&self.store, self.thread.id).await?;
+        let outline = outline(&self.journal.store, self.thread.id).await?;
         Ok(outline.cut(&ForkPoint::BeforeTurn(turn.clone())).ok().map(|cut| cut.ordinal))
     }
 
     /// What the model had seen after an entry, and how large that is.
     async fn context_at(&self, through: u64) -> Result<(Vec<Kept>, u64), Stop> {
         let mut then: Option<Thread> = None;
-        let mut history = self.store.history(self.thread.id, 0).await?;
+        let mut history = self.journal.store.history(self.thread.id, 0).await?;
         while let Some(batch) = history.next().await? {
             for entry in batch.entries.iter().filter(|entry| entry.seq <= through) {
                 match &mut then {
@@ -46,10 +46,10 @@ impl Driver {
         }
         let Some(mut then) = then else { return Ok(Default::default()) };
         then.id = self.thread.id;
-        let context = outpost_store::context(&self.store, &then).await?;
+        let context = outpost_store::context(&self.journal.store, &then).await?;
         let mut wanted: Vec<u64> = context.located().map(|(seq, _)| seq).collect();
         wanted.dedup();
         let tokens = estimate(context.items());
-        Ok((context.kept(&self.store.entries(self.thread.id, wanted).await?), tokens))
+        Ok((context.kept(&self.journal.store.entries(self.thread.id, wanted).await?), tokens))
     }
 }

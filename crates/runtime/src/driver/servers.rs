@@ -53,12 +53,12 @@ impl Driver {
                 continue;
             }
             let event = McpEvent::Startup { server: name.to_owned(), state: state.to_owned(), error: problem.map(str::to_owned) };
-            self.feed.publish(ThreadEvent::Mcp(event), 256);
+            self.audience.feed.publish(ThreadEvent::Mcp(event), 256);
         }
         for problem in &servers.problems {
             if self.servers.as_ref().is_none_or(|old| !old.problems.contains(problem)) {
                 tracing::warn!(target: TOLD, thread = %self.thread.id, problem, "declarations of MCP servers cannot be used");
-                self.feed.publish(ThreadEvent::Mcp(McpEvent::Warning { message: problem.clone() }), 256);
+                self.audience.feed.publish(ThreadEvent::Mcp(McpEvent::Warning { message: problem.clone() }), 256);
             }
         }
         self.servers = Some(servers);
@@ -67,7 +67,7 @@ impl Driver {
     /// Writes down what a running call asks the user.
     pub(super) async fn ask_user(&mut self, question: CallQuestion) -> Result<(), Stop> {
         let CallQuestion { call, environment, detail, reply } = question;
-        let turn = self.thread.turn.as_ref().filter(|_| self.calls.contains_key(&call)).map(|turn| turn.id.clone());
+        let turn = self.thread.turn.as_ref().filter(|_| self.calls.running.contains_key(&call)).map(|turn| turn.id.clone());
         // Without its call there is no receiver of the answer; dropping the reply says so.
         let Some(turn) = turn else { return Ok(()) };
         let approval = ApprovalId((self.shared.ids)());
@@ -80,16 +80,16 @@ impl Driver {
             kind: ApprovalKind::McpElicitation,
             detail: Some(detail.into()),
         };
-        self.elicitations.insert(approval, Waiting { call, reply });
+        self.calls.elicitations.insert(approval, Waiting { call, reply });
         self.record(vec![asked.into()], Need::Stored).await
     }
 
     /// The questions of a call that has ended.
     pub(super) fn end_questions(&mut self, call: &CallId) -> Vec<Fact> {
         let over: Vec<ApprovalId> =
-            self.elicitations.iter().filter(|(_, waiting)| waiting.call == *call).map(|(approval, _)| approval.clone()).collect();
+            self.calls.elicitations.iter().filter(|(_, waiting)| waiting.call == *call).map(|(approval, _)| approval.clone()).collect();
         for approval in &over {
-            self.elicitations.remove(approval);
+            self.calls.elicitations.remove(approval);
         }
         over.into_iter().map(unanswered).collect()
     }
@@ -98,7 +98,7 @@ impl Driver {
     pub(super) async fn end_orphans(&mut self) -> Result<(), Stop> {
         let open = self.thread.turn.iter().flat_map(|turn| &turn.approvals);
         let orphans: Vec<ApprovalId> = open
-            .filter(|approval| approval.asked.kind == ApprovalKind::McpElicitation && !self.elicitations.contains_key(&approval.id))
+            .filter(|approval| approval.asked.kind == ApprovalKind::McpElicitation && !self.calls.elicitations.contains_key(&approval.id))
             .map(|approval| approval.id.clone())
             .collect();
         self.record(orphans.into_iter().map(unanswered).collect(), Need::Stored).await
@@ -106,5 +106,5 @@ impl Driver {
 }
 
 fn unanswered(approval: ApprovalId) -> Fact {
-    ApprovalAnswered { approval, decision: Decision::TimedOut, detail: None }.into()
+    ApprovalAnswered { approval, decision: Decision::TimedOut, detail: None, by: None }.into()
 }

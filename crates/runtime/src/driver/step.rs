@@ -67,31 +67,31 @@ impl AnnouncedContext {
 impl Driver {
     /// Reads the model's view of the thread if it is not at hand.
     pub(super) async fn load_context(&mut self) -> Result<(), Stop> {
-        if self.context.is_some() {
+        if self.model.context.is_some() {
             return Ok(());
         }
         let mut told = AnnouncedContext::default();
-        let context = outpost_store::context_with(&self.store, &self.thread, |entry| {
+        let context = outpost_store::context_with(&self.journal.store, &self.thread, |entry| {
             if let Fact::StepCaptured(step) = &entry.fact
                 && let Some(Ok(news)) = step.detail.as_ref().map(Raw::read::<AnnouncedContext>)
             {
                 told.update(news);
             }
         });
-        self.context = Some(context.await?);
-        self.written = WrittenSoFar::default();
-        self.told = told;
+        self.model.context = Some(context.await?);
+        self.model.written = WrittenSoFar::default();
+        self.model.told = told;
         Ok(())
     }
 
     /// One entry of this thread.
     pub(super) async fn entry_at(&self, seq: u64) -> Result<Option<outpost_thread::Entry>, Stop> {
-        Ok(self.store.entries(self.thread.id, vec![seq]).await?.pop())
+        Ok(self.journal.store.entries(self.thread.id, vec![seq]).await?.pop())
     }
 
     /// The tools of the present step; captured anew if it was begun in an earlier life of this thread.
     pub(super) async fn tools(&mut self) -> Result<Arc<StepTools>, Stop> {
-        if let Some(tools) = &self.step {
+        if let Some(tools) = &self.turn.step {
             return Ok(tools.clone());
         }
         let seen = match self.thread.turn.as_ref().filter(|turn| turn.step.is_some()).map(|turn| turn.step_seq) {
@@ -104,12 +104,12 @@ impl Driver {
 
     async fn capture(&mut self, seen: Option<Vec<StepEnvironment>>) -> Arc<StepTools> {
         let names_session = |item: &Raw| item.get().contains("session id");
-        let sessions = self.context.as_ref().is_some_and(|context| context.items().iter().any(names_session));
+        let sessions = self.model.context.as_ref().is_some_and(|context| context.items().iter().any(names_session));
         let captured = self.shared.capture(&self.thread, self.processes.clone(), sessions).await;
         let tools = Arc::new(StepTools { seen, ..captured });
         self.keep_servers(tools.mcp.clone());
-        self.losses.hear(&tools.view, &self.feed);
-        self.step = Some(tools.clone());
+        self.losses.hear(&tools.view, &self.audience.feed);
+        self.turn.step = Some(tools.clone());
         tools
     }
 
@@ -123,13 +123,13 @@ impl Driver {
         self.load_context().await?;
         let settings = self.thread.effective_settings();
         let provider = self.shared.models.provider_id(&settings);
-        let mut items = self.context.as_ref().map_or_else(Vec::new, |context| context.whole_for(&provider).to_vec());
+        let mut items = self.model.context.as_ref().map_or_else(Vec::new, |context| context.whole_for(&provider).to_vec());
         items.push(user_message(message));
         let model = self.shared.models.model_name(&settings);
         let plain = Prompt::plain(model, self.shared.instructions(&self.thread), ModelHistory::new(items));
         let facts = Arc::new(self.shared.config.facts(&plain.model));
         let (effort, service_tier) = (self.shared.config.effort(&settings), self.shared.config.service_tier.clone());
-        Ok(Prompt { facts, effort, service_tier, cache_key: self.cache_key(), trace: self.trace.clone(), ..plain })
+        Ok(Prompt { facts, effort, service_tier, cache_key: self.cache_key(), trace: self.turn.trace.clone(), ..plain })
     }
 
     pub(super) async fn begin_step(&mut self, turn: TurnId, step: u32) -> Result<(), Stop> {
@@ -150,7 +150,7 @@ impl Driver {
         if self.is_too_full(&facts, step) {
             return self.begin_compaction(turn, CompactReason::Full).await;
         }
-        let repeated = self.context.as_ref().and_then(|context| repeated(context.items())).filter(|_| step > 0);
+        let repeated = self.model.context.as_ref().and_then(|context| repeated(context.items())).filter(|_| step > 0);
         if let Some((count, tool)) = repeated.as_ref().filter(|(count, _)| *count >= TOO_MANY) {
             let why = format!(
                 "the model made the same call of `{tool}` {count} times in a row and got the same result each time; the turn was ended"
@@ -169,28 +169,28 @@ impl Driver {
         }
         for message in &tools.capabilities.missing_roots {
             // Once in a turn.
-            if self.notices.lock().unwrap_or_else(PoisonError::into_inner).insert(message.clone()) {
-                self.feed.publish(ThreadEvent::Warning { message: message.clone() }, 256);
+            if self.turn.notices.lock().unwrap_or_else(PoisonError::into_inner).insert(message.clone()) {
+                self.audience.feed.publish(ThreadEvent::Warning { message: message.clone() }, 256);
             }
         }
-        let surroundings = tools.surroundings(&self.shared.today()).after(self.told.surroundings.as_ref());
+        let surroundings = tools.surroundings(&self.shared.today()).after(self.model.told.surroundings.as_ref());
         let capabilities = ToldCapabilities::of(&tools.capabilities);
         let mut items = Vec::new();
         if step == 0 {
             if let Some(file) = &self.shared.config.user_instructions {
-                items.extend(crate::instructions::of_user(file, self.context.as_ref()).await);
+                items.extend(crate::instructions::of_user(file, self.model.context.as_ref()).await);
             }
-            items.extend(tools.instructions(self.context.as_ref(), self.shared.config.discovery_patience).await);
+            items.extend(tools.instructions(self.model.context.as_ref(), self.shared.config.discovery_patience).await);
         }
         let servers = ToldServers::of(&tools.mcp);
-        let about_skills = capabilities.message(self.told.capabilities.as_ref());
-        let about_servers = servers.message(self.told.servers.as_ref());
-        let news = surroundings.message(self.told.surroundings.as_ref());
+        let about_skills = capabilities.message(self.model.told.capabilities.as_ref());
+        let about_servers = servers.message(self.model.told.servers.as_ref());
+        let news = surroundings.message(self.model.told.surroundings.as_ref());
         items.extend(news.iter().chain(&about_skills).chain(&about_servers).map(|text| user_message(text)));
         items.extend(self.named_skills(&turn, &tools).await);
         let again = repeated.filter(|(count, _)| *count >= POINTED_OUT);
         items.extend(again.map(|(count, tool)| user_message(&pointed_out(count, &tool))));
-        items.extend(self.lack.take().map(|lack| user_message(&lack.message())));
+        items.extend(self.turn.lack.take().map(|lack| user_message(&lack.message())));
         // Only what is new is written down.
         let roots = tools.capabilities.roots.clone();
         let now = AnnouncedContext {
@@ -199,7 +199,7 @@ impl Driver {
             servers: Some(servers),
             roots: Some(roots),
         };
-        let news = self.told.news(now);
+        let news = self.model.told.news(now);
         let captured = StepCaptured {
             turn: turn.clone(),
             step,
@@ -211,18 +211,18 @@ impl Driver {
         let provider = Some(self.shared.models.provider_id(&settings));
         let facts = Arc::new(facts);
         let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider };
-        let before = self.context.as_ref().map(outpost_thread::Context::revision);
+        let before = self.model.context.as_ref().map(outpost_thread::Context::revision);
         self.record(vec![captured.into(), asked.into()], Need::Stored).await?;
-        if before != self.context.as_ref().map(outpost_thread::Context::revision) {
+        if before != self.model.context.as_ref().map(outpost_thread::Context::revision) {
             let message = format!(
                 "the model provider changed to `{}`: what only the one before can read (its reasoning, its own tools) is left out from here on",
                 self.shared.models.provider_id(&settings)
             );
-            self.feed.publish(ThreadEvent::Warning { message }, 256);
+            self.audience.feed.publish(ThreadEvent::Warning { message }, 256);
         }
-        self.told.update(news);
-        let (items, revision) = self.context.as_ref().map(|context| (context.shared(), context.revision())).unwrap_or_default();
-        let history = self.written.follow((self.thread.window, revision), items);
+        self.model.told.update(news);
+        let (items, revision) = self.model.context.as_ref().map(|context| (context.shared(), context.revision())).unwrap_or_default();
+        let history = self.model.written.follow((self.thread.window, revision), items);
         let prompt = Prompt {
             model: name,
             instructions: self.shared.instructions(&self.thread),
@@ -233,10 +233,10 @@ impl Driver {
             service_tier: self.shared.config.service_tier.clone(),
             facts,
             cache_key: self.cache_key(),
-            trace: self.trace.clone(),
+            trace: self.turn.trace.clone(),
         };
-        let (feed, notices) = (self.feed.clone(), self.notices.clone());
-        self.asking = Some(self.work.spawn(async move {
+        let (feed, notices) = (self.audience.feed.clone(), self.turn.notices.clone());
+        self.turn.asking = Some(self.work.spawn(async move {
             let progress = |progress| {
                 let (event, weight) = match progress {
                     ModelProgress::Notice { text } => {
@@ -257,7 +257,7 @@ impl Driver {
 
     /// The skills that the user has just named, as they are now, unless the model has read exactly that.
     async fn named_skills(&self, turn: &TurnId, tools: &StepTools) -> Vec<Raw> {
-        let Some(context) = &self.context else { return Vec::new() };
+        let Some(context) = &self.model.context else { return Vec::new() };
         if tools.capabilities.skills.is_empty() {
             return Vec::new();
         }
@@ -291,17 +291,22 @@ impl Driver {
         let is_refused = answer.stop == StopReason::Refused || refusal(&items).is_some();
         let why = refusal(&items);
         let lack = if calls.is_empty() && !is_refused { Lack::of(&items, answer.stop) } else { None };
-        let was_asked = self.context.as_ref().is_some_and(|context| was_asked(context.items()));
+        let was_asked = self.model.context.as_ref().is_some_and(|context| was_asked(context.items()));
         let goes_on = (lack.is_some() && !was_asked) || answer.stop == StopReason::Paused;
         let usage = Some(tokens(answer.usage));
         let answered = ModelAnswered { turn: turn.clone(), step, items, calls, complete: true, goes_on, usage, response: None };
+        if answered.calls.is_empty() && !goes_on && !is_refused && lack.is_none() && self.thread.ends_with_answer() {
+            // One append for both: a database far away is waited for once.
+            let finished = TurnFinished { turn: Some(turn), status: TurnStatus::Completed, reason: None, error: None, marker: Marker::Off };
+            return self.end_turn_after(vec![answered.into()], finished).await;
+        }
         self.record(vec![answered.into()], Need::Stored).await?;
         if is_refused {
             let why = why.map_or_else(|| "the model refused to answer".to_owned(), |why| format!("the model refused to answer: {why}"));
             return self.fail_turn_with(turn, json!({"message": why, "kind": "modelRefused"})).await;
         }
         match lack {
-            Some(_) if !was_asked => self.lack = lack,
+            Some(_) if !was_asked => self.turn.lack = lack,
             Some(lack) => {
                 if let Some((kind, message)) = lack.failure() {
                     return self.fail_turn_with(turn, json!({"message": message, "kind": kind})).await;
@@ -319,14 +324,14 @@ impl Driver {
         let mut facts = self.shared.config.facts(&name);
         let served = models.served_context(&provider, model, &name).await.filter(|served| *served < facts.context_window);
         if let Some(served) = served {
-            if self.small_window != Some(served) {
+            if self.model.small_window != Some(served) {
                 let message = format!(
                     "the server of `{provider}` gives `{name}` a context window of {served} tokens, and {} were assumed: the conversation is \
                      summed up earlier. Start the server with a larger one if the task needs it",
                     facts.context_window
                 );
-                self.feed.publish(ThreadEvent::Warning { message }, 256);
-                self.small_window = Some(served);
+                self.audience.feed.publish(ThreadEvent::Warning { message }, 256);
+                self.model.small_window = Some(served);
             }
             facts.context_window = served;
         }
@@ -336,7 +341,7 @@ impl Driver {
     /// Whether the context must be made smaller before a step, although the thread's own limit is not reached: its server gives less.
     fn is_too_full(&self, facts: &ModelFacts, step: u32) -> bool {
         let is_new = self.thread.turn.as_ref().is_some_and(|turn| turn.step != Some(step));
-        let is_small = self.small_window == Some(facts.context_window);
+        let is_small = self.model.small_window == Some(facts.context_window);
         is_small && is_new && self.may_compact(step) && self.thread.usage.active >= facts.context_window / 100 * 80
     }
 

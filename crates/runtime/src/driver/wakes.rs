@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{Driver, Stop};
+use crate::tools::CallRuntime;
 use crate::tools::exec::{FormerCommand, SearchAround, find_again};
 use crate::tools::left::LeftCommands;
 use crate::tools::processes::{ProcessEnd, RunningCommand};
@@ -73,14 +74,15 @@ impl Driver {
             let (shared, thread) = (self.shared.clone(), self.thread.clone());
             let left = LeftCommands {
                 registry: shared.registry.clone(),
-                store: self.store.clone(),
+                store: self.journal.store.clone(),
                 processes: self.processes.clone(),
                 thread: thread.clone(),
             };
             self.wakes.followers.spawn(async move {
                 let former = FormerCommand { environment: wake.environment, process: wake.process, key: wake.adoption_key };
                 let cancel = CancellationToken::new();
-                let around = SearchAround { shared: &shared, thread: &thread, cancel: &cancel };
+                let runtime = CallRuntime::new(shared);
+                let around = SearchAround { runtime: &runtime, thread: &thread, cancel: &cancel };
                 let command = match find_again(&around, &former, &left.processes).await {
                     Ok(process) => {
                         let earlier = left.earlier(session).await;
@@ -121,6 +123,7 @@ impl Driver {
                 turn: None,
                 origin: InputOrigin::Agent,
                 client_key: Some(format!("wake/{session}")),
+                by: None,
                 content: vec![Raw::from(json!({"type": "text", "text": text}))],
                 items: Vec::new(),
             };

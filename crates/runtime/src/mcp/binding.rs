@@ -9,19 +9,18 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use outpost_environment::{Captured, ConnectionState, Environment, StepView};
+use outpost_mcp::{McpConnection, McpError, McpLimits, ServerListing, ServerTool, fitting};
 use outpost_thread::{Settings, ThreadId};
 use outpost_wire::PathUri;
 use outpost_wire::intent::{Attachment, EnvironmentId};
 use tokio::time::Instant;
 
-use super::client::McpConnection;
 use super::declaration::{Cwd, DeclarationOrigin, McpTransport, ServerDeclaration};
 use super::layers::{self, ServerLayer};
 use super::machine::{Machine, MachineQuery, Said};
-use super::offer::{ServerListing, ServerTool, fitting};
 use super::pool::{Ready, ServerLease, ServerPlace, ServerState, ServerWay, WantedServer};
 use super::requirements::Requirements;
-use super::{Declared, Mcp, McpError};
+use super::{Declared, Mcp};
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
 
@@ -81,7 +80,7 @@ pub struct BoundServer {
     /// Whether a token is sent with each request.
     pub has_token: bool,
     pub(crate) tool_timeout: Duration,
-    pub(crate) connection: Option<Arc<McpConnection>>,
+    pub(crate) connection: Option<Arc<dyn McpConnection>>,
     /// Keeps the server running as long as it may be called.
     _lease: Option<ServerLease>,
 }
@@ -112,7 +111,7 @@ impl BoundServer {
         }
     }
 
-    pub(crate) fn connection(&self) -> Result<&Arc<McpConnection>, McpError> {
+    pub(crate) fn connection(&self) -> Result<&Arc<dyn McpConnection>, McpError> {
         self.connection.as_ref().ok_or_else(|| McpError::NotReady {
             server: self.name.clone(),
             reason: self.problem.clone().unwrap_or_else(|| self.state.to_owned()),
@@ -228,7 +227,7 @@ pub(crate) async fn bind(mcp: &Mcp, bind: Bind<'_>) -> Binding {
 
 /// What the machines of a step declare and require: all of it where the thread works, and otherwise what is required where a server is
 /// to be. This machine's own files are the configuration.
-async fn machines(view: &StepView, declared: &Declared, takes: bool, limits: &super::McpLimits) -> Vec<(EnvironmentId, Said)> {
+async fn machines(view: &StepView, declared: &Declared, takes: bool, limits: &McpLimits) -> Vec<(EnvironmentId, Said)> {
     let (placed, root) = (environments(declared), PathUri::root());
     let asked = view.members().iter().filter(|member| !member.id.is_local()).filter_map(|member| {
         let handle = member.captured.handle()?;

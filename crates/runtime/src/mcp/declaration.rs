@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use outpost_mcp::HttpServer;
 use outpost_wire::PathUri;
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
@@ -69,7 +70,7 @@ pub struct ServerDeclaration {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum McpTransport {
     Stdio(Stdio),
-    Http(Http),
+    Http(HttpServer),
 }
 
 /// A process that speaks over its standard input and output.
@@ -90,17 +91,6 @@ pub enum Cwd {
     /// Where the thread works in that environment, or below that.
     Thread(Option<String>),
     Fixed(PathUri),
-}
-
-/// A server that is reached by streamable HTTP.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Http {
-    pub url: String,
-    /// A variable of the executor that holds the token.
-    pub bearer_token_env_var: Option<String>,
-    pub headers: BTreeMap<String, String>,
-    /// Headers whose values are variables of the executor.
-    pub env_headers: BTreeMap<String, String>,
 }
 
 /// Why something is no declaration. The server that it is about is always named.
@@ -376,7 +366,7 @@ impl DeclarationOrigin {
         Ok(Stdio { command, args: written.args, env: written.env, env_vars, cwd })
     }
 
-    fn http(&self, name: &str, url: String, written: Written) -> Result<Http, DeclarationError> {
+    fn http(&self, name: &str, url: String, written: Written) -> Result<HttpServer, DeclarationError> {
         let server = || name.to_owned();
         let malformed = |why: String| DeclarationError::Malformed { server: server(), why };
         let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
@@ -403,7 +393,7 @@ impl DeclarationOrigin {
         if written.bearer_token_env_var.is_some() && matches!(self, Self::Project { .. }) {
             return Err(self.forbids(name, "bearer_token_env_var", why));
         }
-        Ok(Http {
+        Ok(HttpServer {
             url,
             bearer_token_env_var: written.bearer_token_env_var,
             headers: written.http_headers,

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outpost_environment::{ConnectionState, Environment, ProcessStart, Repeat};
+use outpost_mcp::{EnvironmentHttp, HttpServer, McpConnection, McpError, McpLaunch, McpLimits, ServerOpening};
 use outpost_wire::PathUri;
 use outpost_wire::exec::environment::Unit;
 use outpost_wire::exec::policy::SandboxContext;
@@ -18,10 +19,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::client::{McpConnection, McpLaunch, ServerOpening};
-use super::declaration::{Http, Stdio};
-use super::http::EnvironmentHttp;
-use super::{McpError, McpLimits, lock};
+use super::declaration::Stdio;
+use super::lock;
 
 /// What a child finds of the executor's variables when the server names others besides.
 const CORE: [&str; 11] = ["PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "USER"];
@@ -42,7 +41,7 @@ pub(crate) struct WantedServer {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum ServerWay {
     Stdio(Box<ServerPlace>),
-    Http(Http),
+    Http(HttpServer),
 }
 
 /// A process that is to be started.
@@ -85,7 +84,7 @@ pub enum ServerState {
 
 /// A server that answers.
 #[derive(Clone)]
-pub struct Ready(pub(super) Arc<McpConnection>);
+pub struct Ready(pub(super) Arc<dyn McpConnection>);
 
 impl ServerState {
     /// In one word.
@@ -255,7 +254,7 @@ impl Shared {
         let opening =
             ServerOpening { server: &name, environment: &wanted.environment, limits, within: wanted.startup_timeout, stop: &server.stop };
         let connection = match opening.run(self.launch(&wanted)).await {
-            Ok(connection) => Arc::new(connection),
+            Ok(connection) => connection,
             Err(error) => {
                 tracing::info!(server = name, %error, "an MCP server does not start");
                 server.fail(error.to_string(), limits.retry);

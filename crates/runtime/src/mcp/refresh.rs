@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 
 use futures_util::{StreamExt, stream};
 use outpost_environment::StepView;
+use outpost_mcp::{NoUser, ToolRequest};
 use outpost_thread::{Thread, ThreadId};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -16,13 +17,11 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use super::binding::{BoundServer, Patience, merged};
-use super::elicitation::NoUser;
 use super::layers::{self, ServerLayer};
-use super::offer::ToolRequest;
 use super::watching::WatchedDirectory;
 use super::{Binding, Configured, Declared, McpError, Requirements, ToolResult, project};
 use crate::live::LiveThread;
-use crate::runtime::{Runtime, RuntimeShared, ThreadError};
+use crate::runtime::{Runtime, RuntimeFuture, RuntimeShared, ThreadError};
 
 /// So many threads have their servers started at the same time after a refresh.
 const AT_ONCE: usize = 8;
@@ -101,37 +100,52 @@ struct Planned {
 
 impl Runtime {
     /// How the servers of a thread stand, or those of a thread that would begin now. Those that do not run are started.
-    pub async fn mcp_status(&self, thread: Option<ThreadId>, detail: StatusDetail) -> Result<Vec<ServerStatus>, McpRequestError> {
-        let binding = self.mcp_binding(thread).await?;
-        let mut all = Vec::new();
-        for server in &binding.servers {
-            all.push(status(server, detail).await);
-        }
-        Ok(all)
+    pub fn mcp_status(
+        &self,
+        thread: Option<ThreadId>,
+        detail: StatusDetail,
+    ) -> RuntimeFuture<'_, Result<Vec<ServerStatus>, McpRequestError>> {
+        Box::pin(async move {
+            let binding = self.mcp_binding(thread).await?;
+            let mut all = Vec::new();
+            for server in &binding.servers {
+                all.push(status(server, detail).await);
+            }
+            Ok(all)
+        })
     }
 
     /// Calls a tool because a client says so, outside of any turn.
-    pub async fn mcp_call(&self, thread: ThreadId, call: ClientToolCall) -> Result<ToolResult, McpRequestError> {
-        let binding = self.mcp_binding(Some(thread)).await?;
-        let server = binding.server(&call.server)?;
-        let connection = server.connection()?;
-        if !server.tools.iter().any(|bound| bound.tool.name == call.tool) {
-            return Err(McpError::NoTool { server: call.server, tool: call.tool }.into());
-        }
-        let request = ToolRequest {
-            tool: &call.tool,
-            arguments: call.arguments,
-            meta: call.meta,
-            timeout: server.tool_timeout,
-            cancel: CancellationToken::new(),
-        };
-        Ok(connection.call(request, &NoUser).await?)
+    pub fn mcp_call(&self, thread: ThreadId, call: ClientToolCall) -> RuntimeFuture<'_, Result<ToolResult, McpRequestError>> {
+        Box::pin(async move {
+            let binding = self.mcp_binding(Some(thread)).await?;
+            let server = binding.server(&call.server)?;
+            let connection = server.connection()?;
+            if !server.tools.iter().any(|bound| bound.tool.name == call.tool) {
+                return Err(McpError::NoTool { server: call.server, tool: call.tool }.into());
+            }
+            let request = ToolRequest {
+                tool: &call.tool,
+                arguments: call.arguments,
+                meta: call.meta,
+                timeout: server.tool_timeout,
+                cancel: CancellationToken::new(),
+            };
+            Ok(connection.call(request, &NoUser).await?)
+        })
     }
 
     /// The contents of a resource, as on the wire.
-    pub async fn mcp_read(&self, thread: Option<ThreadId>, server: &str, uri: &str) -> Result<Vec<Value>, McpRequestError> {
-        let binding = self.mcp_binding(thread).await?;
-        Ok(binding.server(server)?.connection()?.read(uri).await?)
+    pub fn mcp_read<'a>(
+        &'a self,
+        thread: Option<ThreadId>,
+        server: &'a str,
+        uri: &'a str,
+    ) -> RuntimeFuture<'a, Result<Vec<Value>, McpRequestError>> {
+        Box::pin(async move {
+            let binding = self.mcp_binding(thread).await?;
+            Ok(binding.server(server)?.connection()?.read(uri).await?)
+        })
     }
 
     /// How many servers run, start, or have failed a moment ago.
@@ -155,8 +169,8 @@ impl Runtime {
     }
 
     /// Reads the configuration of servers again, for all loaded threads.
-    pub async fn mcp_refresh(&self, mode: RefreshMode) -> Result<RefreshReport, RefreshError> {
-        self.0.refresh(mode, None).await
+    pub fn mcp_refresh(&self, mode: RefreshMode) -> RuntimeFuture<'_, Result<RefreshReport, RefreshError>> {
+        Box::pin(async move { self.0.refresh(mode, None).await })
     }
 }
 

@@ -188,7 +188,8 @@ impl Inside {
 fn begin(shared: &Arc<RuntimeShared>) -> mpsc::UnboundedSender<Wish> {
     let (sender, wishes) = mpsc::unbounded_channel();
     let task = Task { shared: Arc::downgrade(shared), watches: FuturesUnordered::new(), due: None };
-    let ears = Ears { wishes, files: shared.mcp.changes(), folders: shared.discoveries.changes(), environments: shared.registry.changes() };
+    let ears =
+        Ears { wishes, files: shared.mcp.changes(), folders: shared.skills.discoveries.changes(), environments: shared.registry.changes() };
     tokio::spawn(task.run(ears));
     sender
 }

@@ -20,6 +20,9 @@ use super::{ModelError, ModelResponse, OnProgress, Prompt, ToolInput, ToolSpec};
 /// The version of the API that every request names.
 pub(super) const VERSION: &str = "2023-06-01";
 
+/// The part of the API that says what becomes of thoughts whose beginning has changed.
+const BINDING_CONTROLS: &str = "thinking-binding-controls-2026-08-01";
+
 /// What an answer may take where neither the table of models nor the configuration says it.
 const MAX_OUTPUT: u64 = 32_000;
 
@@ -29,6 +32,7 @@ pub(super) const FORMAT: &str = "anthropic";
 /// Asks once.
 pub(super) async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
     let body = serde_json::to_vec(&request(prompt, &call.provider.quirks)).map_err(|error| call.nonsense(error))?;
+    let call = &ModelCall { beta: beta(prompt), ..*call };
     let mut events = call.post("messages", body, progress).await?;
     let mut answer = stream::PartialAnswer::new(call.ids, progress);
     while let Some(data) = events.next().await? {
@@ -52,6 +56,7 @@ pub(super) async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgr
 
 /// The tokens that a request would take, as the provider counts them.
 pub(super) async fn count(call: &ModelCall<'_>, prompt: &Prompt) -> Result<u64, ModelError> {
+    let call = &ModelCall { beta: beta(prompt), ..*call };
     let mut body = request(prompt, &call.provider.quirks);
     if let Some(body) = body.as_object_mut() {
         body.retain(|name, _| matches!(name.as_str(), "model" | "system" | "messages" | "tools" | "tool_choice" | "thinking"));
@@ -74,6 +79,11 @@ fn status(kind: &str) -> u16 {
         "overloaded_error" => 529,
         _ => 500,
     }
+}
+
+/// What a request needs that the version of the API does not have yet.
+fn beta(prompt: &Prompt) -> Option<&'static str> {
+    prompt.facts.binds_thoughts.then_some(BINDING_CONTROLS)
 }
 
 /// The body of a request.

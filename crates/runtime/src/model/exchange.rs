@@ -20,13 +20,18 @@ use super::{ModelError, ModelListing, ModelProgress, OnProgress, Provider, Provi
 /// So much of an error's body is read.
 const MAX_ERROR: usize = 64 << 10;
 
+const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
+
 /// What a request needs besides its content.
+#[derive(Clone, Copy)]
 pub(super) struct ModelCall<'a> {
     pub provider: &'a Provider,
     pub key: Option<&'a ProviderKey>,
     pub http: &'a reqwest::Client,
     pub ids: &'a (dyn Fn() -> String + Send + Sync),
     pub trace: Option<&'a TraceContext>,
+    /// A part of the provider's API that its version does not have yet.
+    pub beta: Option<&'static str>,
 }
 
 impl ModelCall<'_> {
@@ -160,6 +165,7 @@ impl ModelCall<'_> {
         let is_anthropic = self.provider.wire_api == WireApi::Anthropic;
         if is_anthropic {
             headers.insert("anthropic-version", HeaderValue::from_static(anthropic::VERSION));
+            self.beta.into_iter().for_each(|beta| drop(headers.insert(BETA, HeaderValue::from_static(beta))));
         }
         if let Some(key) = self.key {
             let (name, value) = if is_anthropic && !self.provider.quirks.has(Quirk::BearerKey) {
@@ -182,7 +188,13 @@ impl ModelCall<'_> {
         for (name, value) in &self.provider.http_headers {
             let mut value = HeaderValue::from_str(value).map_err(|_| bad(name))?;
             value.set_sensitive(true);
-            headers.insert(HeaderName::try_from(name).map_err(|_| bad(name))?, value);
+            let name = HeaderName::try_from(name).map_err(|_| bad(name))?;
+            // What the user tries of the provider's API is tried besides what we do.
+            if name == BETA {
+                headers.append(name, value);
+            } else {
+                headers.insert(name, value);
+            }
         }
         Ok(headers)
     }
@@ -219,6 +231,7 @@ impl ModelCall<'_> {
         let provider = self.provider.name.clone();
         match (code.as_str(), status) {
             _ if is_too_long(&code, &message) => ModelError::ContextExceeded { message },
+            _ if is_about_thoughts(&code, &message) => ModelError::ThoughtsRefused { provider, message },
             ("insufficient_quota" | "usage_not_included" | "invalid_prompt", _) => ModelError::Refused { provider, status, message },
             (_, 408 | 409 | 425 | 429 | 500..) => {
                 let retry_after_ms = asked.or_else(|| asked_in_words(&message));
@@ -250,6 +263,14 @@ fn is_too_long(code: &str, message: &str) -> bool {
     ];
     let message = message.to_ascii_lowercase();
     CODES.contains(&code) || WORDS.iter().any(|words| message.contains(words))
+}
+
+/// Whether an error is about thoughts of earlier answers, which only their provider can read: they were sealed for another account,
+/// their key is gone, or what stood before them has changed. Also whether a server does not know what it is told to do about those.
+fn is_about_thoughts(code: &str, message: &str) -> bool {
+    const WORDS: [&str; 4] =
+        ["`signature` in `thinking`", "`thinking` or `redacted_thinking` blocks", "block_binding", "The encrypted content"];
+    code == "invalid_encrypted_content" || WORDS.iter().any(|words| message.contains(words))
 }
 
 /// An error in the provider's own words.
@@ -398,6 +419,14 @@ mod tests {
         assert!(is_too_long("", "prompt is too long: 208310 tokens > 200000 maximum"));
         assert!(is_too_long("BadRequestError", "This model's maximum context length is 4096 tokens. However, you requested 5000."));
         assert!(!is_too_long("invalid_request_error", "max_tokens: Field required"));
+    }
+
+    #[test]
+    fn thoughts_that_are_refused_are_known_by_code_or_words() {
+        assert!(is_about_thoughts("invalid_encrypted_content", ""));
+        assert!(is_about_thoughts("", "The encrypted content gAAA...Rg== could not be verified."));
+        assert!(is_about_thoughts("invalid_request_error", "messages.1.content.0: Invalid `signature` in `thinking` block."));
+        assert!(!is_about_thoughts("invalid_request_error", "thinking: Input should be a valid dictionary"));
     }
 
     #[test]

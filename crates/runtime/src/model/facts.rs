@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::price::TokenPrice;
+
 /// What a request must know of its model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelFacts {
@@ -23,6 +25,10 @@ pub struct ModelFacts {
     /// The levels of effort that it has; empty where they are not known, and then any is passed on.
     pub efforts: Vec<String>,
     pub thinking: ThinkingForm,
+    /// Whether its thoughts are void once anything that stood before them has changed. It thinks whether it is asked to or not.
+    pub binds_thoughts: bool,
+    /// What its provider asks for, where that is known.
+    pub price: Option<TokenPrice>,
     /// Whether the table or the configuration knows it.
     pub is_known: bool,
 }
@@ -52,6 +58,8 @@ impl Default for ModelFacts {
             structured: false,
             efforts: Vec::new(),
             thinking: ThinkingForm::Budget,
+            binds_thoughts: false,
+            price: None,
             is_known: false,
         }
     }
@@ -67,6 +75,7 @@ pub struct ModelOverrides {
     pub parallel_calls: Option<bool>,
     pub efforts: Option<Vec<String>>,
     pub thinking: Option<ThinkingForm>,
+    pub price: Option<TokenPrice>,
 }
 
 /// A row of the table.
@@ -85,6 +94,7 @@ const fn row(prefix: &'static str, context_window: u64, vision: bool, efforts: &
 const LOW_TO_HIGH: &[&str] = &["low", "medium", "high"];
 const MINIMAL_TO_HIGH: &[&str] = &["minimal", "low", "medium", "high"];
 const NONE_TO_XHIGH: &[&str] = &["none", "low", "medium", "high", "xhigh"];
+const NONE_TO_MAX: &[&str] = &["none", "low", "medium", "high", "xhigh", "max"];
 
 /// The longest prefix that fits counts. Claude's rows are made from its versions.
 const TABLE: &[Row] = &[
@@ -93,6 +103,10 @@ const TABLE: &[Row] = &[
     row("gpt-5.1", 272_000, true, &["none", "low", "medium", "high"]),
     row("gpt-5.2", 272_000, true, NONE_TO_XHIGH),
     row("gpt-5.3", 272_000, true, NONE_TO_XHIGH),
+    row("gpt-5.4", 272_000, true, NONE_TO_XHIGH),
+    row("gpt-5.5", 272_000, true, NONE_TO_XHIGH),
+    row("gpt-5.6", 272_000, true, NONE_TO_MAX),
+    row("gpt-6", 922_000, true, NONE_TO_MAX),
     row("gpt-4.1", 1_047_576, true, &[]),
     row("gpt-4o", 128_000, true, &[]),
     row("gpt-oss", 131_072, false, LOW_TO_HIGH),
@@ -133,6 +147,7 @@ impl ModelFacts {
             facts.parallel_calls = own.parallel_calls.unwrap_or(facts.parallel_calls);
             facts.efforts = own.efforts.clone().unwrap_or(facts.efforts);
             facts.thinking = own.thinking.unwrap_or(facts.thinking);
+            facts.price = own.price.or(facts.price);
             facts.is_known = true;
         }
         facts
@@ -153,12 +168,20 @@ impl ModelFacts {
     fn in_table(name: &str) -> Option<Self> {
         let name = plain_name(name);
         if let Some(version) = name.strip_prefix("claude-").map(Version::read) {
-            return Some(claude(version));
+            return Some(ModelFacts { price: TokenPrice::listed(&name), ..claude(version) });
         }
         let row = TABLE.iter().filter(|row| name.starts_with(row.prefix)).max_by_key(|row| row.prefix.len())?;
         let efforts = row.efforts.iter().map(|effort| (*effort).to_owned()).collect();
         let structured = name.starts_with("gpt-") || name.starts_with('o');
-        Some(Self { context_window: row.context_window, vision: row.vision, efforts, structured, is_known: true, ..Self::default() })
+        Some(Self {
+            context_window: row.context_window,
+            vision: row.vision,
+            efforts,
+            structured,
+            price: TokenPrice::listed(&name),
+            is_known: true,
+            ..Self::default()
+        })
     }
 }
 
@@ -194,19 +217,22 @@ fn claude(version: Version) -> ModelFacts {
         _ => LOW_TO_HIGH,
     };
     let max_output = match version {
+        _ if version >= Version(5, 0) => 128_000,
         _ if version >= Version(4, 5) => 64_000,
         _ if version >= Version(3, 7) => 32_000,
         _ if version >= Version(3, 5) => 8192,
         _ => 4096,
     };
     ModelFacts {
-        context_window: 200_000,
+        context_window: if version >= Version(5, 0) { 1_000_000 } else { 200_000 },
         max_output: Some(max_output),
         vision: true,
         parallel_calls: true,
         structured: version >= Version(4, 5),
         efforts: efforts.iter().map(|effort| (*effort).to_owned()).collect(),
         thinking,
+        binds_thoughts: version >= Version(5, 1),
+        price: None,
         is_known: true,
     }
 }
@@ -238,7 +264,10 @@ mod tests {
             ("anthropic/claude-sonnet-4.6", ThinkingForm::Adaptive),
             ("claude-opus-5", ThinkingForm::Adaptive),
         ] {
-            assert_eq!(facts(name).thinking, form, "{name}");
+            assert_eq!((facts(name).thinking, facts(name).binds_thoughts), (form, false), "{name}");
+        }
+        for name in ["claude-fable-5-1", "claude-opus-5-5", "us.anthropic.claude-sonnet-5-5"] {
+            assert!(facts(name).binds_thoughts && facts(name).context_window == 1_000_000, "{name}");
         }
         assert_eq!(facts("claude-3-opus-20240229").max_output, Some(4096));
     }

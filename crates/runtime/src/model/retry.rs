@@ -50,6 +50,7 @@ impl Tries {
             ModelError::Cut { .. } | ModelError::Silent { .. } => (&mut self.streams, None),
             ModelError::Provider(_)
             | ModelError::Refused { .. }
+            | ModelError::ThoughtsRefused { .. }
             | ModelError::ContextExceeded { .. }
             | ModelError::Nonsense { .. }
             | ModelError::NotAStream { .. } => {

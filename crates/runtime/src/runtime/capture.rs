@@ -220,7 +220,7 @@ impl RuntimeShared {
     pub(super) async fn capabilities(&self, view: &StepView, thread: &Thread, mode: &SandboxMode) -> StepCapabilities {
         let host = self.host_roots();
         let host = if host.is_empty() { None } else { self.host().await.map(|handle| (handle, host)) };
-        let (discoveries, patience) = (&self.discoveries, self.config.discovery_patience);
+        let (discoveries, patience) = (&self.skills.discoveries, self.config.discovery_patience);
         let mut step = CapabilityQuery { discoveries, patience, mode, view, roots: &thread.capability_roots, host }.capture().await;
         self.keep_wanted(&mut step.skills);
         step

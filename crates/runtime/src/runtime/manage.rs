@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_store::{AppendError, ClaimError, ClaimMode, ForkRequest, ForkStoreError, Lease, Need, PageRequest, ReadError, Store};
+use outpost_store::{AppendError, ClaimError, ClaimMode, ForkRequest, ForkStoreError, Lease, PageRequest, ReadError, Store};
 use outpost_thread::{
     Cut, Entry, Fact, ForkError, ForkPoint, InputId, InputOrigin, InputReceived, InterruptReason, Marker, Outline, Parent, Raw, Seq, TurnId,
 };
@@ -13,8 +13,8 @@ use outpost_thread::{Settings, Thread, ThreadCreated, ThreadForked, ThreadId};
 use outpost_wire::intent::{CapabilityRoot, EnvironmentId, RootsError};
 use thiserror::Error;
 
-use super::open::Life;
-use super::{Runtime, RuntimeShared, run_uncancelled};
+use super::open::{Life, ThreadClaim};
+use super::{Runtime, RuntimeFuture, RuntimeShared, run_uncancelled};
 use crate::agents::AgentSlot;
 use crate::capabilities::StepCapabilities;
 use crate::live::{DriverCommand, LiveThread};
@@ -93,20 +93,22 @@ pub struct ShutdownReport {
 }
 
 impl Runtime {
-    pub async fn start(&self, start: StartThread) -> Result<LiveThread, ThreadError> {
-        self.0.check_roots(&start.created.capability_roots, &[])?;
-        let shared = self.0.clone();
-        run_uncancelled(async move { shared.start(start, None).await }).await
+    pub fn start(&self, start: StartThread) -> RuntimeFuture<'_, Result<LiveThread, ThreadError>> {
+        Box::pin(async move {
+            self.0.check_roots(&start.created.capability_roots, &[])?;
+            let shared = self.0.clone();
+            run_uncancelled(async move { shared.start(start, None).await }).await
+        })
     }
 
     /// A thread that is stored; if it runs already, that one.
-    pub async fn resume(&self, id: ThreadId) -> Result<LiveThread, ThreadError> {
-        self.0.clone().load(id).await
+    pub fn resume(&self, id: ThreadId) -> RuntimeFuture<'_, Result<LiveThread, ThreadError>> {
+        Box::pin(async move { self.0.clone().load(id).await })
     }
 
     /// The same by the file that it is kept in.
-    pub async fn resume_journal(&self, path: &Path) -> Result<LiveThread, ThreadError> {
-        self.0.clone().load_journal(path).await
+    pub fn resume_journal<'a>(&'a self, path: &'a Path) -> RuntimeFuture<'a, Result<LiveThread, ThreadError>> {
+        Box::pin(async move { self.0.clone().load_journal(path).await })
     }
 
     /// Which thread a file of this home keeps; nothing is loaded.
@@ -115,85 +117,93 @@ impl Runtime {
     }
 
     /// The same as [`Runtime::resume`], also if another program holds it.
-    pub async fn take_over(&self, id: ThreadId) -> Result<LiveThread, ThreadError> {
-        run_uncancelled(self.0.clone().load_as(id, ClaimMode::TakeOver)).await
+    pub fn take_over(&self, id: ThreadId) -> RuntimeFuture<'_, Result<LiveThread, ThreadError>> {
+        Box::pin(async move { run_uncancelled(self.0.clone().load_as(id, ClaimMode::TakeOver)).await })
     }
 
-    pub async fn fork(&self, fork: ForkThread) -> Result<LiveThread, ThreadError> {
-        if let Some(roots) = &fork.forked.capability_roots {
-            self.0.check_roots(roots, &[])?;
-        }
-        let shared = self.0.clone();
-        run_uncancelled(async move { shared.fork(fork, None).await }).await
+    pub fn fork(&self, fork: ForkThread) -> RuntimeFuture<'_, Result<LiveThread, ThreadError>> {
+        Box::pin(async move {
+            if let Some(roots) = &fork.forked.capability_roots {
+                self.0.check_roots(roots, &[])?;
+            }
+            let shared = self.0.clone();
+            run_uncancelled(async move { shared.fork(fork, None).await }).await
+        })
     }
 
     /// How often an executor has told what a folder holds, rather than that it is still the same.
     pub fn capability_bundles(&self) -> u64 {
-        self.0.discoveries.told()
+        self.0.skills.discoveries.told()
     }
 
     /// Why each capability root of a thread is in its next step, or why not, and what it offers. Environments that are only
     /// starting are waited for as a step would.
-    pub async fn why(&self, id: ThreadId) -> Result<StepCapabilities, ThreadError> {
-        let thread = match self.get(id) {
-            Some(live) => live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?,
-            None => outpost_store::open(&self.0.store, id).await?.thread,
-        };
-        Ok(self.0.why(&thread).await)
+    pub fn why(&self, id: ThreadId) -> RuntimeFuture<'_, Result<StepCapabilities, ThreadError>> {
+        Box::pin(async move {
+            let thread = match self.get(id) {
+                Some(live) => live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?,
+                None => outpost_store::open(&self.0.store, id).await?.thread,
+            };
+            Ok(self.0.why(&thread).await)
+        })
     }
 
     /// Unloads a thread; its running turn is interrupted with this reason. It can be resumed.
-    pub async fn unload(&self, id: ThreadId, reason: InterruptReason) {
-        self.0.unload(id, reason).await;
+    pub fn unload(&self, id: ThreadId, reason: InterruptReason) -> RuntimeFuture<'_, ()> {
+        Box::pin(async move {
+            self.0.unload(id, reason).await;
+        })
     }
 
     /// Unloads all threads at once, each with so much time.
-    pub async fn shutdown(&self, within: Duration) -> ShutdownReport {
-        let has_heirs = self.0.store.has_heirs().await;
-        let mut tasks = tokio::task::JoinSet::new();
-        for live in self.0.all_live() {
-            tasks.spawn(async move {
-                // What is kept in memory ends with this program.
-                let command = match &live.store {
-                    Store::Postgres(_) if has_heirs => DriverCommand::HandOver,
-                    _ => DriverCommand::Leave(InterruptReason::Shutdown),
-                };
-                match tokio::time::timeout(within, live.mailbox.send(command)).await {
-                    // Its driver has ended already.
-                    Ok(Err(_)) => return (live.id, Outcome::Completed),
-                    Err(_) => return (live.id, Outcome::SubmitFailed),
-                    Ok(Ok(())) => {}
-                }
-                match tokio::time::timeout(within, live.ended()).await {
-                    Ok(()) => (live.id, Outcome::Completed),
-                    Err(_) => (live.id, Outcome::TimedOut),
-                }
-            });
-        }
-        let mut report = ShutdownReport::default();
-        while let Some(done) = tasks.join_next().await {
-            match done {
-                Ok((id, Outcome::Completed)) => report.completed.push(id),
-                Ok((id, Outcome::SubmitFailed)) => report.submit_failed.push(id),
-                Ok((id, Outcome::TimedOut)) => report.timed_out.push(id),
-                Err(_) => {}
+    pub fn shutdown(&self, within: Duration) -> RuntimeFuture<'_, ShutdownReport> {
+        Box::pin(async move {
+            let has_heirs = self.0.store.has_heirs().await;
+            let mut tasks = tokio::task::JoinSet::new();
+            for live in self.0.all_live() {
+                tasks.spawn(async move {
+                    // What is kept in memory ends with this program.
+                    let command = match &live.store {
+                        Store::Postgres(_) if has_heirs => DriverCommand::HandOver,
+                        _ => DriverCommand::Leave(InterruptReason::Shutdown),
+                    };
+                    match tokio::time::timeout(within, live.mailbox.send(command)).await {
+                        // Its driver has ended already.
+                        Ok(Err(_)) => return (live.id, Outcome::Completed),
+                        Err(_) => return (live.id, Outcome::SubmitFailed),
+                        Ok(Ok(())) => {}
+                    }
+                    match tokio::time::timeout(within, live.ended()).await {
+                        Ok(()) => (live.id, Outcome::Completed),
+                        Err(_) => (live.id, Outcome::TimedOut),
+                    }
+                });
             }
-        }
-        self.0.mcp.pool.shut_down(within).await;
-        for ids in [&mut report.completed, &mut report.submit_failed, &mut report.timed_out] {
-            ids.sort_by_key(ToString::to_string);
-        }
-        report
+            let mut report = ShutdownReport::default();
+            while let Some(done) = tasks.join_next().await {
+                match done {
+                    Ok((id, Outcome::Completed)) => report.completed.push(id),
+                    Ok((id, Outcome::SubmitFailed)) => report.submit_failed.push(id),
+                    Ok((id, Outcome::TimedOut)) => report.timed_out.push(id),
+                    Err(_) => {}
+                }
+            }
+            self.0.mcp.pool.shut_down(within).await;
+            for ids in [&mut report.completed, &mut report.submit_failed, &mut report.timed_out] {
+                ids.sort_by_key(ToString::to_string);
+            }
+            report
+        })
     }
 
     /// A thread and all agents below it: as stored and as loaded, each once, parents before children.
-    pub async fn subtree(&self, root: ThreadId) -> Result<Vec<ThreadId>, ThreadError> {
-        self.0.subtree(root).await
+    pub fn subtree(&self, root: ThreadId) -> RuntimeFuture<'_, Result<Vec<ThreadId>, ThreadError>> {
+        Box::pin(async move { self.0.subtree(root).await })
     }
 
     /// Unloads a thread and all agents below it; returns whom that concerned. All of them can be resumed.
-    pub async fn unload_tree(&self, root: ThreadId, reason: InterruptReason) -> Result<Vec<ThreadId>, ThreadError> {
-        self.0.unload_tree(root, reason).await
+    pub fn unload_tree(&self, root: ThreadId, reason: InterruptReason) -> RuntimeFuture<'_, Result<Vec<ThreadId>, ThreadError>> {
+        Box::pin(async move { self.0.unload_tree(root, reason).await })
     }
 }
 
@@ -243,18 +253,10 @@ impl RuntimeShared {
         if !history.is_empty() {
             let input = InputId((self.ids)());
             let origin = InputOrigin::History;
-            facts.push(InputReceived { input, turn: None, origin, client_key: None, content: vec![], items: history }.into());
+            facts.push(InputReceived { input, turn: None, origin, client_key: None, by: None, content: vec![], items: history }.into());
         }
-        let at = (self.clock)();
-        let entries = (1..).zip(facts).map(|(seq, fact)| Entry { seq, at, fact }).collect();
-        let thread = match store.append(&lease, entries, Need::Stored).await {
-            Ok(appended) => fold(&appended.entries)?,
-            Err(error) => {
-                store.release(lease).await;
-                self.forget(id);
-                return Err(error.into());
-            }
-        };
+        let claim = ThreadClaim { store, lease, id };
+        let (ThreadClaim { store, lease, .. }, thread) = self.append(claim, None, facts).await?;
         Ok(self.bring_up(store, lease, thread, seat))
     }
 
@@ -264,7 +266,7 @@ impl RuntimeShared {
         let seat = seat.unwrap_or_else(|| self.seat(&thread));
         let live = self.run(Life::New, store, lease, thread, seat);
         if !live.internal {
-            self.created.publish(id, 32);
+            self.loaded.created.publish(id, 32);
         }
         live
     }
@@ -422,7 +424,7 @@ impl RuntimeShared {
     }
 
     pub(crate) async fn unload(&self, id: ThreadId, reason: InterruptReason) {
-        self.resting.forget(id);
+        self.loaded.resting.forget(id);
         let Some(live) = self.in_slot(id) else { return };
         // If it is not taken any more, the thread is ending already.
         let _ = live.mailbox.send(DriverCommand::Shutdown(reason)).await;
@@ -430,7 +432,7 @@ impl RuntimeShared {
     }
 }
 
-fn fold(entries: &[Entry]) -> Result<Thread, ThreadError> {
+pub(super) fn fold(entries: &[Entry]) -> Result<Thread, ThreadError> {
     let invalid = |error: outpost_thread::FoldError| ThreadError::Invalid(error.to_string());
     let (first, rest) = entries.split_first().ok_or_else(|| ThreadError::Invalid("nothing was stored".into()))?;
     let mut thread = Thread::begin(first).map_err(invalid)?;

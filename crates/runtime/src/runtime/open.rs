@@ -4,13 +4,13 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use outpost_store::{ClaimMode, Lease, Need, Store, unnoted};
-use outpost_thread::{DamageNoted, Entry, Fact, SelectionChanged, Thread, ThreadId, said};
+use outpost_store::{ClaimMode, FactsAside, Lease, Need, Store, append_aside, unnoted};
+use outpost_thread::{DamageNoted, Fact, SelectionChanged, Thread, ThreadId, said};
 use outpost_wire::PathUri;
 use outpost_wire::intent::Selection;
 use tokio::sync::{mpsc, watch};
 
-use super::manage::ThreadError;
+use super::manage::{ThreadError, fold};
 use super::{AgentStart, RuntimeShared, lock, run_uncancelled};
 use crate::agents::AgentSlot;
 use crate::driver::{Driver, DriverStart};
@@ -25,6 +25,13 @@ const MAILBOX: usize = 64;
 pub(super) enum Life {
     New,
     Again,
+}
+
+/// The right to write a thread that no driver has yet.
+pub(super) struct ThreadClaim {
+    pub store: Store,
+    pub lease: Lease,
+    pub id: ThreadId,
 }
 
 impl RuntimeShared {
@@ -82,34 +89,22 @@ impl RuntimeShared {
                 return Err(error.into());
             }
         };
-        let mut thread = opened.thread.clone();
+        let (mut claim, mut thread) = (ThreadClaim { store: store.clone(), lease, id }, opened.thread.clone());
         if let Some(noted) = opened.unnoted() {
             tracing::warn!(thread = %id, damage = noted.damage.len(), "a thread is damaged; what is whole goes on");
-            let entry = Entry { seq: thread.last + 1, at: (self.clock)(), fact: noted.into() };
-            let appended = match store.append(&lease, vec![entry], Need::Stored).await {
-                Ok(appended) => appended,
-                Err(error) => {
-                    store.release(lease).await;
-                    self.forget(id);
-                    return Err(error.into());
-                }
-            };
-            appended.entries.iter().for_each(|entry| drop(thread.apply(entry)));
+            (claim, thread) = self.append(claim, Some(thread), vec![noted.into()]).await?;
         }
         if let Some(selection) = self.missing_selection(&thread) {
             let fact = SelectionChanged { selection: Some(selection), capability_roots: None };
-            let entry = Entry { seq: thread.last + 1, at: (self.clock)(), fact: fact.into() };
-            match store.append(&lease, vec![entry], Need::Stored).await {
-                Ok(appended) => appended.entries.iter().for_each(|entry| drop(thread.apply(entry))),
-                Err(error) => {
-                    store.release(lease).await;
-                    self.forget(id);
-                    return Err(error.into());
-                }
-            }
+            (claim, thread) = self.append(claim, Some(thread), vec![fact.into()]).await?;
         }
+        let lease = claim.lease;
         let seat = self.seat(&thread);
         let agents: Vec<ThreadId> = thread.agents.iter().filter(|(_, agent)| agent.open).map(|(id, _)| *id).collect();
+        if let Some(selection) = thread.effective_selection() {
+            // Its first turn finds them connected, or on the way.
+            self.registry.prepare(selection, &thread.capability_roots);
+        }
         let live = self.run(Life::Again, store.clone(), lease, thread, seat);
         self.clone().look_for_damage(store, live.clone());
         if !agents.is_empty() {
@@ -121,6 +116,34 @@ impl RuntimeShared {
             });
         }
         Ok(live)
+    }
+
+    /// Writes facts down for a thread that is claimed and has no driver yet, and folds them in. If that cannot be done, the thread is given
+    /// back.
+    pub(super) async fn append(
+        &self,
+        claim: ThreadClaim,
+        thread: Option<Thread>,
+        facts: Vec<Fact>,
+    ) -> Result<(ThreadClaim, Thread), ThreadError> {
+        let (at, last) = ((self.clock)(), thread.as_ref().map_or(0, |thread| thread.last));
+        let aside = FactsAside { last, at, facts, need: Need::Stored };
+        let appended = match (append_aside(&claim.store, &claim.lease, aside).await, thread) {
+            (Err(error), _) => Err(error.into()),
+            (Ok(appended), None) => fold(&appended.entries),
+            (Ok(appended), Some(mut thread)) => {
+                appended.entries.iter().for_each(|entry| drop(thread.apply(entry)));
+                Ok(thread)
+            }
+        };
+        match appended {
+            Ok(thread) => Ok((claim, thread)),
+            Err(error) => {
+                claim.store.release(claim.lease).await;
+                self.forget(claim.id);
+                Err(error)
+            }
+        }
     }
 
     /// A thread of another program says where it worked and not in which environment: it works in the default ones, there.
@@ -135,7 +158,7 @@ impl RuntimeShared {
     /// Opening a thread reads only its end. The rest is looked at meanwhile, and what is found is written down and told.
     fn look_for_damage(self: Arc<Self>, store: Store, live: LiveThread) {
         tokio::spawn(async move {
-            let Ok(_turn) = self.checking.acquire().await else { return };
+            let Ok(_turn) = self.loaded.checking.acquire().await else { return };
             let found = match store.verify(live.id, None).await {
                 Ok(verdict) => verdict.damage,
                 Err(error) => return tracing::debug!(thread = %live.id, %error, "a thread cannot be checked"),
@@ -190,7 +213,7 @@ impl RuntimeShared {
     /// Gives up the place of a thread that is not loaded after all. A caller that waits for it there keeps it: in another place they
     /// would not see each other.
     pub(super) fn forget(&self, id: ThreadId) {
-        let mut threads = lock(&self.threads);
+        let mut threads = lock(&self.loaded.slots);
         // The caller has one, too.
         if threads.get(&id).is_some_and(|slot| lock(&slot.live).is_none() && Arc::strong_count(slot) <= 2) {
             threads.remove(&id);
@@ -207,19 +230,19 @@ impl RuntimeShared {
         feed.set_mark(thread.last);
         let internal = is_internal(&thread);
         let live = LiveThread { id, mailbox, feed: feed.clone(), store: store.clone(), status: watched, maker, internal };
-        self.resting.forget(id);
+        self.loaded.resting.forget(id);
         *lock(&self.slot(id).live) = Some(live.clone());
         // Before it can do anything, so that subscribers of its parent miss nothing of it.
         if let (Some(maker), false) = (maker, live.internal) {
             let start = AgentStart { thread: Arc::new(thread.clone()), maker, is_new: life == Life::New };
-            self.agent_starts.publish(start, 4096);
+            self.loaded.agent_starts.publish(start, 4096);
         }
         let driver = Driver::new(DriverStart { shared: self.clone(), store, lease, thread, feed, status, mailbox: commands, seat });
         let (shared, own) = (self.clone(), live.clone());
         tokio::spawn(async move {
             driver.run().await;
             // Only its own place: another life of the thread may have begun.
-            let mut threads = lock(&shared.threads);
+            let mut threads = lock(&shared.loaded.slots);
             let Some(slot) = threads.get(&id) else { return };
             if lock(&slot.live).take_if(|live| live.mailbox.same_channel(&own.mailbox)).is_none() {
                 return;
@@ -241,13 +264,13 @@ impl RuntimeShared {
         mailbox: &mut mpsc::Receiver<DriverCommand>,
         feed: &ThreadFeed<ThreadEvent>,
     ) -> bool {
-        let Some(slot) = lock(&self.threads).get(&id).cloned() else { return true };
+        let Some(slot) = lock(&self.loaded.slots).get(&id).cloned() else { return true };
         let live = lock(&slot.live);
         if is_held(mailbox) || !mailbox.is_empty() || feed.has_readers() {
             return false;
         }
         if live.as_ref().is_some_and(|live| !live.internal) {
-            self.resting.note_unloaded(id);
+            self.loaded.resting.note_unloaded(id);
         }
         mailbox.close();
         true

@@ -10,7 +10,7 @@ use outpost_store::{ClaimMode, MOST_CLAIMS, OrphanFate, OrphanedThread, Store};
 use outpost_thread::ThreadId;
 use tokio::time::sleep;
 
-use super::{Runtime, RuntimeShared, lock, run_uncancelled};
+use super::{Runtime, RuntimeFuture, RuntimeShared, lock, run_uncancelled};
 
 /// How often orphans are looked for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -21,15 +21,17 @@ const AT_ONCE: usize = 4;
 
 impl Runtime {
     /// Takes up threads with work to do whose node died, for as long as this is polled. Only a store that nodes share has such threads.
-    pub async fn take_up_orphans(&self) {
-        if !matches!(self.0.store, Store::Postgres(_)) {
-            return std::future::pending().await;
-        }
-        let told = Mutex::default();
-        loop {
-            sleep(LOOK).await;
-            self.0.look_for_orphans(&told).await;
-        }
+    pub fn take_up_orphans(&self) -> RuntimeFuture<'_, ()> {
+        Box::pin(async move {
+            if !matches!(self.0.store, Store::Postgres(_)) {
+                return std::future::pending().await;
+            }
+            let told = Mutex::default();
+            loop {
+                sleep(LOOK).await;
+                self.0.look_for_orphans(&told).await;
+            }
+        })
     }
 }
 

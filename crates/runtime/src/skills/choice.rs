@@ -36,15 +36,15 @@ pub(super) fn is_wanted(choices: &[SkillChoice], name: &str, environment: &Envir
 impl Runtime {
     /// From the next step on; they replace those that held before.
     pub fn set_skill_choices(&self, choices: Vec<SkillChoice>) {
-        *lock(&self.0.host_skills.choices) = choices;
-        self.0.host_skills.tell_change();
+        *lock(&self.0.skills.host.choices) = choices;
+        self.0.skills.host.tell_change();
     }
 }
 
 impl RuntimeShared {
     /// Leaves only those skills that the user wants.
     pub(crate) fn keep_wanted(&self, skills: &mut Vec<Skill>) {
-        let choices = lock(&self.host_skills.choices);
+        let choices = lock(&self.skills.host.choices);
         if !choices.is_empty() {
             skills.retain(|skill| is_wanted(&choices, &skill.name, &skill.environment, &skill.path.to_syntax()));
         }

@@ -97,8 +97,8 @@ pub struct SkillProblem {
 impl Runtime {
     /// Folders of this machine that a client adds; they replace those that were added before.
     pub fn set_extra_skill_roots(&self, roots: Vec<PathUri>) {
-        *self.0.host_skills.extra.lock().unwrap_or_else(PoisonError::into_inner) = roots;
-        self.0.host_skills.changed.send_replace(());
+        *self.0.skills.host.extra.lock().unwrap_or_else(PoisonError::into_inner) = roots;
+        self.0.skills.host.changed.send_replace(());
     }
 
     /// The skills for work in directories of this machine. Nothing is remembered beyond what is still true, so there is nothing to
@@ -113,7 +113,7 @@ impl Runtime {
 
     /// Counts the changes of the host's skills from now on. They are watched as long as this is held.
     pub fn skill_changes(&self) -> watch::Receiver<u64> {
-        let mut changes = self.0.host_skills.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = self.0.skills.host.changes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = changes.as_ref().filter(|sender| !sender.is_closed()) {
             return sender.subscribe();
         }
@@ -140,7 +140,7 @@ impl RuntimeShared {
 
     /// The folders of this machine, those of the configuration first.
     pub(crate) fn host_roots(&self) -> Vec<HostRoot> {
-        let extra = self.host_skills.extra.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let extra = self.skills.host.extra.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let extra = extra.into_iter().map(|path| HostRoot { scope: HostSkillScope::User, path });
         self.config.host_skills.iter().cloned().chain(extra).collect()
     }
@@ -149,7 +149,7 @@ impl RuntimeShared {
     pub(super) async fn look_at_host(&self, roots: &[HostRoot]) -> Vec<(HostRoot, Environment, Arc<DiscoveredRoot>)> {
         let Some(handle) = self.host().await else { return Vec::new() };
         let wanted: Vec<WantedFolder> = roots.iter().map(|root| WantedFolder { path: root.path.clone(), sandbox: None }).collect();
-        match self.discoveries.look(&handle, &wanted, self.config.discovery_patience).await {
+        match self.skills.discoveries.look(&handle, &wanted, self.config.discovery_patience).await {
             Ok(found) => roots.iter().cloned().zip(found).map(|(root, found)| (root, handle.clone(), found)).collect(),
             Err(error) => {
                 tracing::warn!(%error, "the skills of this machine cannot be looked at");
@@ -173,7 +173,7 @@ impl RuntimeShared {
             let reader = SkillReader { handle, sandbox: None, patience: self.config.discovery_patience };
             let (skills, warnings) = Skill::read_all(&found, &EnvironmentId::local(), &SkillSource::Host, &reader);
             list.errors.extend(warnings.into_iter().map(|warning| SkillProblem { path: warning.path, message: warning.message }));
-            let choices = lock(&self.host_skills.choices).clone();
+            let choices = lock(&self.skills.host.choices).clone();
             for skill in skills {
                 let path = skill.path.to_syntax();
                 if list.skills.iter().all(|known| known.path != path) {

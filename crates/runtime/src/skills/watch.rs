@@ -32,7 +32,7 @@ pub(super) async fn watch_host(shared: Weak<RuntimeShared>, sender: watch::Sende
     let mut before: Option<Vec<Arc<DiscoveredRoot>>> = None;
     loop {
         let Some(host) = shared.upgrade() else { return };
-        let mut extra = host.host_skills.changed.subscribe();
+        let mut extra = host.skills.host.changed.subscribe();
         let roots = host.host_roots();
         // Watched first and looked at then, so that nothing between the two is missed.
         let handle = host.host().await;

@@ -10,13 +10,78 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::call::parse;
-use super::{CallContext, CallEnd, ResultType};
+use super::call::{OwnCall, OwnTool, WrittenCall};
+use super::catalogue::{function, number, string};
+use super::{CallContext, CallEnd, CallPlan, Executing, RequestedCall, ResultType, StepTools, Work};
 use crate::live::{NewInput, ThreadActivity};
+use crate::model::ToolSpec;
+
+pub(super) const SPAWN: OwnTool = OwnTool { name: "spawn_agent", spec: |offer| offer.agents.then(spawn_agent), read: AgentCall::read };
+
+pub(super) const SEND: OwnTool =
+    OwnTool { name: "send_input", spec: |offer| (offer.agents && offer.has_agents).then(send_input), read: AgentCall::read };
+
+pub(super) const WAIT: OwnTool =
+    OwnTool { name: "wait_agent", spec: |offer| (offer.agents && offer.has_agents).then(wait_agent), read: AgentCall::read };
+
+pub(super) const INTERRUPT: OwnTool =
+    OwnTool { name: "interrupt_agent", spec: |offer| (offer.agents && offer.has_agents).then(interrupt_agent), read: AgentCall::read };
+
+pub(super) const CLOSE: OwnTool =
+    OwnTool { name: "close_agent", spec: |offer| (offer.agents && offer.has_agents).then(close_agent), read: AgentCall::read };
+
+pub(super) const LIST: OwnTool =
+    OwnTool { name: "list_agents", spec: |offer| (offer.agents && offer.has_agents).then(list_agents), read: AgentCall::read };
+
+fn spawn_agent() -> ToolSpec {
+    function(
+        "spawn_agent",
+        "Starts another agent on a task of its own, in the same environments.",
+        json!({
+            "message": string("The task, with all that the agent must know."),
+            "fork_context": {"type": "boolean", "description": "Whether it knows this conversation."},
+        }),
+        &["message"],
+    )
+}
+
+fn target() -> Value {
+    string("The id of the agent, as spawn_agent returned it.")
+}
+
+fn send_input() -> ToolSpec {
+    let properties = json!({
+        "target": target(),
+        "message": string("The message."),
+        "interrupt": {"type": "boolean", "description": "Whether to stop what it does now."},
+    });
+    function("send_input", "Sends a message to an agent.", properties, &["target", "message"])
+}
+
+fn wait_agent() -> ToolSpec {
+    let properties = json!({
+        "targets": {"type": "array", "items": {"type": "string"}},
+        "timeout_ms": number("At most so long (10000 to 3600000, otherwise 30000)."),
+    });
+    function("wait_agent", "Waits until one of the agents has finished, and returns what it said.", properties, &["targets"])
+}
+
+fn interrupt_agent() -> ToolSpec {
+    let what = "Stops what an agent does now; it can be told to go on.";
+    function("interrupt_agent", what, json!({"target": target()}), &["target"])
+}
+
+fn close_agent() -> ToolSpec {
+    function("close_agent", "Ends an agent that is not needed any more.", json!({"target": target()}), &["target"])
+}
+
+fn list_agents() -> ToolSpec {
+    function("list_agents", "Lists your agents and what they are doing.", json!({}), &[])
+}
 
 /// What an agent wants of others.
 #[derive(Debug)]
-pub enum AgentCall {
+enum AgentCall {
     Spawn(Spawn),
     Send(Send),
     Wait(Wait),
@@ -27,7 +92,7 @@ pub enum AgentCall {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Spawn {
+struct Spawn {
     message: String,
     #[serde(default)]
     fork_context: bool,
@@ -35,7 +100,7 @@ pub struct Spawn {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Send {
+struct Send {
     target: String,
     message: String,
     #[serde(default)]
@@ -44,7 +109,7 @@ pub struct Send {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wait {
+struct Wait {
     targets: Vec<String>,
     #[serde(default)]
     timeout_ms: Option<u64>,
@@ -52,7 +117,7 @@ pub struct Wait {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AgentTarget {
+struct AgentTarget {
     target: String,
 }
 
@@ -62,26 +127,22 @@ pub struct AgentTarget {
 struct Nothing {}
 
 impl AgentCall {
-    pub fn is_name(name: &str) -> bool {
-        matches!(name, "spawn_agent" | "send_input" | "wait_agent" | "interrupt_agent" | "close_agent" | "list_agents")
-    }
-
-    pub fn read(name: &str, arguments: &str) -> Result<Self, String> {
-        Ok(match name {
-            "spawn_agent" => Self::Spawn(parse(name, arguments)?),
-            "send_input" => Self::Send(parse(name, arguments)?),
-            "wait_agent" => Self::Wait(parse(name, arguments)?),
-            "interrupt_agent" => Self::Interrupt(parse(name, arguments)?),
-            "close_agent" => Self::Close(parse(name, arguments)?),
+    fn read(written: &WrittenCall) -> Result<Box<dyn OwnCall>, String> {
+        Ok(Box::new(match written.name.as_str() {
+            "spawn_agent" => Self::Spawn(written.arguments()?),
+            "send_input" => Self::Send(written.arguments()?),
+            "wait_agent" => Self::Wait(written.arguments()?),
+            "interrupt_agent" => Self::Interrupt(written.arguments()?),
+            "close_agent" => Self::Close(written.arguments()?),
             _ => {
-                parse::<Nothing>(name, arguments)?;
+                written.arguments::<Nothing>()?;
                 Self::List
             }
-        })
+        }))
     }
 
     /// Whether doing it twice does no harm.
-    pub fn is_repeatable(&self) -> bool {
+    fn is_repeatable(&self) -> bool {
         matches!(self, Self::Wait(_) | Self::List | Self::Interrupt(_) | Self::Close(_))
     }
 
@@ -95,7 +156,7 @@ impl AgentCall {
         }
     }
 
-    pub fn detail(&self) -> CallDetail {
+    fn detail(&self) -> CallDetail {
         let (tool, message) = match self {
             Self::Spawn(spawn) => ("spawnAgent", Some(&spawn.message)),
             Self::Send(send) => ("sendInput", Some(&send.message)),
@@ -131,7 +192,29 @@ struct AgentState {
     message: Option<String>,
 }
 
-pub(super) async fn execute(call: AgentCall, id: &CallId, result: ResultType, context: &CallContext) -> CallEnd {
+impl OwnCall for AgentCall {
+    fn plan(self: Box<Self>, _step: &StepTools, asked: &RequestedCall<'_>) -> CallPlan {
+        asked.run(None, self.is_repeatable(), Some(self.detail()), Box::new(AgentRun { call: *self, result: asked.result() }))
+    }
+}
+
+/// Something that is asked of another agent.
+struct AgentRun {
+    call: AgentCall,
+    result: ResultType,
+}
+
+impl Work for AgentRun {
+    fn execute<'a>(self: Box<Self>, call: &'a CallId, context: &'a CallContext) -> Executing<'a> {
+        Box::pin(execute(self.call, call, self.result, context))
+    }
+
+    fn takes_slot(&self) -> bool {
+        false
+    }
+}
+
+async fn execute(call: AgentCall, id: &CallId, result: ResultType, context: &CallContext) -> CallEnd {
     let done = match call {
         AgentCall::Spawn(spawn) => make(spawn, id, context).await,
         AgentCall::Send(send) => tell(send, context).await,
@@ -152,7 +235,7 @@ pub(super) async fn execute(call: AgentCall, id: &CallId, result: ResultType, co
 }
 
 async fn make(spawn: Spawn, call: &CallId, context: &CallContext) -> Result<Outcome, String> {
-    let child = context.shared.clone().spawn_agent(&context.thread, spawn.fork_context).await?;
+    let child = context.runtime.spawn_agent(&context.thread, spawn.fork_context).await?;
     let spawned = AgentSpawned {
         child: child.id(),
         turn: Some(context.turn.clone()),
@@ -174,7 +257,7 @@ fn own(target: &str, context: &CallContext) -> Result<ThreadId, String> {
 
 async fn tell(send: Send, context: &CallContext) -> Result<Outcome, String> {
     let id = own(&send.target, context)?;
-    let agent = context.shared.clone().load(id).await.map_err(|error| error.to_string())?;
+    let agent = context.runtime.load(id).await.map_err(|error| error.to_string())?;
     if send.interrupt {
         agent.interrupt(None, InterruptReason::Replaced).await.map_err(|error| error.to_string())?;
     }
@@ -190,7 +273,7 @@ async fn wait_for(wait: Wait, context: &CallContext) -> Result<Outcome, String> 
         let mut settling = JoinSet::new();
         for id in &ids {
             // Also one whose work was cut off when the program ended, and that was not resumed yet.
-            let Some(agent) = context.shared.clone().busy(*id).await else { return };
+            let Some(agent) = context.runtime.busy(*id).await else { return };
             settling.spawn(async move { agent.settled().await });
         }
         settling.join_next().await;
@@ -203,9 +286,9 @@ async fn wait_for(wait: Wait, context: &CallContext) -> Result<Outcome, String> 
     let mut agents = serde_json::Map::new();
     let mut states = BTreeMap::new();
     for id in ids {
-        let status = context.shared.status(id);
+        let status = context.runtime.status(id);
         let is_active = matches!(status, Some(ThreadActivity::Active { .. }));
-        let message = if is_active { None } else { context.shared.last_message(id).await };
+        let message = if is_active { None } else { context.runtime.last_message(id).await };
         let state = if is_active { "running" } else { "completed" };
         agents.insert(id.to_string(), json!({"status": state, "message": message}));
         let (status, message) = match status {
@@ -219,7 +302,7 @@ async fn wait_for(wait: Wait, context: &CallContext) -> Result<Outcome, String> 
 
 async fn interrupt(target: &AgentTarget, context: &CallContext) -> Result<Outcome, String> {
     let id = own(&target.target, context)?;
-    if let Some(agent) = context.shared.live(id) {
+    if let Some(agent) = context.runtime.live(id) {
         agent.interrupt(None, InterruptReason::Replaced).await.map_err(|error| error.to_string())?;
     }
     Ok(Outcome::of(json!({"interrupted": true}), id, "interrupted"))
@@ -227,7 +310,7 @@ async fn interrupt(target: &AgentTarget, context: &CallContext) -> Result<Outcom
 
 async fn close(target: &AgentTarget, context: &CallContext) -> Result<Outcome, String> {
     let id = own(&target.target, context)?;
-    context.shared.unload_tree(id, InterruptReason::Replaced).await.map_err(|error| error.to_string())?;
+    context.runtime.unload_tree(id, InterruptReason::Replaced).await.map_err(|error| error.to_string())?;
     let closed = AgentClosed { child: id, reason: None };
     Ok(Outcome { facts: vec![closed.into()], ..Outcome::of(json!({"closed": true}), id, "shutdown") })
 }
@@ -236,7 +319,7 @@ async fn list(context: &CallContext) -> Outcome {
     let mut agents = serde_json::Map::new();
     let mut states = BTreeMap::new();
     for (id, agent) in &context.thread.agents {
-        let (state, status) = match context.shared.status(*id) {
+        let (state, status) = match context.runtime.status(*id) {
             Some(ThreadActivity::Active { .. }) => ("running", "running"),
             _ if agent.open => ("idle", "completed"),
             _ => ("closed", "shutdown"),

@@ -1,133 +1,109 @@
-//! From a model's item to a call that we understand.
+//! The list of our own tools, and from a model's item to a call that one of them understands.
+//!
+//! A tool is a file: what the model is told of it, what its arguments are, what becomes of a call, and what it does once it may run. Here
+//! it has one line.
 
 use outpost_thread::Raw;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
-use super::DynamicTool;
-use super::agents::AgentCall;
-use super::exec::{ExecCommand, WriteStdin};
-use super::image::ViewImage;
-use super::permit::RequestPermissions;
-use super::plan::UpdatePlan;
-use super::skill::ReadSkill;
-use super::wait::WaitForEnvironment;
+use super::catalogue::Offer;
+use super::{CallPlan, RequestedCall, StepTools, agents, exec, image, patching, permit, plan, skill, stdin, wait};
+use crate::model::ToolSpec;
 
-/// What the model wants to be done.
-#[derive(Debug)]
-pub enum ToolCall {
-    Exec(ExecCommand),
-    WriteStdin(WriteStdin),
-    Patch {
-        text: String,
-        environment: Option<String>,
-    },
-    Image(ViewImage),
-    Plan(UpdatePlan),
-    /// Questions to the user.
-    Question(Vec<Value>),
-    Wait(WaitForEnvironment),
-    Permissions(RequestPermissions),
-    Skill(ReadSkill),
-    Agent(AgentCall),
-    /// Run by the client.
-    Dynamic {
-        tool: String,
-        arguments: Value,
-    },
+/// All of them, in the order in which the model is told of them.
+pub(super) const OWN: [OwnTool; 15] = [
+    exec::TOOL,
+    patching::TOOL,
+    stdin::TOOL,
+    image::TOOL,
+    permit::TOOL,
+    plan::UPDATE,
+    plan::QUESTIONS,
+    wait::TOOL,
+    skill::TOOL,
+    agents::SPAWN,
+    agents::SEND,
+    agents::WAIT,
+    agents::INTERRUPT,
+    agents::CLOSE,
+    agents::LIST,
+];
+
+/// A tool of ours.
+pub(super) struct OwnTool {
+    pub name: &'static str,
+    /// What the model is told of it; nothing while it cannot be used.
+    pub spec: fn(&Offer) -> Option<ToolSpec>,
+    /// Reads what the model wrote; an error is a sentence for the model.
+    pub read: fn(&WrittenCall) -> Result<Box<dyn OwnCall>, String>,
 }
 
+/// A call of a tool of ours that was understood.
+pub(super) trait OwnCall {
+    fn plan(self: Box<Self>, step: &StepTools, asked: &RequestedCall<'_>) -> CallPlan;
+}
+
+/// A call as the model wrote it.
 #[derive(Deserialize)]
-struct Item {
+pub(super) struct WrittenCall {
     #[serde(rename = "type")]
-    kind: String,
-    name: String,
+    pub kind: String,
+    pub name: String,
     #[serde(default)]
     arguments: String,
+    /// What is no JSON.
     #[serde(default)]
-    input: String,
+    pub input: String,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PatchInput {
-    input: String,
-    #[serde(default)]
-    environment_id: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Questions {
-    questions: Vec<Value>,
-}
-
-impl ToolCall {
-    /// Reads a call; an error is a sentence for the model.
-    pub fn read(item: &Raw, dynamic: &[DynamicTool]) -> Result<Self, String> {
-        let item: Item = item.read().map_err(|error| format!("this call cannot be read: {error}"))?;
-        let arguments = if item.arguments.trim().is_empty() { "{}" } else { item.arguments.as_str() };
-        Ok(match item.name.as_str() {
-            "exec_command" => Self::Exec(parse(&item.name, arguments)?),
-            "write_stdin" => Self::WriteStdin(parse(&item.name, arguments)?),
-            "apply_patch" if item.kind == "custom_tool_call" => Self::Patch { text: item.input, environment: None },
-            "apply_patch" => {
-                let PatchInput { input, environment_id } = parse(&item.name, arguments)?;
-                Self::Patch { text: input, environment: environment_id }
-            }
-            "view_image" => Self::Image(parse(&item.name, arguments)?),
-            "update_plan" => Self::Plan(parse(&item.name, arguments)?),
-            "request_user_input" => {
-                let Questions { questions } = parse(&item.name, arguments)?;
-                Self::Question(questions)
-            }
-            "read_skill" => Self::Skill(parse(&item.name, arguments)?),
-            "request_permissions" => Self::Permissions(parse(&item.name, arguments)?),
-            "wait_for_environment" => Self::Wait(parse(&item.name, arguments)?),
-            name if AgentCall::is_name(name) => Self::Agent(AgentCall::read(name, arguments)?),
-            name if dynamic.iter().any(|tool| tool.name == name) => {
-                Self::Dynamic { tool: name.to_owned(), arguments: parse(name, arguments)? }
-            }
-            name => return Err(format!("there is no tool `{name}`")),
-        })
+impl WrittenCall {
+    pub(super) fn of(item: &Raw) -> Result<Self, String> {
+        item.read().map_err(|error| format!("this call cannot be read: {error}"))
     }
-}
 
-pub(super) fn parse<T: DeserializeOwned>(tool: &str, arguments: &str) -> Result<T, String> {
-    serde_json::from_str(arguments).map_err(|error| format!("the arguments of `{tool}` cannot be read: {error}"))
+    /// The tool of ours that is meant.
+    pub(super) fn own(&self) -> Option<&'static OwnTool> {
+        OWN.iter().find(|tool| tool.name == self.name)
+    }
+
+    pub(super) fn arguments<T: DeserializeOwned>(&self) -> Result<T, String> {
+        let text = if self.arguments.trim().is_empty() { "{}" } else { self.arguments.as_str() };
+        serde_json::from_str(text).map_err(|error| format!("the arguments of `{}` cannot be read: {error}", self.name))
+    }
+
+    /// For a tool whose arguments are all that there is to a call.
+    pub(super) fn call<T: DeserializeOwned + OwnCall + 'static>(&self) -> Result<Box<dyn OwnCall>, String> {
+        Ok(Box::new(self.arguments::<T>()?))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use serde_json::json;
 
     use super::*;
 
-    fn read(name: &str, arguments: &str) -> Result<ToolCall, String> {
-        ToolCall::read(&Raw::from(json!({"type": "function_call", "call_id": "c", "name": name, "arguments": arguments})), &[])
+    fn read(name: &str, arguments: &str) -> Result<(), String> {
+        let item = json!({"type": "function_call", "call_id": "c", "name": name, "arguments": arguments});
+        let written = WrittenCall::of(&Raw::from(item))?;
+        (written.own().expect("a tool of ours").read)(&written).map(drop)
     }
 
     #[test]
     fn what_cannot_be_understood_is_said_to_the_model() {
-        assert!(read("fly", "{}").unwrap_err().contains("no tool `fly`"));
+        assert!(WrittenCall::of(&Raw::from(json!({"type": "function_call"}))).err().unwrap().contains("this call cannot be read"));
         assert!(read("exec_command", "{").unwrap_err().contains("`exec_command` cannot be read"));
         assert!(read("exec_command", "{}").unwrap_err().contains("cmd"));
-        assert!(matches!(read("exec_command", r#"{"cmd":"ls","environment_id":"box"}"#), Ok(ToolCall::Exec(_))));
-    }
-
-    #[test]
-    fn a_patch_comes_in_two_shapes() {
-        assert!(matches!(read("apply_patch", r#"{"input":"x"}"#), Ok(ToolCall::Patch { text, environment: None }) if text == "x"));
-        let named = read("apply_patch", r#"{"input":"x","environment_id":"box"}"#);
-        assert!(matches!(named, Ok(ToolCall::Patch { environment: Some(id), .. }) if id == "box"));
-        let item = Raw::from(json!({"type": "custom_tool_call", "call_id": "c", "name": "apply_patch", "input": "y"}));
-        assert!(matches!(ToolCall::read(&item, &[]), Ok(ToolCall::Patch { text, .. }) if text == "y"));
+        assert!(read("exec_command", r#"{"cmd":"ls","environment_id":"box"}"#).is_ok());
     }
 
     /// An argument that is overlooked may be the one that says on which machine.
     #[test]
     fn arguments_that_a_tool_does_not_have_are_refused_with_those_that_it_has() {
+        let mut named = HashSet::new();
         for (name, arguments, accepted) in [
             ("exec_command", json!({"cmd": "ls"}), "`environment_id`"),
             ("write_stdin", json!({"session_id": 1}), "`chars`"),
@@ -145,11 +121,13 @@ mod tests {
             ("close_agent", json!({"target": "x"}), "`target`"),
             ("list_agents", json!({}), "there are no"),
         ] {
+            named.insert(name);
             assert!(read(name, &arguments.to_string()).is_ok(), "{name}");
             let mut more = arguments;
             more["environment"] = "box".into();
             let why = read(name, &more.to_string()).unwrap_err();
             assert!(why.contains("unknown field `environment`") && why.contains(accepted), "{name}: {why}");
         }
+        assert_eq!(named, OWN.iter().map(|tool| tool.name).collect(), "each tool stands here");
     }
 }

@@ -1,4 +1,4 @@
-//! `exec_command` and `write_stdin`.
+//! `exec_command`: a command in an environment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess, Repeat};
 use outpost_thread::{
-    ApprovalDetail, ApprovalKind, CallDetail, CallId, CallOutcome, CallReport, CallStarted, CommandDetail, CommandOrigin,
-    InteractionDetail, Raw, Thread, WakeEnded, WakeSet,
+    ApprovalDetail, ApprovalKind, CallDetail, CallId, CallOutcome, CallReport, CallStarted, CommandDetail, CommandOrigin, Raw, Thread,
+    WakeSet,
 };
 use outpost_wire::PathUri;
 use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
@@ -20,32 +20,78 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::earlier::{EarlierCommand, session_of};
-use super::narrow;
+use super::call::{OwnCall, OwnTool, WrittenCall};
+use super::catalogue::{Offer, function, number, object, string, with_environment};
+use super::earlier::session_of;
 use super::output::{HeadTail, SHOWN_LATER_TOKENS};
 use super::patching::named_once;
-use super::permit::{SandboxPermissions, additional};
+use super::permit::{SandboxPermissions, additional, permissions};
 use super::processes::{BackgroundProcesses, ProcessEnd, RunningCommand};
-use super::{ApprovedCall, CallContext, CallEnd, CallPlan, RequestedCall, ResultType, StepTools, USER_COMMAND, Work};
+use super::{
+    ApprovedCall, CallContext, CallEnd, CallPlan, CallRuntime, Executing, RequestedCall, ResultType, StepTools, USER_COMMAND, Work,
+};
 use crate::approvals::Bound;
 use crate::denial::{self, Around};
 use crate::extra_permissions::ExtraPermissions;
+use crate::model::ToolSpec;
 use crate::patch;
-use crate::policy::{ApprovalPolicy, ApprovalRequest, Course};
+use crate::policy::{ApprovalRequest, Course};
 use crate::rules::{self, RulesVerdict};
-use crate::runtime::RuntimeShared;
 
 const DEFAULT_YIELD: u64 = 10_000;
 /// A command that the user wrote is waited for until it ends: no model is there to come back for its output.
 const UNTIL_IT_ENDS: Duration = Duration::MAX;
 /// So long a command that was stopped may take to be gone.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-const DEFAULT_OUTPUT_TOKENS: usize = 10_000;
+pub(super) const DEFAULT_OUTPUT_TOKENS: usize = 10_000;
+
+pub(super) const TOOL: OwnTool =
+    OwnTool { name: "exec_command", spec: |offer| (offer.environments > 0).then(|| spec(offer)), read: WrittenCall::call::<ExecCommand> };
+
+fn spec(offer: &Offer) -> ToolSpec {
+    let mut properties = object(json!({
+        "cmd": {"type": "string"},
+        "workdir": string("Default: the environment's directory."),
+        "tty": {"type": "boolean", "description": "Run on a terminal."},
+        "yield_time_ms": number("Wait so long for its end (250 to 30000, default 10000)."),
+        "max_output_tokens": {"type": "number"},
+        "wake": {"type": "boolean", "description": "If it goes on after this call: begin a turn when it ends."},
+    }));
+    if offer.escalation {
+        properties.insert("sandbox_permissions".into(), sandbox_permissions(offer));
+        properties.insert("justification".into(), string("One sentence for the user that says why, if they are asked."));
+        let words = "With require_escalated: the first words of commands that the user may allow for good.";
+        properties.insert("prefix_rule".into(), json!({"type": "array", "items": {"type": "string"}, "description": words}));
+    }
+    if offer.permissions {
+        properties.insert(
+            "additional_permissions".into(),
+            permissions("With with_additional_permissions: what this one command needs. Relative paths start at its directory."),
+        );
+    }
+    function(
+        "exec_command",
+        "Runs a shell command. If it does not end in time it goes on, and you get a session id for it.",
+        with_environment(properties, offer),
+        &["cmd"],
+    )
+}
+
+fn sandbox_permissions(offer: &Offer) -> Value {
+    let mut names = vec!["use_default", "require_escalated"];
+    let mut description =
+        String::from("`require_escalated` asks the user to let it run outside of the sandbox. Only when it cannot work inside.");
+    if offer.permissions {
+        names.insert(1, "with_additional_permissions");
+        description.push_str(" `with_additional_permissions` asks for no more than additional_permissions says; prefer it.");
+    }
+    json!({"type": "string", "enum": names, "description": description})
+}
 
 /// As the model writes it. What it writes under another name is refused: an environment that is misspelled is another machine.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ExecCommand {
+pub(super) struct ExecCommand {
     cmd: String,
     #[serde(default)]
     workdir: Option<String>,
@@ -73,20 +119,8 @@ pub struct ExecCommand {
     prefix_rule: Option<Vec<String>>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WriteStdin {
-    session_id: u64,
-    #[serde(default)]
-    chars: String,
-    #[serde(default)]
-    yield_time_ms: Option<u64>,
-    #[serde(default)]
-    max_output_tokens: Option<usize>,
-}
-
 /// A command that may run.
-pub(crate) struct ExecRun {
+pub(super) struct ExecRun {
     origin: Origin,
     processes: Arc<BackgroundProcesses>,
     detail: CommandDetail,
@@ -110,20 +144,14 @@ enum Origin {
     Adopt(FormerCommand),
 }
 
-pub(crate) struct StdinRun {
-    /// The command as it was started, if that was in an earlier life of this thread.
-    earlier: Option<EarlierCommand>,
-    processes: Arc<BackgroundProcesses>,
-    session: u64,
-    /// The name of the write: a call that is taken up after a restart writes nothing twice.
-    write: String,
-    chars: String,
-    yield_time: Duration,
-    output_tokens: usize,
+impl OwnCall for ExecCommand {
+    fn plan(self: Box<Self>, step: &StepTools, asked: &RequestedCall<'_>) -> CallPlan {
+        step.plan_exec(asked, *self)
+    }
 }
 
 impl StepTools {
-    pub(super) fn plan_exec(&self, asked: &RequestedCall<'_>, exec: ExecCommand) -> CallPlan {
+    fn plan_exec(&self, asked: &RequestedCall<'_>, exec: ExecCommand) -> CallPlan {
         let (call, fail) = (asked.call, |why: &str| asked.fail(why));
         let dressed = patch::parse_command(&exec.cmd);
         let header = dressed.as_ref().and_then(|(_, parsed)| parsed.as_ref().ok()?.environment.as_deref());
@@ -256,101 +284,18 @@ impl StepTools {
             tool: call.tool.clone(),
             environment: Some(id.clone()),
             process: Some(process),
+            adoption_key: self.processes.key_id(),
             repeatable: false,
             detail: Some(CallDetail::CommandExecution(detail)),
-            work: Work::Exec(Box::new(run)),
+            work: Box::new(run),
         }))
-    }
-
-    pub(super) fn plan_stdin(&self, asked: &RequestedCall<'_>, write: WriteStdin) -> CallPlan {
-        let call = asked.call;
-        let here = self.processes.get(write.session_id).map(|running| (running.call.clone(), running.detail.clone()));
-        let earlier = || asked.earlier.as_ref().map(|earlier| (earlier.call.clone(), earlier.detail.clone()));
-        let Some((command, started)) = here.or_else(earlier) else {
-            return asked.fail(&not_running(write.session_id, &self.processes));
-        };
-        if let Some(first) = self.before_typing(asked, &write, &command, &started) {
-            return first;
-        }
-        let (least, most, usual) = if write.chars.is_empty() { (5_000, 300_000, 5_000) } else { (250, 30_000, 250) };
-        let run = StdinRun {
-            session: write.session_id,
-            write: format!("{}/{}", session_of(call), call.id.as_str()),
-            earlier: asked.earlier.clone(),
-            processes: self.processes.clone(),
-            chars: write.chars.clone(),
-            yield_time: Duration::from_millis(write.yield_time_ms.unwrap_or(usual).clamp(least, most)),
-            output_tokens: write.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
-        };
-        CallPlan::Run(Box::new(ApprovedCall {
-            call: call.id.clone(),
-            tool: call.tool.clone(),
-            environment: None,
-            process: None,
-            // Looking twice does no harm; writing twice does.
-            repeatable: write.chars.is_empty(),
-            detail: Some(CallDetail::TerminalInteraction(InteractionDetail {
-                process_call: Some(command.to_string()),
-                stdin: write.chars,
-            })),
-            work: Work::Stdin(run),
-        }))
-    }
-
-    /// What comes before something is typed into a command. A yes to a command, or a rule that allows it, says nothing of what is
-    /// typed into it later: a shell carries out whatever that is. Where it could do more than every command of the agent can, the
-    /// user is asked again.
-    fn before_typing(&self, asked: &RequestedCall<'_>, write: &WriteStdin, command: &CallId, started: &CommandDetail) -> Option<CallPlan> {
-        // Interrupts and ends of input carry nothing out.
-        if write.chars.chars().all(|c| matches!(c, '\u{3}' | '\u{4}' | '\u{1c}')) {
-            return None;
-        }
-        let beyond = started.beyond_sandbox.unwrap_or(true);
-        let environment: Option<EnvironmentId> = started.environment_id.as_ref().and_then(|id| id.parse().ok());
-        let place = environment.as_ref().and_then(|id| self.view.workplace(Some(id.as_str())).ok());
-        let policies: Vec<ApprovalPolicy> =
-            place.and_then(|place| narrow::approval(place.handle)).into_iter().chain([self.approval]).collect();
-        let wants = |policy: &ApprovalPolicy| match policy {
-            ApprovalPolicy::Untrusted => true,
-            ApprovalPolicy::Never => false,
-            ApprovalPolicy::OnRequest | ApprovalPolicy::Granular(_) => beyond,
-        };
-        if !policies.iter().any(wants) {
-            return None;
-        }
-        let is_off = |policy: &ApprovalPolicy| match policy {
-            ApprovalPolicy::Never => true,
-            ApprovalPolicy::Granular(own) => !own.granular.sandbox_approval,
-            ApprovalPolicy::OnRequest | ApprovalPolicy::Untrusted => false,
-        };
-        if policies.iter().any(is_off) {
-            return Some(asked.fail(
-                "This may not be typed into the command: it would have to be asked about, and such questions are switched off; \
-                 start another command instead.",
-            ));
-        }
-        let why = match beyond {
-            true => "it is typed into a command that has more than the sandbox allows",
-            false => "no rule can allow what is typed into a command that runs",
-        };
-        let typed = json!(["stdin", write.session_id, command, environment]);
-        let bound = Bound::within(typed.to_string(), &json!([typed, write.chars]), None);
-        let detail = ApprovalDetail {
-            command: Some(write.chars.clone()),
-            cwd: Some(started.cwd.clone()),
-            environment_id: started.environment_id.clone(),
-            typed_into: Some(started.command.clone()),
-            why: Some(format!("{why}: {}", started.command)),
-            ..ApprovalDetail::default()
-        };
-        (!asked.is_granted(&bound)).then(|| asked.bound_question(ApprovalKind::Command, environment, &bound, detail))
     }
 
     /// A command that the user typed. It runs as the user, not as the agent: without a sandbox.
     pub(crate) fn user_command(&self, call: &CallId, command: &str, id: &EnvironmentId) -> ApprovedCall {
         let process = self.processes.name(0, call);
         let place = self.view.workplace(Some(id.as_str()));
-        let work = match (place, self.info(id)) {
+        let work: Box<dyn Work> = match (place, self.info(id)) {
             (Ok(place), Some(info)) => {
                 let start = ProcessStart {
                     id: process.clone(),
@@ -363,7 +308,7 @@ impl StepTools {
                     profiles: Some(self.thread.to_string()),
                     adoption: self.processes.claim(&process),
                 };
-                Work::Exec(Box::new(ExecRun {
+                Box::new(ExecRun {
                     origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox: None, around: None },
                     processes: self.processes.clone(),
                     detail: CommandDetail::default(),
@@ -372,10 +317,10 @@ impl StepTools {
                     output_tokens: DEFAULT_OUTPUT_TOKENS,
                     wake: false,
                     result: ResultType::Function,
-                }))
+                })
             }
-            (Err(error), _) => Work::Ready(CallEnd::failed(ResultType::Function, call, &error.to_string())),
-            (_, None) => Work::Ready(CallEnd::failed(ResultType::Function, call, "the environment tells nothing about itself")),
+            (Err(error), _) => Box::new(CallEnd::failed(ResultType::Function, call, &error.to_string())),
+            (_, None) => Box::new(CallEnd::failed(ResultType::Function, call, "the environment tells nothing about itself")),
         };
         let cwd = self.view.workplace(Some(id.as_str())).map(|place| place.attachment.cwd.clone());
         let source = CommandOrigin::UserShell;
@@ -385,6 +330,7 @@ impl StepTools {
             tool: USER_COMMAND.into(),
             environment: Some(id.clone()),
             process: Some(process),
+            adoption_key: self.processes.key_id(),
             repeatable: false,
             detail,
             work,
@@ -459,12 +405,13 @@ fn overlay(thread: &str, environment: &str) -> BTreeMap<String, String> {
     fixed.into_iter().chain(named).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-impl ExecRun {
-    /// The key by which it is claimed later.
-    pub(crate) fn key_id(&self) -> Option<String> {
-        self.processes.key_id()
+impl Work for ExecRun {
+    fn execute<'a>(self: Box<Self>, call: &'a CallId, context: &'a CallContext) -> Executing<'a> {
+        Box::pin(self.run(call, context))
     }
+}
 
+impl ExecRun {
     /// A command of an earlier life. Its parameters are read again from what asked for it.
     pub(crate) fn adopted(started: &CallStarted, item: Option<&Raw>, processes: Arc<BackgroundProcesses>) -> Option<Self> {
         #[derive(Deserialize)]
@@ -490,7 +437,7 @@ impl ExecRun {
         })
     }
 
-    pub(crate) async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
+    async fn run(self, call: &CallId, context: &CallContext) -> CallEnd {
         let session = if self.session == 0 { context.session_of(call) } else { self.session };
         let Self { origin, processes, detail, yield_time, output_tokens, wake, result, .. } = self;
         let (process, around) = match origin {
@@ -570,14 +517,14 @@ pub(crate) struct FormerCommand {
 
 /// Where a search for such a command begins, and what ends it.
 pub(crate) struct SearchAround<'a> {
-    pub shared: &'a RuntimeShared,
+    pub runtime: &'a CallRuntime,
     pub thread: &'a Thread,
     pub cancel: &'a CancellationToken,
 }
 
 impl CallContext {
-    fn search(&self) -> SearchAround<'_> {
-        SearchAround { shared: &self.shared, thread: &self.thread, cancel: &self.cancel }
+    pub(super) fn search(&self) -> SearchAround<'_> {
+        SearchAround { runtime: &self.runtime, thread: &self.thread, cancel: &self.cancel }
     }
 }
 
@@ -587,14 +534,14 @@ pub(crate) async fn find_again(
     former: &FormerCommand,
     processes: &BackgroundProcesses,
 ) -> Result<RemoteProcess, String> {
-    let SearchAround { shared, thread, cancel } = around;
+    let SearchAround { runtime, thread, cancel } = around;
     let FormerCommand { environment: id, process, .. } = former;
-    let deadline = Instant::now() + shared.config.reattach_patience;
-    let mut changes = shared.registry.changes();
+    let deadline = Instant::now() + runtime.reattach_patience();
+    let mut changes = runtime.changes();
     loop {
         // Before looking, so that nothing between the two is missed.
         changes.mark_unchanged();
-        let view = shared.view(thread);
+        let view = runtime.view(thread);
         let mut look_again = deadline;
         let (place, captured) = (view.workplace(Some(id.as_str())), view.captured(id));
         let mut reason = format!("environment `{id}` could not be reached");
@@ -639,67 +586,8 @@ impl FormerCommand {
     }
 }
 
-fn not_running(session: u64, processes: &BackgroundProcesses) -> String {
-    let running: Vec<String> = processes.running().iter().map(|(session, _)| session.to_string()).collect();
-    let known = match running.as_slice() {
-        [] => "no command is running behind a session id".to_owned(),
-        ids => format!("these are running: {}", ids.join(", ")),
-    };
-    format!("no command with the session id {session} is running, it has ended, or its session is over; {known}")
-}
-
-impl StdinRun {
-    pub(crate) async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
-        let result = ResultType::Function;
-        let running = match self.running(context).await {
-            Ok(running) => running,
-            Err(why) => return CallEnd::failed(result, call, &why),
-        };
-        if !self.chars.is_empty()
-            && let Err(error) = running.process.write_as(self.write.clone(), self.chars.clone().into_bytes().into()).await
-        {
-            return CallEnd::failed(result, call, &format!("It could not be written to: {error}"));
-        }
-        let end = tokio::select! {
-            end = running.wait(self.yield_time) => end,
-            () = context.cancel.cancelled() => running.end(),
-        };
-        if end.is_some() {
-            self.processes.forget(self.session);
-        }
-        let is_over = end.is_some();
-        let mut told = report(result, call, &running, end, self.session, self.output_tokens);
-        if is_over {
-            // The model hears of it here.
-            told.facts.push(WakeEnded { session: self.session }.into());
-        }
-        told
-    }
-
-    /// The command: as it is known here, or as it is found where it was started.
-    async fn running(&self, context: &CallContext) -> Result<Arc<RunningCommand>, String> {
-        if let Some(running) = self.processes.get(self.session) {
-            return Ok(running);
-        }
-        let earlier = self.earlier.as_ref().ok_or_else(|| not_running(self.session, &self.processes))?;
-        let former = FormerCommand { environment: earlier.environment.clone(), process: earlier.process.clone(), key: earlier.key.clone() };
-        let process = find_again(&context.search(), &former, &self.processes).await.map_err(|reason| {
-            format!(
-                "The command with the session id {} was running when the program ended, and it is lost: {reason}. Its outcome is unknown. \
-                 Nothing was written to it.",
-                self.session
-            )
-        })?;
-        let running = self.processes.follow_after(earlier.call.clone(), process, earlier.detail.clone(), earlier.shown);
-        if let Some(evicted) = self.processes.keep(self.session, running.clone()) {
-            let _ = tokio::time::timeout(Duration::from_secs(2), evicted.process.terminate()).await;
-        }
-        Ok(running)
-    }
-}
-
 /// What the model and clients are told of a command.
-fn report(
+pub(super) fn report(
     result: ResultType,
     call: &CallId,
     running: &RunningCommand,

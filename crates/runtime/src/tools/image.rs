@@ -8,27 +8,47 @@ use outpost_wire::exec::policy::SandboxContext;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::call::{OwnCall, OwnTool, WrittenCall};
+use super::catalogue::{Offer, function, object, with_environment};
 use super::exec::directory;
-use super::{CallEnd, CallPlan, RequestedCall, ResultType, StepTools, Work};
+use super::{CallContext, CallEnd, CallPlan, Executing, RequestedCall, ResultType, StepTools, Work};
+use crate::model::ToolSpec;
 use crate::pictures::Picture;
+
+pub(super) const TOOL: OwnTool = OwnTool {
+    name: "view_image",
+    spec: |offer| (offer.environments > 0 && offer.vision).then(|| spec(offer)),
+    read: WrittenCall::call::<ViewImage>,
+};
+
+fn spec(offer: &Offer) -> ToolSpec {
+    let properties = object(json!({"path": {"type": "string"}}));
+    function("view_image", "Shows you an image file.", with_environment(properties, offer), &["path"])
+}
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ViewImage {
+struct ViewImage {
     path: String,
     #[serde(default)]
     environment_id: Option<String>,
 }
 
-pub(crate) struct ImageRun {
+struct ImageRun {
     environment: Environment,
     path: PathUri,
     sandbox: Option<SandboxContext>,
     result: ResultType,
 }
 
+impl OwnCall for ViewImage {
+    fn plan(self: Box<Self>, step: &StepTools, asked: &RequestedCall<'_>) -> CallPlan {
+        step.plan_image(asked, *self)
+    }
+}
+
 impl StepTools {
-    pub(super) fn plan_image(&self, asked: &RequestedCall<'_>, view: ViewImage) -> CallPlan {
+    fn plan_image(&self, asked: &RequestedCall<'_>, view: ViewImage) -> CallPlan {
         let place = match self.place(view.environment_id.as_deref()) {
             Ok(place) => place,
             Err(why) => {
@@ -43,12 +63,18 @@ impl StepTools {
         let id = place.attachment.environment_id.clone();
         let detail = CallDetail::ImageView(ImageDetail { path: path.to_syntax(), environment_id: Some(id.to_string()) });
         let run = ImageRun { environment: place.handle.clone(), path, sandbox: self.sandbox(&place), result: asked.result() };
-        asked.run(Some(id), true, Some(detail), Work::Image(run))
+        asked.run(Some(id), true, Some(detail), Box::new(run))
+    }
+}
+
+impl Work for ImageRun {
+    fn execute<'a>(self: Box<Self>, call: &'a CallId, _context: &'a CallContext) -> Executing<'a> {
+        Box::pin(self.show(call))
     }
 }
 
 impl ImageRun {
-    pub(crate) async fn execute(self, call: &CallId) -> CallEnd {
+    async fn show(self, call: &CallId) -> CallEnd {
         let params = ReadFileParams { path: self.path.clone(), follow_symlinks: None, sandbox: self.sandbox };
         let read: Result<_, EnvironmentError> = self.environment.call::<ReadFile>(&params, Repeat::Harmless).await;
         let bytes = match read {

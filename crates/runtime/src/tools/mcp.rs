@@ -5,6 +5,9 @@ mod content;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outpost_mcp::{
+    Elicitation, ElicitationAnswer, ElicitationListener, McpConnection, PendingElicitation, ProgressNote, ServerTool, ToolRequest,
+};
 use outpost_thread::{ApprovalDetail, ApprovalKind, CallDetail, CallId, McpDetail};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
@@ -14,14 +17,11 @@ use tokio::time::Instant;
 
 use self::content::{embedded, parts, shortened, told};
 use super::narrow;
-use super::{CallContext, CallEnd, CallPlan, RequestedCall, ResultType, StepTools, Work};
+use super::{CallContext, CallEnd, CallPlan, Executing, RequestedCall, ResultType, StepTools, Work};
 use crate::approvals::{Bound, key_of};
 use crate::feed::ThreadFeed;
 use crate::live::ThreadEvent;
 use crate::mcp::binding::BoundServer;
-use crate::mcp::client::McpConnection;
-use crate::mcp::elicitation::{Elicitation, ElicitationAnswer, ElicitationListener, PendingElicitation, ProgressNote};
-use crate::mcp::offer::{ServerTool, ToolRequest};
 use crate::mcp::{Binding, McpEvent};
 use crate::model::{ToolInput, ToolSpec};
 use crate::policy::ApprovalPolicy;
@@ -50,9 +50,9 @@ pub(crate) struct McpRun {
 }
 
 enum Target {
-    Tool { connection: Arc<McpConnection>, tool: String, arguments: Option<Map<String, Value>>, timeout: Duration },
-    List { servers: Vec<(String, Arc<McpConnection>)>, templates: bool },
-    Read { connection: Arc<McpConnection>, uri: String },
+    Tool { connection: Arc<dyn McpConnection>, tool: String, arguments: Option<Map<String, Value>>, timeout: Duration },
+    List { servers: Vec<(String, Arc<dyn McpConnection>)>, templates: bool },
+    Read { connection: Arc<dyn McpConnection>, uri: String },
 }
 
 #[derive(Deserialize)]
@@ -185,7 +185,7 @@ impl StepTools {
             _binding: self.mcp.clone(),
         };
         // What a server calls read-only may be done again after a restart.
-        asked.run(environment, tool.read_only, Some(CallDetail::McpToolCall(detail)), Work::Mcp(Box::new(run)))
+        asked.run(environment, tool.read_only, Some(CallDetail::McpToolCall(detail)), Box::new(run))
     }
 
     /// Why the user is asked before a tool runs; an error if no question may be asked.
@@ -240,7 +240,7 @@ impl StepTools {
             Err(why) => return asked.fail(&why),
         };
         let run = McpRun { target, result: asked.result(), environment: None, asks: false, _binding: self.mcp.clone() };
-        asked.run(None, true, None, Work::Mcp(Box::new(run)))
+        asked.run(None, true, None, Box::new(run))
     }
 
     fn resource_target(&self, name: &str, arguments: ResourceArguments) -> Result<Target, String> {
@@ -304,8 +304,19 @@ impl ElicitationListener for ThreadListener {
     }
 }
 
+impl Work for McpRun {
+    fn execute<'a>(self: Box<Self>, call: &'a CallId, context: &'a CallContext) -> Executing<'a> {
+        Box::pin(self.ask(call, context))
+    }
+
+    /// What a call does only its server understands.
+    fn runs_alone(&self, is_repeatable: bool) -> bool {
+        !is_repeatable
+    }
+}
+
 impl McpRun {
-    pub(crate) async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
+    async fn ask(self, call: &CallId, context: &CallContext) -> CallEnd {
         let began = Instant::now();
         let result = self.result;
         match self.target {

@@ -14,18 +14,92 @@ use outpost_wire::exec::files::{
     Remove, RemoveParams, WriteFile, WriteFileParams,
 };
 use outpost_wire::exec::policy::{Grant, SandboxContext};
+use serde::Deserialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use super::call::{OwnCall, OwnTool, WrittenCall};
+use super::catalogue::{Offer, object, string, with_environment};
 use super::exec::directory;
-use super::{CallEnd, CallPlan, RequestedCall, ResultType, StepTools, Work};
+use super::{CallContext, CallEnd, CallPlan, Executing, RequestedCall, ResultType, StepTools, Work};
 use crate::approvals::{Bound, key};
 use crate::extra_permissions::ExtraPermissions;
+use crate::model::{ToolInput, ToolSpec};
 use crate::patch::{self, Diff, FileChange, Patch};
 use crate::policy::{ApprovalRequest, Course};
 use crate::rules::RulesVerdict;
 
-pub(crate) struct PatchRun {
+/// The grammar of a patch, in Lark's notation.
+const PATCH_GRAMMAR: &str = r#"start: begin environment? change+ end
+begin: "*** Begin Patch" LF
+end: "*** End Patch" LF?
+environment: "*** Environment ID: " /[^\n]+/ LF
+change: add | delete | update
+add: "*** Add File: " path LF added+
+delete: "*** Delete File: " path LF
+update: "*** Update File: " path LF move? chunk*
+move: "*** Move to: " path LF
+chunk: heading? line+ last?
+heading: ("@@" | "@@ " /[^\n]+/) LF
+added: "+" /[^\n]*/ LF
+line: ("+" | "-" | " ") /[^\n]*/ LF
+last: "*** End of File" LF
+path: /[^\n]+/
+%import common.LF
+"#;
+
+pub(super) const TOOL: OwnTool = OwnTool { name: "apply_patch", spec: |offer| (offer.environments > 0).then(|| spec(offer)), read };
+
+fn spec(offer: &Offer) -> ToolSpec {
+    let mut description = String::from(
+        "Creates, edits and deletes files: all of a patch or nothing. Each file has one of these sections:\n\
+         *** Begin Patch\n\
+         *** Add File: new.txt\n\
+         +first line\n\
+         *** Update File: src/a.py\n\
+         @@ def main():\n \
+         kept line\n\
+         -old line\n\
+         +new line\n\
+         *** Delete File: old.txt\n\
+         *** End Patch\n\
+         Give about three kept lines around a change; the text after @@ may be left out. `*** Move to: PATH` after Update File renames.",
+    );
+    if offer.environments > 1 {
+        description.push_str(" `*** Environment ID: ID` after the first line names the environment; default: the primary one.");
+    }
+    let input = if offer.text_tools {
+        ToolInput::Text { grammar: PATCH_GRAMMAR.to_owned() }
+    } else {
+        let properties = with_environment(object(json!({"input": string("The patch.")})), offer);
+        ToolInput::Object(json!({"type": "object", "properties": properties, "required": ["input"], "additionalProperties": false}))
+    };
+    ToolSpec { name: "apply_patch".into(), description, input }
+}
+
+/// A patch comes as text, or as an argument.
+fn read(written: &WrittenCall) -> Result<Box<dyn OwnCall>, String> {
+    if written.kind == "custom_tool_call" {
+        return Ok(Box::new(PatchInput { input: written.input.clone(), environment_id: None }));
+    }
+    written.call::<PatchInput>()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PatchInput {
+    input: String,
+    #[serde(default)]
+    environment_id: Option<String>,
+}
+
+impl OwnCall for PatchInput {
+    fn plan(self: Box<Self>, step: &StepTools, asked: &RequestedCall<'_>) -> CallPlan {
+        step.plan_patch_text(asked, &self.input, self.environment_id.as_deref())
+    }
+}
+
+struct PatchRun {
     files: Gate,
     cwd: PathUri,
     /// What paths are shown relative to.
@@ -75,7 +149,7 @@ pub(super) fn named_once<'a>(argument: Option<&'a str>, header: Option<&'a str>)
 }
 
 impl StepTools {
-    pub(super) fn plan_patch_text(&self, asked: &RequestedCall<'_>, text: &str, environment: Option<&str>) -> CallPlan {
+    fn plan_patch_text(&self, asked: &RequestedCall<'_>, text: &str, environment: Option<&str>) -> CallPlan {
         let patch = match patch::parse(text) {
             Ok(patch) => patch,
             Err(error) => {
@@ -136,12 +210,23 @@ impl StepTools {
         let root = place.attachment.cwd.clone();
         let run = PatchRun { files, cwd: cwd.clone(), root, patch, agreed: beyond, result: asked.result() };
         let detail = CallDetail::FileChange(FileChangeDetail { changes, environment_id: Some(id.to_string()) });
-        asked.run(Some(id), false, Some(detail), Work::Patch(run))
+        asked.run(Some(id), false, Some(detail), Box::new(run))
+    }
+}
+
+impl Work for PatchRun {
+    fn execute<'a>(self: Box<Self>, call: &'a CallId, context: &'a CallContext) -> Executing<'a> {
+        Box::pin(self.apply(call, &context.cancel))
+    }
+
+    /// It reads files and then writes them.
+    fn runs_alone(&self, _is_repeatable: bool) -> bool {
+        true
     }
 }
 
 impl PatchRun {
-    pub(crate) async fn execute(mut self, call: &CallId, cancel: &CancellationToken) -> CallEnd {
+    async fn apply(mut self, call: &CallId, cancel: &CancellationToken) -> CallEnd {
         let edits = tokio::select! {
             edits = self.work_out_all() => edits,
             () = cancel.cancelled() => return CallEnd::aborted(),

@@ -15,16 +15,57 @@ use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::call::{OwnCall, OwnTool, WrittenCall};
+use super::catalogue::{function, string};
 use super::narrow;
-use super::{CallContext, CallEnd, CallPlan, Consent, RequestedCall, ResultType, StepTools, Work};
+use super::{CallContext, CallEnd, CallPlan, Consent, Executing, RequestedCall, ResultType, StepTools, Work};
 use crate::approvals::Bound;
 use crate::extra_permissions::ExtraPermissions;
+use crate::model::ToolSpec;
 use crate::policy::ApprovalPolicy;
+
+pub(super) const TOOL: OwnTool =
+    OwnTool { name: "request_permissions", spec: |offer| offer.permissions.then(spec), read: WrittenCall::call::<RequestPermissions> };
+
+/// What can be asked for on top of the sandbox.
+pub(super) fn permissions(description: &str) -> Value {
+    let paths = |what: &str| json!({"type": "array", "items": {"type": "string"}, "description": what});
+    json!({
+        "type": "object", "description": description,
+        "properties": {
+            "network": {"type": "object", "properties": {"enabled": {"type": "boolean"}}, "additionalProperties": false},
+            "file_system": {
+                "type": "object",
+                "properties": {
+                    "read": paths("Files and directories to read."),
+                    "write": paths("Files and directories to write, with all that is below them. They must exist."),
+                },
+                "additionalProperties": false,
+            },
+        },
+        "additionalProperties": false,
+    })
+}
+
+fn spec() -> ToolSpec {
+    let properties = json!({
+        "reason": string("One sentence for the user that says why."),
+        "environment_id": string("The environment that they are for, by its id. Without it, the primary one."),
+        "permissions": permissions("As little as the task needs. Relative paths start at the environment's directory."),
+    });
+    function(
+        "request_permissions",
+        "Asks the user to let commands and patches in one environment do more than its sandbox allows: read or write certain paths, use the \
+         network. The answer says what was granted, and for how long; it may be less than you asked for, or nothing.",
+        properties,
+        &["permissions"],
+    )
+}
 
 /// As the model writes it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RequestPermissions {
+struct RequestPermissions {
     #[serde(default)]
     reason: Option<String>,
     #[serde(default)]
@@ -56,7 +97,7 @@ pub(super) fn additional(wish: Option<SandboxPermissions>, permissions: Option<&
 }
 
 /// A grant that is to be tried.
-pub(crate) struct PermitRun {
+struct PermitRun {
     place: Granted,
     environment: Environment,
     cwd: PathUri,
@@ -132,8 +173,14 @@ pub(crate) fn silence(policy: ApprovalPolicy) -> Option<&'static str> {
     }
 }
 
+impl OwnCall for RequestPermissions {
+    fn plan(self: Box<Self>, step: &StepTools, asked: &RequestedCall<'_>) -> CallPlan {
+        step.plan_permissions(asked, *self)
+    }
+}
+
 impl StepTools {
-    pub(super) fn plan_permissions(&self, asked: &RequestedCall<'_>, request: RequestPermissions) -> CallPlan {
+    fn plan_permissions(&self, asked: &RequestedCall<'_>, request: RequestPermissions) -> CallPlan {
         let place = match self.place(request.environment_id.as_deref()) {
             Ok(place) => place,
             Err(why) => return asked.fail(&why),
@@ -193,7 +240,7 @@ impl StepTools {
             scope: if is_lasting { GrantScope::Thread } else { GrantScope::Turn },
             result: asked.result(),
         };
-        asked.run(Some(id), true, None, Work::Permit(Box::new(run)))
+        asked.run(Some(id), true, None, Box::new(run))
     }
 }
 
@@ -203,8 +250,14 @@ fn nothing(asked: &RequestedCall<'_>, text: &str) -> CallPlan {
     CallPlan::End(CallEnd { outcome: CallOutcome::Declined, items, report: None, facts: vec![] })
 }
 
+impl Work for PermitRun {
+    fn execute<'a>(self: Box<Self>, call: &'a CallId, context: &'a CallContext) -> Executing<'a> {
+        Box::pin(self.grant(call, context))
+    }
+}
+
 impl PermitRun {
-    pub(crate) async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
+    async fn grant(self, call: &CallId, context: &CallContext) -> CallEnd {
         let (mut given, mut refused) = (ExtraPermissions::default(), Vec::new());
         for part in self.permits.parts() {
             match self.attempt(&part).await {

@@ -2,26 +2,47 @@
 
 use outpost_thread::{CallDetail, CallId, SkillDetail};
 use serde::Deserialize;
+use serde_json::json;
 
-use super::{CallEnd, CallPlan, RequestedCall, ResultType, StepTools, Work};
+use super::call::{OwnCall, OwnTool, WrittenCall};
+use super::catalogue::{function, string};
+use super::{CallContext, CallEnd, CallPlan, Executing, RequestedCall, ResultType, StepTools, Work};
+use crate::model::ToolSpec;
 use crate::skills::Skill;
+
+pub(super) const TOOL: OwnTool =
+    OwnTool { name: "read_skill", spec: |offer| offer.skills.then(spec), read: WrittenCall::call::<ReadSkill> };
+
+fn spec() -> ToolSpec {
+    let properties = json!({
+        "skill": string("The skill, by its name, or by its skill:// address where several have the name."),
+        "file": string("Another file in the skill's folder, relative to it. Without it, the skill itself is read."),
+    });
+    function("read_skill", "Reads a skill, or a file that belongs to it.", properties, &["skill"])
+}
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ReadSkill {
+struct ReadSkill {
     skill: String,
     #[serde(default)]
     file: Option<String>,
 }
 
-pub(crate) struct SkillRun {
+struct SkillRun {
     skill: Skill,
     file: Option<String>,
     result: ResultType,
 }
 
+impl OwnCall for ReadSkill {
+    fn plan(self: Box<Self>, step: &StepTools, asked: &RequestedCall<'_>) -> CallPlan {
+        step.plan_skill(asked, *self)
+    }
+}
+
 impl StepTools {
-    pub(super) fn plan_skill(&self, asked: &RequestedCall<'_>, read: ReadSkill) -> CallPlan {
+    fn plan_skill(&self, asked: &RequestedCall<'_>, read: ReadSkill) -> CallPlan {
         let skill = match self.find_skill(&read.skill) {
             Ok(skill) => skill.clone(),
             Err(why) => return asked.fail(&why),
@@ -35,7 +56,7 @@ impl StepTools {
         });
         let environment = Some(skill.environment.clone());
         let run = SkillRun { skill, file, result: asked.result() };
-        asked.run(environment, true, Some(detail), Work::Skill(Box::new(run)))
+        asked.run(environment, true, Some(detail), Box::new(run))
     }
 
     /// A skill by its address, or by a name that only one has.
@@ -55,8 +76,14 @@ impl StepTools {
     }
 }
 
+impl Work for SkillRun {
+    fn execute<'a>(self: Box<Self>, call: &'a CallId, _context: &'a CallContext) -> Executing<'a> {
+        Box::pin(self.read(call))
+    }
+}
+
 impl SkillRun {
-    pub(crate) async fn execute(self, call: &CallId) -> CallEnd {
+    async fn read(self, call: &CallId) -> CallEnd {
         match self.skill.read(self.file.as_deref()).await {
             Ok(text) => CallEnd::completed(self.result, call, text, None),
             Err(error) => CallEnd::failed(self.result, call, &error.to_string()),

@@ -24,6 +24,8 @@ use crate::table::Table;
 
 /// So many files are told.
 const FILES: usize = 50;
+/// So many files are looked through, page by page.
+const CANDIDATES: usize = 200_000;
 /// So many searches may one client have at a time: each remembers the files that it looks through.
 const SEARCHES: usize = 16;
 
@@ -45,20 +47,31 @@ struct Candidate {
 /// What is below a root, as far as it is looked at.
 async fn candidates(connection: &ClientConnection, environment: &Environment, root: &str) -> Result<Vec<Candidate>, Fault> {
     let path = PathUri::from_syntax(root).unwrap_or_else(|_| connection.server.facts.cwd.join(root));
-    let options = WalkOptions {
+    let mut options = WalkOptions {
         max_depth: 32,
         max_directories: 10_000,
         max_entries: 50_000,
         follow_directory_symlinks: false,
         prune_hidden_directories: true,
+        after: None,
     };
     let base = path.to_syntax();
-    let walked = environment.call::<Walk>(&WalkParams { path, options, sandbox: None }, Repeat::Harmless).await.map_err(refused)?;
     let candidate = |full: String, kind| {
         let below = full.strip_prefix(&base).unwrap_or(&full).trim_start_matches(['/', '\\']).to_owned();
         Candidate { root: root.to_owned(), below, kind }
     };
-    Ok(walked.entries.into_iter().map(|entry| candidate(entry.path.to_syntax(), entry.kind)).collect())
+    let mut all = Vec::new();
+    loop {
+        let params = WalkParams { path: path.clone(), options, sandbox: None };
+        let walked = environment.call::<Walk>(&params, Repeat::Harmless).await.map_err(refused)?;
+        let last = walked.entries.last().map(|entry| entry.path.clone());
+        all.extend(walked.entries.into_iter().map(|entry| candidate(entry.path.to_syntax(), entry.kind)));
+        let has_pages = environment.info().await.is_ok_and(|info| info.capabilities.walk_pages);
+        if !walked.truncated || last.is_none() || !has_pages || all.len() >= CANDIDATES {
+            return Ok(all);
+        }
+        options = WalkOptions { after: last, ..params.options };
+    }
 }
 
 /// Those that fit, the best ones first. Before the first letter there is nothing to find.

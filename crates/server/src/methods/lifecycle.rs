@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use outpost_runtime::run_uncancelled;
-use outpost_store::{ClaimMode, Need};
-use outpost_thread::{Entry, InterruptReason, MetadataChanged, ThreadId};
+use outpost_store::{ClaimMode, FactsAside, Need, append_aside};
+use outpost_thread::{InterruptReason, MetadataChanged, ThreadId};
 use outpost_wire::Fault;
 use outpost_wire::app::event::{ThreadArchived, ThreadDeleted, ThreadNameUpdated, ThreadUnarchived};
 use outpost_wire::app::thread::{
@@ -40,9 +40,9 @@ pub(super) async fn describe(server: &ServerShared, id: ThreadId, change: Metada
     run_uncancelled(async move {
         let lease = store.claim(id, ClaimMode::IfFree).await.map_err(fault::claim)?;
         let written = async {
-            let seq = store.head(id).await.map_err(fault::read)?.last + 1;
-            let entry = Entry { seq, at, fact: change.into() };
-            store.append(&lease, vec![entry], Need::Durable).await.map_err(|error| fault::append(&error))
+            let last = store.head(id).await.map_err(fault::read)?.last;
+            let aside = FactsAside { last, at, facts: vec![change.into()], need: Need::Durable };
+            append_aside(&store, &lease, aside).await.map_err(|error| fault::append(&error))
         };
         let written = written.await;
         store.release(lease).await;

@@ -11,6 +11,7 @@ mod environments;
 mod files;
 mod finding;
 mod goals;
+mod journal;
 mod lifecycle;
 mod mcp;
 mod models;
@@ -56,6 +57,7 @@ pub(crate) fn table() -> Table {
     let table = config::register(table);
     let table = models::register(table);
     let table = overview::register(table);
+    let table = journal::register(table);
     let table = account::register(table);
     let table = files::register(table);
     let table = commands::register(table);

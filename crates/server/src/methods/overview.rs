@@ -43,8 +43,15 @@ async fn entry(server: &ServerShared, id: ThreadId) -> Result<ThreadOverviewEntr
         status: projection::status(status.as_ref()),
         environments: state.selection.as_ref().map(projection::environments).unwrap_or_default(),
         turn_id: state.turn.as_ref().map(|turn| turn.id.to_string()),
-        turns: summary.map_or(0, |summary| summary.turns),
+        turns: summary.as_ref().map_or(0, |summary| summary.turns),
+        created_by: summary.and_then(|summary| summary.by),
         total_tokens: state.usage.total.total,
-        holder: holder.map(|holder| ThreadHolder { host: holder.host, pid: holder.pid, is_here }),
+        holder: holder.map(|holder| ThreadHolder {
+            host: holder.host,
+            pid: holder.pid,
+            node: holder.node,
+            address: holder.address,
+            is_here,
+        }),
     })
 }

@@ -66,6 +66,7 @@ async fn add(connection: Arc<ClientConnection>, params: ThreadQueueAddParams) ->
     let message = input::message(params.input, None).await?;
     let content = message.content.iter().filter_map(|part| part.read().ok()).collect();
     let new = NewInput {
+        by: connection.identity.name.clone(),
         mode: InputMode::Queue,
         client_key: Some(key.clone()),
         content: message.content,

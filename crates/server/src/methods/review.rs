@@ -27,6 +27,7 @@ async fn start(connection: Arc<ClientConnection>, params: ReviewStartParams) -> 
     let (shown, task) = worded(&params.target)?;
     let told = json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": format!("{task}\n\n{MANNER}")}]});
     let new = NewInput {
+        by: connection.identity.name.clone(),
         mode: InputMode::StartIfIdle,
         kind: TurnKind::Review,
         content: vec![Raw::from(json!({"type": "text", "text": shown, "text_elements": []}))],

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use outpost_wire::Fault;
+use outpost_wire::app::journal;
 use outpost_wire::app::session::{Initialize, InitializeParams, InitializeResponse, ServerInfo};
 
 use crate::connection::{ClientConnection, ConnectedClient};
@@ -26,7 +27,9 @@ async fn initialize(connection: Arc<ClientConnection>, params: InitializeParams)
         return Err(Fault::invalid_request(format!("Invalid clientInfo.name: '{name}'. Must be a valid HTTP header value.")));
     }
     let capabilities = params.capabilities.unwrap_or_default();
+    let hears_entries = capabilities.extensions.as_ref().is_some_and(|extensions| extensions[journal::ENTRIES] == true);
     connection.introduce(ConnectedClient {
+        hears_entries: hears_entries && capabilities.experimental_api,
         name: client.name.clone(),
         experimental: capabilities.experimental_api,
         opted_out: capabilities.opt_out_notification_methods.unwrap_or_default().into_iter().collect(),

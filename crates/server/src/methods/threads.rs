@@ -57,6 +57,7 @@ async fn start(connection: Arc<ClientConnection>, params: ThreadStartParams) -> 
     created.source = Some(Raw::from(Value::from("appServer")));
     created.thread_source = params.thread_source;
     created.originator = connection.client().map(|client| client.name.clone());
+    created.by.clone_from(&connection.identity.name);
     created.program_version = Some(server.facts.version.clone());
     let live = server.runtime.start(start).await.map_err(fault::thread)?;
     open(connection, live, Past::New).await
@@ -126,6 +127,7 @@ async fn resume_history(
     created.instructions = chosen.instructions;
     created.source = Some(Raw::from(Value::from("appServer")));
     created.originator = connection.client().map(|client| client.name.clone());
+    created.by.clone_from(&connection.identity.name);
     created.program_version = Some(server.facts.version.clone());
     let live = server.runtime.start(start).await.map_err(fault::thread)?;
     open(connection, live, Past::New).await

@@ -74,6 +74,7 @@ async fn start(connection: Arc<ClientConnection>, sent: Sent, params: TurnStartP
     let mut new = NewInput {
         mode: InputMode::StartOrSteer,
         client_key: params.client_user_message_id,
+        by: connection.identity.name.clone(),
         content: message.content,
         items: message.items,
         output_schema: params.output_schema.filter(|schema| !schema.is_null()).map(Raw::from),
@@ -233,6 +234,7 @@ async fn steer(connection: Arc<ClientConnection>, params: TurnSteerParams) -> Re
     let live = loaded(&connection, &params.thread_id).await?;
     let message = input::message(params.input, params.additional_context).await?;
     let new = NewInput {
+        by: connection.identity.name.clone(),
         mode: InputMode::Steer { expected: Some(TurnId(params.expected_turn_id)) },
         client_key: params.client_user_message_id,
         content: message.content,

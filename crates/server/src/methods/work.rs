@@ -81,6 +81,7 @@ async fn inject(connection: Arc<ClientConnection>, params: ThreadInjectItemsPara
         turn: None,
         origin: InputOrigin::History,
         client_key: None,
+        by: None,
         content: vec![],
         items: params.items.into_iter().map(Raw::from).collect(),
     };

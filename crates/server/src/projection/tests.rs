@@ -37,6 +37,7 @@ fn said(input: &str, turn: Option<&str>) -> Fact {
         turn: turn.map(Into::into),
         origin: InputOrigin::User,
         client_key: None,
+        by: None,
         content: vec![Raw::from(json!({"type": "text", "text": input}))],
         items: vec![],
     }
@@ -117,7 +118,7 @@ fn script() -> Vec<Entry> {
     facts.push(finished("turn-1", "c", CallOutcome::Failed, json!({"error": "no such tool"})));
     facts.push(finished("turn-1", "a", CallOutcome::Completed, json!({"exitCode": 3, "aggregatedOutput": "out", "durationMs": 7})));
     facts.push(said("more", Some("turn-1")));
-    facts.push(ApprovalAnswered { approval: "q".into(), decision: Decision::Denied, detail: None }.into());
+    facts.push(ApprovalAnswered { approval: "q".into(), decision: Decision::Denied, detail: None, by: None }.into());
     facts.push(finished("turn-1", "b", CallOutcome::Declined, json!({})));
     facts.extend(step("turn-1", 1));
     facts.push(said("later", None));

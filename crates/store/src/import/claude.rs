@@ -16,6 +16,7 @@ use outpost_thread::{
     FileChangeDetail, InterruptReason, Kept, McpDetail, MetadataChanged, Parent, PlannedChange, Raw, Settings, ThreadCreated, ThreadId,
     TokenTotals, TurnStatus, is_user_message,
 };
+use outpost_wire::calendar::utc_millis;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -24,7 +25,7 @@ use uuid::Uuid;
 use super::convert::Converted;
 use super::file::{self, BadLine};
 use super::scribe::{Dated, Ending, ImportedCall, Scribe};
-use super::time;
+
 use plan::{LineId, Plan};
 
 /// What is written for the program itself and says nothing about the conversation.
@@ -229,7 +230,7 @@ fn begin(path: &Path, stem: &str, aside: Option<String>, line: &Line) -> Result<
         ..ThreadCreated::new(thread)
     };
     let mut scribe = Scribe::default();
-    scribe.at = time::millis(&line.timestamp).unwrap_or_default();
+    scribe.at = utc_millis(&line.timestamp).unwrap_or_default();
     scribe.fact(created);
     Ok(Session { thread, scribe, cwd: line.cwd.clone(), carried: BTreeMap::new(), compacts: None, window: 0, unsettled: 0 })
 }
@@ -283,7 +284,7 @@ struct Session {
 
 impl Session {
     fn line(&mut self, line: &Line) {
-        self.scribe.at = time::millis(&line.timestamp).unwrap_or_default().max(self.scribe.at);
+        self.scribe.at = utc_millis(&line.timestamp).unwrap_or_default().max(self.scribe.at);
         match line.kind.as_str() {
             "user" => self.user(line),
             "assistant" if line.is_api_error_message => self.carry("error", line),

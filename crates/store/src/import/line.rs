@@ -1,9 +1,8 @@
 //! One line of a rollout. Everything but the envelope stays JSON: what this program does not know it must not lose.
 
+use outpost_wire::calendar::utc_millis;
 use serde::Deserialize;
 use serde_json::Value;
-
-use super::time;
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct RolloutLine {
@@ -20,7 +19,7 @@ pub(super) struct RolloutLine {
 
 impl RolloutLine {
     pub(super) fn at(&self) -> Option<u64> {
-        time::millis(&self.timestamp)
+        utc_millis(&self.timestamp)
     }
 
     /// The member of that name in the payload, as text.

@@ -145,6 +145,7 @@ impl Scribe {
             turn: steers,
             origin: InputOrigin::User,
             client_key: None,
+            by: None,
             content: Vec::new(),
             items: vec![item],
         });

@@ -82,7 +82,15 @@ impl Journal {
     fn say(&mut self, text: &str) {
         let item = Raw::from(json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}));
         let input = InputId::from(format!("i{}", self.seq));
-        self.append(InputReceived { input, turn: None, origin: Default::default(), client_key: None, content: vec![], items: vec![item] });
+        self.append(InputReceived {
+            input,
+            turn: None,
+            origin: Default::default(),
+            client_key: None,
+            by: None,
+            content: vec![],
+            items: vec![item],
+        });
     }
 
     fn turn(&mut self, name: &str) {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use outpost_thread::{Entry, Fact, ForkBase, ThreadId};
 
@@ -12,6 +12,26 @@ use super::{LocalHome, lock, make_folder};
 use crate::journal;
 use crate::lease::{ClaimMode, Lease, LeaseFile, Record};
 use crate::store::{AppendError, DeleteError, ForkRequest, ForkStoreError, ReadError};
+
+/// Forks that get copies of their own together: each has two files open for so long.
+const COPIED_TOGETHER: usize = 64;
+
+/// A fork that is to have everything in its own journal.
+struct ForkCopy {
+    child: ThreadId,
+    path: PathBuf,
+    aside: PathBuf,
+    lease: LeaseFile,
+}
+
+impl ForkCopy {
+    fn begin(home: &LocalHome, child: ThreadId) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        let path = home.find(child).ok_or(ReadError::NotFound(child))?;
+        let lease = LeaseFile::open(&LocalHome::lease_path(&path))?;
+        let aside = path.with_extension(format!("{}.new", home.config.instance));
+        Ok(Self { child, path, aside, lease })
+    }
+}
 
 impl LocalHome {
     pub(super) fn fork(&self, request: ForkRequest) -> Result<Lease, ForkStoreError> {
@@ -95,8 +115,11 @@ impl LocalHome {
         // No other fork can begin to share it meanwhile.
         let lease = LeaseFile::open(&Self::lease_path(&path)).map_err(ReadError::from)?;
         let _locked = lease.lock().map_err(ReadError::from)?;
-        for child in self.children(thread)? {
-            self.give_own_copy(child).map_err(|error| DeleteError::Child { child, why: error.to_string() })?;
+        for children in self.children(thread)?.chunks(COPIED_TOGETHER) {
+            match children {
+                [child] => self.give_own_copy(*child).map_err(|error| DeleteError::Child { child: *child, why: error.to_string() })?,
+                several => self.give_own_copies(several)?,
+            }
         }
         let removed = || -> std::io::Result<()> {
             fs::remove_file(&path)?;
@@ -124,6 +147,47 @@ impl LocalHome {
             }
         }
         Ok(children)
+    }
+
+    /// The same as [`Self::give_own_copy`] for several, with two syncs for all of them.
+    fn give_own_copies(&self, children: &[ThreadId]) -> Result<(), DeleteError> {
+        let mut copies = Vec::new();
+        for child in children {
+            let failed = |error: Box<dyn std::error::Error + Send + Sync>| DeleteError::Child { child: *child, why: error.to_string() };
+            copies.push(ForkCopy::begin(self, *child).map_err(failed)?);
+        }
+        // Of each pair, the lease and its file are here until all are in their places: a writer waits for so long.
+        let locked =
+            copies.iter().map(|copy| copy.lease.lock()).collect::<std::io::Result<Vec<_>>>().map_err(|error| self.failed(error))?;
+        let published = || -> Result<(), (ThreadId, Box<dyn std::error::Error + Send + Sync>)> {
+            for copy in &copies {
+                let of = |error: Box<dyn std::error::Error + Send + Sync>| (copy.child, error);
+                let lineage = SegmentLineage::open(self, copy.child).map_err(|error| of(error.into()))?;
+                self.write_aside(copy.child, &copy.aside, lineage.segments(), None).map_err(|error| of(error.into()))?;
+            }
+            let all = || -> std::io::Result<()> {
+                self.sync_file_system()?;
+                for (copy, locked) in copies.iter().zip(&locked) {
+                    let record = locked.read()?.unwrap_or_default();
+                    fs::rename(&copy.aside, &copy.path)?;
+                    self.noted(copy.child, &copy.path);
+                    locked.write(&Record { edition: record.edition + 1, ..record })?;
+                }
+                self.sync_file_system()
+            };
+            all().map_err(|error| (children[0], error.into()))
+        };
+        let published = published();
+        drop(locked);
+        if published.is_err() {
+            copies.iter().for_each(|copy| drop(fs::remove_file(&copy.aside)));
+        }
+        published.map_err(|(child, error)| DeleteError::Child { child, why: error.to_string() })
+    }
+
+    /// Everything that was written to the file system of the home.
+    fn sync_file_system(&self) -> std::io::Result<()> {
+        Ok(rustix::fs::syncfs(File::open(&self.config.home)?)?)
     }
 
     /// Replaces a fork's journal by one that has everything in it.

@@ -25,7 +25,8 @@ impl LocalHome {
     ) -> io::Result<Vec<Damage>> {
         let aside = path.with_extension(format!("{}.new", self.config.instance));
         let written = self.write_aside(thread, &aside, segments, base);
-        let published = written.and_then(|damage| {
+        let published = written.and_then(|(file, damage)| {
+            file.sync_data()?;
             fs::rename(&aside, path)?;
             File::open(path.parent().unwrap_or(path))?.sync_all()?;
             self.noted(thread, path);
@@ -37,7 +38,14 @@ impl LocalHome {
         published
     }
 
-    fn write_aside(&self, thread: ThreadId, aside: &Path, segments: &[JournalSegment], base: Option<&ForkBase>) -> io::Result<Vec<Damage>> {
+    /// The same in a file beside it, which is not synced yet.
+    pub(super) fn write_aside(
+        &self,
+        thread: ThreadId,
+        aside: &Path,
+        segments: &[JournalSegment],
+        base: Option<&ForkBase>,
+    ) -> io::Result<(File, Vec<Damage>)> {
         let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(aside)?;
         let mut out = Output { file: BufWriter::with_capacity(1 << 20, file), line: Vec::new(), sum: Sum::default() };
         let (header, sum) = journal::header(thread, base);
@@ -63,9 +71,8 @@ impl LocalHome {
                 }
             }
         }
-        out.file.flush()?;
-        out.file.get_ref().sync_data()?;
-        Ok(all)
+        let file = out.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        Ok((file, all))
     }
 }
 

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use rustls::RootCertStore;
@@ -12,6 +13,9 @@ use tokio_postgres::config::{Host, SslMode};
 
 use super::tls::Encryption;
 use super::{PostgresError, chain};
+
+/// After so long without a sign of life the other end of a connection is taken for gone.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// A database, and how to talk to it. The machine's certificates are read when the first connection needs them.
 #[derive(Clone)]
@@ -26,6 +30,13 @@ impl Address {
         let mut config: Config = plain.parse().map_err(|error: tokio_postgres::Error| PostgresError::Url(chain(&error)))?;
         let mode = wishes.mode.unwrap_or_else(|| if stays_here(&config) { SslMode::Disable } else { SslMode::Require });
         config.ssl_mode(mode);
+        if config.get_application_name().is_none() {
+            config.application_name("outpost");
+        }
+        // A server whose machine went away says nothing: without these the kernel believes in it for hours.
+        config.keepalives(true).keepalives_idle(SILENCE).keepalives_interval(SILENCE / 5).keepalives_retries(3);
+        config.tcp_user_timeout(config.get_tcp_user_timeout().copied().unwrap_or(SILENCE));
+        config.connect_timeout(config.get_connect_timeout().copied().unwrap_or(SILENCE));
         Ok(Self { config, encryption: Encryption::new(wishes.roots.map(Arc::from), trust) })
     }
 }

@@ -13,6 +13,8 @@ use super::{PostgresError, PostgresStore, chain};
 
 /// A follower that is slower than this many notes sees a gap.
 const NOTES: usize = 1024;
+/// After so long without a note the connection is tried.
+const QUIET: Duration = Duration::from_secs(15);
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +83,7 @@ impl PostgresStore {
 
 struct Listener {
     /// Dropping it ends the connection.
-    _client: tokio_postgres::Client,
+    client: tokio_postgres::Client,
     messages: tokio::sync::mpsc::UnboundedReceiver<ThreadChange>,
     task: JoinHandle<()>,
 }
@@ -106,13 +108,19 @@ impl Listener {
                 }
             }
         });
-        let listener = Self { _client: client, messages, task };
-        listener._client.batch_execute("listen outpost_threads").await.map_err(|error| chain(&error))?;
+        let listener = Self { client: client, messages, task };
+        listener.client.batch_execute("listen outpost_threads").await.map_err(|error| chain(&error))?;
         Ok(listener)
     }
 
     async fn next(&mut self) -> Option<ThreadChange> {
-        self.messages.recv().await
+        loop {
+            match tokio::time::timeout(QUIET, self.messages.recv()).await {
+                Ok(change) => return change,
+                // A connection that died without a word would be listened to for ever.
+                Err(_) => tokio::time::timeout(QUIET, self.client.batch_execute("")).await.ok()?.ok()?,
+            }
+        }
     }
 }
 

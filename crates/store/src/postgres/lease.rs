@@ -3,7 +3,9 @@
 use outpost_thread::ThreadId;
 use tokio_postgres::Row;
 
-use super::{Held, PostgresStore, big, small, told};
+use super::migrate::KNOWN;
+use super::pool::Checkout;
+use super::{Held, PostgresError, PostgresStore, big, small, told};
 use crate::lease::{ClaimError, ClaimMode, Lease, LeaseHolder};
 use crate::local::lock;
 use crate::orphan::ThreadWork;
@@ -22,15 +24,15 @@ const CLAIM: &str = "
     update outpost_threads
     set epoch = epoch + 1, instance = $2, host = $3, pid = $4, since = now(), expires = now() + make_interval(secs => $5),
         claims = case when $7 then claims + 1 else 0 end
-    where id = $1 and (not $7 or work) and ($6 or instance is null or (instance = $2 and $8)
+    where id = $1 and not exists (select from outpost_migrations where oldest > $9) and (not $7 or work) and ($6 or instance is null or (instance = $2 and $8)
       or coalesce((select n.expires <= now() from outpost_nodes n where n.instance = outpost_threads.instance), expires <= now()))
     returning epoch, summary, work";
 
 const HOLDER: &str = "
-    select instance, host, pid, (extract(epoch from since) * 1000)::bigint, (extract(epoch from now() - since) * 1000)::bigint,
-           (extract(epoch from expires) * 1000)::bigint, instance is null
-           or coalesce((select n.expires <= now() from outpost_nodes n where n.instance = outpost_threads.instance), expires <= now(), true)
-    from outpost_threads where id = $1";
+    select t.instance, t.host, t.pid, (extract(epoch from t.since) * 1000)::bigint, (extract(epoch from now() - t.since) * 1000)::bigint,
+           (extract(epoch from t.expires) * 1000)::bigint, t.instance is null or coalesce(n.expires <= now(), t.expires <= now(), true),
+           n.name, n.address
+    from outpost_threads t left join outpost_nodes n on n.instance = t.instance where t.id = $1";
 
 impl PostgresStore {
     pub async fn create(&self, thread: ThreadId) -> Result<Lease, ClaimError> {
@@ -60,12 +62,13 @@ impl PostgresStore {
         let claimed = client
             .query_opt(
                 &statement,
-                &[&thread.to_string(), &config.instance, &config.host, &pid, &seconds, &by_force, &is_orphaned, &is_unheld],
+                &[&thread.to_string(), &config.instance, &config.host, &pid, &seconds, &by_force, &is_orphaned, &is_unheld, &KNOWN],
             )
             .await
             .map_err(failed)?;
         let Some(row) = claimed else {
             let row = client.query_opt(HOLDER, &[&thread.to_string()]).await.map_err(failed)?.ok_or(ClaimError::NotFound(thread))?;
+            self.check_version(&client).await.map_err(ClaimError::Database)?;
             let age_ms = small(row.get::<_, Option<i64>>(4).unwrap_or(0));
             return Err(ClaimError::Held { thread, holder: holder(&row), age_ms });
         };
@@ -80,6 +83,17 @@ impl PostgresStore {
         let row = client.query_opt(HOLDER, &[&thread.to_string()]).await.map_err(failed)?.ok_or(ClaimError::NotFound(thread))?;
         let is_over: bool = row.get(6);
         Ok((!is_over).then(|| holder(&row)))
+    }
+
+    /// Whether the tables are still those that this program may write.
+    pub(super) async fn check_version(&self, client: &Checkout) -> Result<(), String> {
+        let text = "select max(version), max(oldest) from outpost_migrations";
+        let row = client.query_one(text, &[]).await.map_err(|error| told(&error))?;
+        let (version, oldest): (Option<i64>, Option<i64>) = (row.get(0), row.get(1));
+        if oldest.is_some_and(|oldest| oldest > KNOWN) {
+            return Err(PostgresError::Newer { version: version.unwrap_or_default(), known: KNOWN }.to_string());
+        }
+        Ok(())
     }
 
     /// Holds it no longer, and leaves it to the node that takes it up when the lease of this program is over.
@@ -116,6 +130,8 @@ fn holder(row: &Row) -> LeaseHolder {
         pid: row.get::<_, Option<i64>>(2).and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0),
         since: small(row.get::<_, Option<i64>>(3).unwrap_or(0)),
         renewed: small(row.get::<_, Option<i64>>(5).unwrap_or(0)),
+        node: row.get(7),
+        address: row.get(8),
     }
 }
 

@@ -58,8 +58,10 @@ fn select(query: &ListQuery) -> (String, Values) {
     if let Some(search) = &query.search {
         let part = format!("%{}%", search.trim().replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"));
         clauses.push(format!(
-            "(id in (select thread from outpost_words where words @@ to_tsquery('simple', {})) or name ilike {})",
+            "id in (select thread from outpost_words where words @@ to_tsquery('simple', {})
+             union all select thread from outpost_names where outpost_grams(name) @> {}::text[] and name ilike {})",
             value(Box::new(words(search))),
+            value(Box::new(grams(search.trim()))),
             value(Box::new(part.replace('\0', "")))
         ));
     }
@@ -72,6 +74,15 @@ fn select(query: &ListQuery) -> (String, Values) {
     let limit = value(Box::new(big(query.limit as u64).saturating_add(1)));
     let condition = clauses.join(" and ");
     (format!("select summary from outpost_threads where {condition} order by {column} {direction}, id {direction} limit {limit}"), values)
+}
+
+/// Parts that every name has which has the text: those of three characters, or the whole of a shorter text. Only ASCII is folded in the
+/// index, so that other parts are left to the comparison that follows.
+fn grams(search: &str) -> Vec<String> {
+    let folded: Vec<char> = search.to_ascii_lowercase().replace('\0', "").chars().collect();
+    let size = folded.len().clamp(1, 3);
+    let parts = folded.windows(size).filter(|part| part.iter().all(char::is_ascii));
+    parts.map(|part| part.iter().collect()).collect()
 }
 
 /// All words must occur, and the last may be the beginning of one. Everything is quoted: a user's text is no query language.

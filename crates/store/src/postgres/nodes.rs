@@ -6,15 +6,25 @@ use std::time::Duration;
 
 use outpost_thread::ThreadId;
 
-use super::{PostgresStore, Shared, chain, small, told};
+use super::{PostgresStore, Shared, small, told};
 use crate::lease::ClaimError;
 use crate::local::lock;
 use crate::orphan::OrphanedThread;
 use crate::summary::ThreadSummary;
 
 const BEAT: &str = "
-    insert into outpost_nodes (instance, host, pid, adopts, expires) values ($1, $2, $3, $4, now() + make_interval(secs => $5))
-    on conflict (instance) do update set expires = now() + make_interval(secs => $5)";
+    insert into outpost_nodes (instance, host, pid, adopts, expires, address, name)
+    values ($1, $2, $3, $4, now() + make_interval(secs => $5), $6, $7)
+    on conflict (instance) do update set expires = now() + make_interval(secs => $5), address = $6, name = $7";
+
+/// Where other nodes, and clients, reach a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeAddress {
+    /// What it is called; its host if it is not called anything.
+    pub name: Option<String>,
+    /// `ws://` or `wss://`.
+    pub url: Option<String>,
+}
 
 /// Threads are renewed as well, and more slowly: programs of version 0.1.0 look only at these.
 const RENEW: &str = "update outpost_threads set expires = now() + make_interval(secs => $1) where instance = $2 and id = any($3)";
@@ -94,14 +104,36 @@ impl PostgresStore {
     pub fn host(&self) -> &str {
         &self.0.config.host
     }
+
+    /// The name of this start of the program among the nodes.
+    pub fn instance(&self) -> &str {
+        &self.0.config.instance
+    }
+
+    /// Says where this node is reached.
+    pub async fn announce(&self, address: NodeAddress) -> Result<(), String> {
+        *lock(&self.0.node_address) = address;
+        self.enter().await?;
+        self.0.beat().await
+    }
+
+    /// The other nodes that live and have an address, by their instances.
+    pub async fn nodes(&self) -> Result<Vec<(String, NodeAddress)>, String> {
+        let text = "select instance, coalesce(name, host), address from outpost_nodes
+                    where expires > now() and address is not null and instance <> $1 order by instance";
+        let rows = self.client().await?.query(text, &[&self.0.config.instance]).await.map_err(|error| told(&error))?;
+        Ok(rows.iter().map(|row| (row.get(0), NodeAddress { name: row.get(1), url: row.get(2) })).collect())
+    }
 }
 
 impl Shared {
     async fn beat(&self) -> Result<(), String> {
-        let client = self.pool.get().await.map_err(|error| chain(&error))?;
         let (config, pid) = (&self.config, i64::from(std::process::id()));
-        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-            [&config.instance, &config.host, &pid, &config.adopts, &config.node_lease.as_secs_f64()];
+        // A lease that was not renewed when it is over need not be renewed.
+        let client = self.pool.get_for(config.node_lease).await?;
+        let NodeAddress { name, url } = lock(&self.node_address).clone();
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
+            [&config.instance, &config.host, &pid, &config.adopts, &config.node_lease.as_secs_f64(), &url, &name];
         client.execute(BEAT, &values).await.map(drop).map_err(|error| told(&error))
     }
 
@@ -111,7 +143,7 @@ impl Shared {
         if held.is_empty() {
             return Ok(());
         }
-        let client = self.pool.get().await.map_err(|error| chain(&error))?;
+        let client = self.pool.get().await?;
         let seconds = self.config.lease.as_secs_f64();
         client.execute(RENEW, &[&seconds, &self.config.instance, &held]).await.map(drop).map_err(|error| told(&error))
     }

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use deadpool_postgres::GenericClient;
 use outpost_thread::{Checkpoint, Entry, Fact, Raw, Seq, ThreadId, VERSION};
-use tokio_postgres::Row;
+use tokio_postgres::{GenericClient, Row};
 
+use super::pool::LONG;
 use super::{PostgresStore, big, small, told};
 use crate::budget::Budget;
 use crate::damage::{Damage, DamageKind};
@@ -86,7 +86,7 @@ impl PostgresStore {
 
     pub async fn page(&self, thread: ThreadId, request: PageRequest) -> Result<Page, ReadError> {
         let client = self.client().await.map_err(ReadError::Database)?;
-        let segments = lineage(&client, thread).await?;
+        let segments = lineage(&**client, thread).await?;
         let mut budget = Budget::new(request);
         let mut entries = Vec::new();
         for segment in segments.iter().rev() {
@@ -116,7 +116,7 @@ impl PostgresStore {
 
     pub(crate) async fn history(&self, thread: ThreadId, after: Seq) -> Result<PostgresHistory, ReadError> {
         let client = self.client().await.map_err(ReadError::Database)?;
-        let mut segments = lineage(&client, thread).await?;
+        let mut segments = lineage(&**client, thread).await?;
         segments.retain(|segment| segment.until.is_none_or(|until| until > after));
         segments.reverse();
         Ok(PostgresHistory { store: self.clone(), segments, after })
@@ -127,7 +127,7 @@ impl PostgresStore {
         let client = self.client().await.map_err(ReadError::Database)?;
         let mut found = HashMap::new();
         let mut first = 1;
-        for segment in lineage(&client, thread).await? {
+        for segment in lineage(&**client, thread).await? {
             let until = segment.until.unwrap_or(Seq::MAX);
             let here: Vec<i64> = wanted.iter().filter(|seq| (first..=until).contains(*seq)).map(|seq| big(*seq)).collect();
             first = until.saturating_add(1);
@@ -149,8 +149,8 @@ impl PostgresStore {
 
     /// A database checks its own pages; what can be checked here is that no ordinal is missing.
     pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<VerifyReport, ReadError> {
-        let client = self.client().await.map_err(ReadError::Database)?;
-        let segments = lineage(&client, thread).await?;
+        let client = self.0.pool.get_for(LONG).await.map_err(ReadError::Database)?;
+        let segments = lineage(&**client, thread).await?;
         let last = self.head(thread).await?.last;
         let mut verdict = VerifyReport { thread, entries: 0, last, bytes: 0, damage: Vec::new(), given_up: 0 };
         let mut expected = 1;

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::Object;
 use outpost_thread::{Entry, Fact, ForkBase, ThreadId, VERSION};
 
 use tokio::time::{Instant, sleep};
 
+use super::migrate::KNOWN;
+use super::pool::{Checkout, LONG};
 use super::read::lineage;
 use super::{Held, PostgresStore, big, plain, small, told};
 use crate::blob::{BlobError, Digest};
-use crate::lease::{ClaimMode, Lease};
+use crate::lease::{ClaimMode, Lease, LeaseHolder};
 use crate::local::{lock, materializes};
 use crate::orphan::ThreadWork;
 use crate::store::{AppendError, Appended, DeleteError, ForkRequest, ForkStoreError, Need, ReadError};
@@ -20,15 +21,15 @@ use crate::words;
 /// The database does not take more words of one entry than about a megabyte.
 const WORDS: usize = 256 << 10;
 
-/// One statement: the ordinal and the epoch are compared, the entries and words written and listeners notified, or nothing is done.
+/// One statement: the ordinal and the epoch are compared, the entries and words written, or nothing is done.
 const APPEND: &str = "
     with moved as (
       update outpost_threads
       set last = $5, bytes = bytes + $6, born = born or $7, expires = now() + make_interval(secs => $8), created_at = $9, updated_at = $10,
           recency_at = $11, archived = $12, source = $13, cwd = $14, parent = $15, name = $16, summary = $17, work = $24,
           claims = case when $25 then 0 else claims end
-      where id = $1 and epoch = $2 and instance = $3 and last = $4
-      returning id, last
+      where id = $1 and epoch = $2 and instance = $3 and last = $4 and not exists (select from outpost_migrations where oldest > $26)
+      returning id
     ), entries as (
       insert into outpost_entries (thread, seq, at, kind, data)
       select $1, e.seq, e.at, e.kind, e.data
@@ -38,7 +39,7 @@ const APPEND: &str = "
       select $1, w.seq, to_tsvector('simple', w.text)
       from unnest($22::bigint[], $23::text[]) as w (seq, text) where exists (select from moved)
     )
-    select pg_notify('outpost_threads', id || ' ' || last)::text from moved";
+    select id from moved";
 
 const FORK: &str = "
     insert into outpost_threads (id, first, last, base, base_ordinal, epoch, instance, host, pid, since, expires, summary)
@@ -62,7 +63,7 @@ impl PostgresStore {
         }
         let held = lock(&self.0.held).get(&lease.thread).filter(|held| held.epoch == lease.epoch).cloned();
         let Some(mut held) = held else {
-            return Err(self.refusal(&*self.client().await.map_err(AppendError::Database)?, lease, before).await);
+            return Err(self.refusal(&self.client().await.map_err(AppendError::Database)?, lease, before).await);
         };
         let stored = entries.iter().map(|entry| self.clean(entry)).collect::<Result<Vec<_>, _>>()?;
         for entry in &stored {
@@ -101,12 +102,13 @@ impl PostgresStore {
             }
         }
         self.hold(lease.thread, held);
+        self.0.notes.add(lease.thread, last);
         Ok(Appended { entries: stored, last, durable: last })
     }
 
     async fn write(
         &self,
-        client: &Object,
+        client: &Checkout,
         lease: &Lease,
         before: u64,
         Held { summary, work, .. }: &Held,
@@ -145,6 +147,7 @@ impl PostgresStore {
                     &batch.words,
                     &(work.is_there || !summary.wakes.is_empty()),
                     &batch.is_progress,
+                    &KNOWN,
                 ],
             )
             .await
@@ -153,8 +156,12 @@ impl PostgresStore {
     }
 
     /// Why nothing was written.
-    async fn refusal(&self, client: &tokio_postgres::Client, lease: &Lease, before: u64) -> AppendError {
-        let text = "select epoch, instance, host, pid, last from outpost_threads where id = $1";
+    async fn refusal(&self, client: &Checkout, lease: &Lease, before: u64) -> AppendError {
+        if let Err(why) = self.check_version(client).await {
+            return AppendError::Database(why);
+        }
+        let text = "select t.epoch, t.instance, t.host, t.pid, t.last, n.name, n.address
+                    from outpost_threads t left join outpost_nodes n on n.instance = t.instance where t.id = $1";
         let row = match client.query_opt(text, &[&lease.thread.to_string()]).await {
             Ok(row) => row,
             Err(error) => return failed(error),
@@ -163,9 +170,11 @@ impl PostgresStore {
         let Some(row) = row else { return lost("a program that removed the thread".into()) };
         let instance: Option<String> = row.get(1);
         if small(row.get(0)) != lease.epoch || instance.as_deref() != Some(self.0.config.instance.as_str()) {
-            let (host, pid): (Option<String>, Option<i64>) = (row.get(2), row.get(3));
-            let holder = format!("process {} on {}", pid.unwrap_or(0), host.unwrap_or_default());
-            return lost(if instance.is_some() { holder } else { "no program: it was given back".into() });
+            let Some(instance) = instance else { return lost("no program: it was given back".into()) };
+            let pid = row.get::<_, Option<i64>>(3).and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
+            let host = row.get::<_, Option<String>>(2).unwrap_or_default();
+            let holder = LeaseHolder { instance, host, pid, since: 0, renewed: 0, node: row.get(5), address: row.get(6) };
+            return lost(holder.to_string());
         }
         AppendError::Conflict { expected: small(row.get(4)) + 1, found: before + 1 }
     }
@@ -191,7 +200,7 @@ impl PostgresStore {
         self.enter().await.map_err(|why| ForkStoreError::Append(AppendError::Database(why)))?;
         let mut client = self.client().await.map_err(|why| ForkStoreError::Append(AppendError::Database(why)))?;
         let transaction = client.transaction().await.map_err(broken)?;
-        let segments = lineage(&transaction, parent).await?;
+        let segments = lineage(&*transaction, parent).await?;
         let outside = ForkStoreError::OutOfRange { thread: parent, ordinal: cut.ordinal };
         let Some(segment) = segments.iter().find(|segment| segment.until.is_none_or(|until| cut.ordinal <= until)) else {
             return Err(outside);
@@ -245,14 +254,17 @@ impl PostgresStore {
             self.release(lease).await;
         } else {
             lock(&self.0.held).remove(&thread);
+            self.0.notes.add(thread, 0);
         }
         removed.map_err(|why| DeleteError::Append(AppendError::Database(why)))
     }
 
     async fn remove(&self, thread: ThreadId) -> Result<(), String> {
         let failed = |error: tokio_postgres::Error| told(&error);
-        let mut client = self.client().await?;
+        let mut client = self.0.pool.get_for(LONG).await?;
         let transaction = client.transaction().await.map_err(failed)?;
+        // A thread may be long.
+        transaction.batch_execute("set local statement_timeout = 0").await.map_err(failed)?;
         let id = thread.to_string();
         for statement in [
             "select 1 from outpost_threads where id = $1 for update",
@@ -262,7 +274,6 @@ impl PostgresStore {
             "update outpost_threads child set base = parent.base, base_ordinal = parent.base_ordinal, first = parent.first
              from outpost_threads parent where child.base = $1 and parent.id = $1",
             "delete from outpost_threads where id = $1",
-            "select pg_notify('outpost_threads', $1 || ' 0')",
         ] {
             transaction.execute(statement, &[&id]).await.map_err(failed)?;
         }

@@ -106,6 +106,7 @@ pub(crate) fn input(text: &str, turn: Option<&str>) -> Fact {
         turn: turn.map(TurnId::from),
         origin: InputOrigin::User,
         client_key: None,
+        by: None,
         content: vec![Raw::from(json!({"type": "text", "text": text}))],
         items: Vec::new(),
     }

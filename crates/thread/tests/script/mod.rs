@@ -61,6 +61,7 @@ pub(crate) fn input(id: &str, turn: Option<&str>) -> Fact {
         turn: turn.map(Into::into),
         origin: InputOrigin::User,
         client_key: Some(format!("key of {id}")),
+        by: None,
         content: vec![Raw::from(json!({"type": "text", "text": format!("text of {id}")}))],
         items: Vec::new(),
     }
@@ -164,7 +165,7 @@ impl Run {
                         ScriptedCall::IsAsked(decision) => decision,
                         ScriptedCall::Runs => Decision::Approved,
                     };
-                    self.append(ApprovalAnswered { approval: approval.id, decision, detail: None });
+                    self.append(ApprovalAnswered { approval: approval.id, decision, detail: None, by: None });
                 }
             }
             NextAction::Compact { turn, reason } => {

@@ -7,6 +7,7 @@ use super::commands::{CommandExecOutputDelta, ProcessExited, ProcessOutputDelta}
 use super::files::FsChanged;
 use super::goals::{ThreadGoalCleared, ThreadGoalUpdated};
 use super::item::{FileUpdate, TimedItem};
+use super::journal::ThreadEntry;
 use super::queue::ThreadQueueChanged;
 use super::search::{FuzzySessionCompleted, FuzzySessionUpdated};
 use super::settings::ThreadSettings;
@@ -101,6 +102,8 @@ notices! {
     "configWarning" => ConfigWarning(ConfigWarning),
     "error" => Error(ErrorNotice),
     "warning" => Warning(Warning),
+    /// Ours, for clients that ask for it.
+    "thread/entry" => ThreadEntry(ThreadEntry),
     /// Ours.
     "environment/changed" => EnvironmentChanged(EnvironmentChanged),
 }

@@ -41,6 +41,9 @@ pub struct ThreadOverviewEntry {
     /// Tokens that models reported, all together.
     pub total_tokens: u64,
     pub holder: Option<ThreadHolder>,
+    /// The person who started it, where clients have names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<String>,
 }
 
 /// A program that may write a thread.
@@ -50,6 +53,12 @@ pub struct ThreadOverviewEntry {
 pub struct ThreadHolder {
     pub host: String,
     pub pid: u32,
+    /// What the server is called, where several share a store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Where that server is reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
     /// This server.
     pub is_here: bool,
 }

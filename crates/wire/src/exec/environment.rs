@@ -129,6 +129,10 @@ pub struct Capabilities {
     pub call_follow: bool,
     /// A process can be moved into another session.
     pub process_adopt: bool,
+    /// Many files in one message, compressed bytes in packs and blocks, and `fs/sync`.
+    pub file_packs: bool,
+    /// `fs/walk` takes `after`.
+    pub walk_pages: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

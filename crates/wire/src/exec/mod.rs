@@ -7,6 +7,7 @@ pub mod discovery;
 pub mod environment;
 pub mod files;
 pub mod http;
+pub mod packs;
 pub mod policy;
 pub mod process;
 pub mod session;

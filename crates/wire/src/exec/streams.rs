@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::packs::Compression;
 use super::policy::SandboxContext;
 use super::session::Empty;
 use crate::base64::{self, Base64};
@@ -50,6 +51,9 @@ pub struct ReadBlockParams {
     pub handle_id: String,
     pub offset: u64,
     pub len: usize,
+    /// Ours: the answer may be compressed like this, if that makes it smaller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<Compression>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -58,6 +62,8 @@ pub struct ReadBlockResponse {
     pub chunk: Base64,
     /// Fewer bytes came than were asked for.
     pub eof: bool,
+    #[serde(default)]
+    pub compression: Option<Compression>,
 }
 
 impl Encode for ReadBlockResponse {
@@ -66,6 +72,10 @@ impl Encode for ReadBlockResponse {
         base64::encode_quoted(&self.chunk.0, out);
         out.extend_from_slice(b",\"eof\":");
         json(&self.eof, out);
+        if let Some(compression) = &self.compression {
+            out.extend_from_slice(b",\"compression\":");
+            json(compression, out);
+        }
         out.push(b'}');
     }
     fn size_hint(&self) -> usize {
@@ -80,6 +90,29 @@ pub struct WriteBlockParams {
     pub handle_id: String,
     pub offset: u64,
     pub chunk: Base64,
+    /// Ours: how the chunk was compressed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<Compression>,
+}
+
+impl Encode for WriteBlockParams {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let Self { handle_id, offset, chunk, compression } = self;
+        out.extend_from_slice(b"{\"handleId\":");
+        json(handle_id, out);
+        out.extend_from_slice(b",\"offset\":");
+        json(offset, out);
+        out.extend_from_slice(b",\"chunk\":");
+        base64::encode_quoted(&chunk.0, out);
+        if let Some(compression) = compression {
+            out.extend_from_slice(b",\"compression\":");
+            json(compression, out);
+        }
+        out.push(b'}');
+    }
+    fn size_hint(&self) -> usize {
+        96 + self.handle_id.len() + base64::quoted_len(self.chunk.0.len())
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -102,11 +135,22 @@ mod tests {
 
     #[test]
     fn a_block_has_a_stable_shape() {
-        let block = ReadBlockResponse { chunk: b"hi".to_vec().into(), eof: true };
+        let block = ReadBlockResponse { chunk: b"hi".to_vec().into(), eof: true, compression: None };
         let mut out = Vec::new();
         block.encode(&mut out);
         assert_eq!(out, br#"{"chunk":"aGk=","eof":true}"#);
         assert_eq!(serde_json::from_slice::<ReadBlockResponse>(&out).unwrap(), block);
+    }
+
+    #[test]
+    fn a_block_that_writes_itself_is_what_serde_writes() {
+        for compression in [None, Some(Compression::Zstd)] {
+            let block = WriteBlockParams { handle_id: "a\"b".into(), offset: 7, chunk: b"hi".to_vec().into(), compression };
+            let mut out = Vec::new();
+            block.encode(&mut out);
+            assert_eq!(out, serde_json::to_vec(&block).unwrap());
+            assert!(out.len() <= block.size_hint());
+        }
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub struct WalkOptions {
     /// Hidden directories are listed but not entered.
     #[serde(default)]
     pub prune_hidden_directories: bool,
+    /// Ours: only what comes after this entry of an answer that was cut short; so much is listed page by page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<PathUri>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,6 +9,9 @@ use outpost_thread::{ApprovalAsked, ApprovalId, Fact, ThreadId};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::agents::Agents;
+use crate::remote::RemoteServer;
+
 /// Something about the questions of an agent.
 pub(super) enum AgentNews {
     Asked(LiveThread, Box<ApprovalAsked>),
@@ -24,8 +27,16 @@ pub(super) struct AgentQuestions {
 }
 
 impl AgentQuestions {
-    pub(super) fn of(runtime: &Runtime, root: ThreadId) -> Self {
+    pub(super) fn of(agents: &Agents, root: ThreadId) -> Self {
         let (sender, news) = mpsc::unbounded_channel();
+        let runtime = match (agents.own_runtime(), agents.remote()) {
+            (Ok(runtime), _) => runtime,
+            (Err(_), Some(remote)) => {
+                let task = tokio::spawn(remote_questions(remote.server.clone(), sender));
+                return Self { news, _task: AbortOnDropHandle::new(task) };
+            }
+            (Err(_), None) => return Self { news, _task: AbortOnDropHandle::new(tokio::spawn(async {})) },
+        };
         let family = Family { runtime: runtime.clone(), heard: HashSet::from([root]), sender, watches: Vec::new() };
         Self { news, _task: AbortOnDropHandle::new(tokio::spawn(family.follow(root))) }
     }
@@ -108,6 +119,26 @@ async fn watch(agent: LiveThread, sender: mpsc::UnboundedSender<AgentNews>) {
                 is_known = false;
                 continue;
             }
+        };
+        if sender.send(news).is_err() {
+            return;
+        }
+    }
+}
+
+/// The same for a thread of a server: it tells of the agents of every thread that is opened there.
+async fn remote_questions(server: RemoteServer, sender: mpsc::UnboundedSender<AgentNews>) {
+    let mut others = server.others();
+    while let Some(heard) = others.next().await {
+        let Some((thread, entry)) = heard.entry() else { continue };
+        let news = match entry.fact {
+            Fact::ApprovalAsked(asked) => match server.answerable(thread).await {
+                Some(agent) => AgentNews::Asked(agent, asked),
+                None => continue,
+            },
+            Fact::ApprovalAnswered(answered) => AgentNews::Answered(answered.approval),
+            Fact::TurnFinished(_) => AgentNews::Over(thread),
+            _ => continue,
         };
         if sender.send(news).is_err() {
             return;

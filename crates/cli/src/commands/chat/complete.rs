@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use outpost_environment::Repeat;
+use outpost_environment::{Environment, Repeat};
 use outpost_runtime::live::LiveThread;
+use outpost_wire::PathUri;
+use outpost_wire::app::files::{AbsolutePath, FsPathParams, FsReadDirectory};
 use outpost_wire::exec::files::{ReadDirectory, ReadDirectoryParams};
 
 use super::slash::COMMANDS;
 use crate::agents::Agents;
+use crate::remote::RemoteServer;
 
 /// A machine that does not answer sooner is not worth waiting for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -44,22 +47,47 @@ fn split(path: &str) -> (&str, &str) {
     path.rfind('/').map_or(("", path), |at| path.split_at(at + 1))
 }
 
+/// Who is asked what is in a directory.
+enum PathSource {
+    Environment(Environment),
+    Server(RemoteServer, String),
+}
+
+impl PathSource {
+    /// Names, and whether each is that of a directory.
+    async fn names(self, path: PathUri) -> Option<Vec<(String, bool)>> {
+        match self {
+            Self::Environment(environment) => {
+                let params = ReadDirectoryParams { path, sandbox: None };
+                let read = environment.call::<ReadDirectory>(&params, Repeat::Harmless).await.ok()?;
+                Some(read.entries.into_iter().map(|entry| (entry.file_name, entry.is_directory)).collect())
+            }
+            Self::Server(server, environment) => {
+                let params = FsPathParams { path: AbsolutePath(path), environment_id: Some(environment) };
+                let read = server.call::<FsReadDirectory>(&params).await.ok()?;
+                Some(read.entries.into_iter().map(|entry| (entry.file_name, entry.is_directory)).collect())
+            }
+        }
+    }
+}
+
 /// Paths behind `@` in the directory of the primary environment.
 pub(super) async fn paths(word: String, agents: &Agents, thread: &LiveThread) -> Option<impl Future<Output = Completion> + Send + 'static> {
     let state = thread.snapshot().await.ok()?;
     let primary = state.effective_selection()?.primary()?.clone();
-    let environment = agents.assembly.runtime.registry().get(&primary.environment_id)?;
+    let source = match (agents.own_runtime(), agents.remote()) {
+        (Ok(runtime), _) => PathSource::Environment(runtime.registry().get(&primary.environment_id)?),
+        (Err(_), remote) => PathSource::Server(remote?.server.clone(), primary.environment_id.to_string()),
+    };
     Some(async move {
         let begun = word.strip_prefix('@').unwrap_or(&word).to_owned();
         let (folder, name) = split(&begun);
         let path = match folder {
             "" => primary.cwd.clone(),
-            folder if folder.starts_with('/') => outpost_wire::PathUri::from_syntax(folder).unwrap_or_else(|_| primary.cwd.clone()),
+            folder if folder.starts_with('/') => PathUri::from_syntax(folder).unwrap_or_else(|_| primary.cwd.clone()),
             folder => primary.cwd.join(folder.trim_end_matches('/')),
         };
-        let params = ReadDirectoryParams { path, sandbox: None };
-        let read = tokio::time::timeout(PATIENCE, environment.call::<ReadDirectory>(&params, Repeat::Harmless)).await;
-        let entries = read.ok().and_then(Result::ok).map(|read| read.entries).unwrap_or_default();
+        let entries = tokio::time::timeout(PATIENCE, source.names(path)).await.ok().flatten().unwrap_or_default();
         // Names that hide are completed by those who ask for them; a name with a control character cannot be typed.
         let fits = |entry: &str| {
             entry.starts_with(name)
@@ -68,8 +96,8 @@ pub(super) async fn paths(word: String, agents: &Agents, thread: &LiveThread) ->
         };
         let mut candidates: Vec<String> = entries
             .iter()
-            .filter(|entry| fits(&entry.file_name))
-            .map(|entry| format!("@{folder}{}{}", entry.file_name, if entry.is_directory { "/" } else { "" }))
+            .filter(|(name, _)| fits(name))
+            .map(|(name, is_directory)| format!("@{folder}{name}{}", if *is_directory { "/" } else { "" }))
             .collect();
         candidates.sort();
         candidates.truncate(MOST);

@@ -1,6 +1,6 @@
 //! A list of threads from which the user chooses one.
 
-use outpost_store::{ListQuery, ThreadSummary};
+use outpost_store::ThreadSummary;
 use outpost_terminal::ink::{Ink, InkLine};
 use outpost_terminal::keys::{KeyDecoder, TerminalKey};
 use outpost_terminal::menu::{Choice, ChoiceMenu, MenuOutcome};
@@ -20,8 +20,8 @@ const MOST: usize = 100;
 
 /// Nothing if the user wants none of them.
 pub(super) async fn pick(agents: &Agents, terminal: &mut UiTerminal) -> anyhow::Result<Option<ThreadId>> {
-    let page = agents.assembly.runtime.store().list(ListQuery { limit: MOST, ..ListQuery::default() }).await?;
-    let threads: Vec<ThreadSummary> = page.threads.into_iter().filter(|thread| thread.parent.is_none()).collect();
+    let recent = agents.recent(MOST).await?;
+    let threads: Vec<ThreadSummary> = recent.into_iter().filter(|thread| thread.parent.is_none()).collect();
     let now = store::now();
     let choices = threads.iter().map(|thread| Choice {
         letter: None,

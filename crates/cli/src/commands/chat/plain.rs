@@ -23,7 +23,7 @@ use super::waiting::Waiting;
 use crate::ProcessContext;
 use crate::agent_args::Which;
 use crate::agents::{Agents, Open};
-use crate::commands::thread::transcript::{TranscriptPiece, pieces};
+use crate::commands::thread::transcript::{SHOWN_AGAIN, TranscriptPiece, pieces, recent};
 use crate::frame::line as shown_line;
 use crate::notify::Notifier;
 use crate::render::{Screen, Style, why};
@@ -44,7 +44,7 @@ pub(super) async fn talk(agents: &Agents, open: Open, own: &ProcessContext) -> a
         show_last_turn(&mut screen, agents, &before).await;
     }
     let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| ChatQuestion::new(&approval.asked)).collect();
-    let asking = AgentQuestions::of(&agents.assembly.runtime, thread.id());
+    let asking = AgentQuestions::of(agents, thread.id());
     let mut chat = PlainChat {
         agents,
         notifier: agents.notifier(thread.id()),
@@ -56,9 +56,15 @@ pub(super) async fn talk(agents: &Agents, open: Open, own: &ProcessContext) -> a
         is_asked: false,
         streamed: String::new(),
         is_over: false,
+        is_detached: false,
         next: None,
     };
-    let said_something = chat.talk().await?;
+    let talked = chat.talk().await;
+    chat.notifier.settle().await;
+    let said_something = talked?;
+    if chat.is_detached {
+        return Ok(ChatEnd::Detached);
+    }
     Ok(chat.next.take().map_or(ChatEnd::Left { said_something }, ChatEnd::Switch))
 }
 
@@ -77,6 +83,8 @@ struct PlainChat<'a> {
     streamed: String,
     /// Nothing more will be typed.
     is_over: bool,
+    /// The turn is to go on without this program.
+    is_detached: bool,
     /// The user wants to talk about another thread.
     next: Option<Which>,
 }
@@ -104,6 +112,9 @@ impl PlainChat<'_> {
             if let Some(followed) = self.follow.ready().await {
                 self.event(&followed.into()).await?;
                 continue;
+            }
+            if self.is_detached {
+                return Ok(said_something);
             }
             if self.is_over && !is_active {
                 return Ok(said_something);
@@ -179,6 +190,11 @@ impl PlainChat<'_> {
             match slash::run(text, self.agents, &self.thread).await {
                 SlashOutcome::Said(lines) => lines.iter().for_each(|line| self.say_line(line)),
                 SlashOutcome::Leave => self.is_over = true,
+                SlashOutcome::Detach => {
+                    // Without a turn there is nothing to go on with.
+                    self.is_over = true;
+                    self.is_detached = matches!(self.thread.status(), ThreadActivity::Active { .. });
+                }
                 SlashOutcome::Switch(Which::Pick) => {
                     self.screen.say(Style::Note, "name a thread: /resume ID; `outpost thread list` shows those that are there");
                 }
@@ -314,8 +330,12 @@ impl PlainChat<'_> {
 /// The end of the conversation, so that the user need not remember it.
 async fn show_last_turn(screen: &mut Screen, agents: &Agents, before: &Thread) {
     let request = PageRequest { turns: 1, ..PageRequest::default() };
-    let Ok(page) = agents.assembly.runtime.store().page(before.id, request).await else { return };
-    for piece in pieces(&page.with_gaps()) {
+    let Ok(page) = agents.store().page(before.id, request).await else { return };
+    let (earlier, pieces) = recent(pieces(&page.with_gaps()), SHOWN_AGAIN);
+    if earlier > 0 {
+        screen.say(Style::Quiet, &format!("… {earlier} earlier messages of this turn; `outpost thread show {}` prints them", before.id));
+    }
+    for piece in pieces {
         match piece {
             TranscriptPiece::User(text) => screen.said(Style::Quiet, "> ", &text),
             TranscriptPiece::Agent(text) => screen.said(Style::Plain, "", &text),

@@ -43,7 +43,8 @@ struct Consent {
     what: Vec<String>,
     /// Where, in which sandbox, and why it is asked.
     facts: Vec<(&'static str, String)>,
-    yes: &'static str,
+    /// Whether a yes holds until the turn ends, and not only once.
+    holds_for_turn: bool,
     /// The beginning of commands that a rule would allow from now on, if the agent suggests one.
     rule: Option<Vec<String>>,
     is_unfolded: bool,
@@ -241,7 +242,7 @@ impl Consent {
             title,
             what: what.into_iter().chain(more).collect(),
             facts: facts.into_iter().filter_map(|(name, fact)| Some((name, fact?))).collect(),
-            yes: if asked.kind == ApprovalKind::Permissions { "[y]es until this turn ends" } else { "[y]es once" },
+            holds_for_turn: asked.kind == ApprovalKind::Permissions,
             rule: question.prefix_rule.clone(),
             is_unfolded: false,
         }
@@ -255,7 +256,7 @@ impl Consent {
     /// What can be answered, by the letter that answers it.
     fn choices(&self) -> Vec<(char, String)> {
         let view = self.folded().map(|_| ('v', "View all of it first".to_owned()));
-        let yes = if self.yes.contains("turn") { "Yes, until this turn ends" } else { "Yes, once" };
+        let yes = if self.holds_for_turn { "Yes, until this turn ends" } else { "Yes, once" };
         let rule = self.shown_rule().map(|rule| ('r', format!("Yes, and always allow commands that begin with `{rule}`")));
         let rest = [('n', "No".to_owned()), ('s', "No, and stop the turn".to_owned())];
         let always = [('y', yes.to_owned()), ('a', "Yes, always in this thread".to_owned())];
@@ -292,7 +293,8 @@ impl Consent {
         rows.extend(self.facts.iter().map(|(name, fact)| FrameRow::Fact(name, fact.clone())));
         let view = if self.folded().is_some() { "[v]iew all of it first, " } else { "" };
         let rule = self.shown_rule().map(|rule| format!("[r]ule for `{rule}`, ")).unwrap_or_default();
-        rows.push(FrameRow::Own(format!("Allow? {view}{}, [a]lways in this thread, {rule}[n]o, [s]top the turn", self.yes)));
+        let yes = if self.holds_for_turn { "[y]es until this turn ends" } else { "[y]es once" };
+        rows.push(FrameRow::Own(format!("Allow? {view}{yes}, [a]lways in this thread, {rule}[n]o, [s]top the turn")));
         rows
     }
 

@@ -1,9 +1,10 @@
 //! Commands of a conversation, the same on a terminal and line by line.
 
-use outpost_runtime::ForkThread;
+use outpost_runtime::capabilities::StepCapabilities;
 use outpost_runtime::live::LiveThread;
+use outpost_runtime::model::price::LISTED;
 use outpost_store::PageRequest;
-use outpost_thread::{Fact, ForkPoint, Marker, SelectionChanged, Settings, SettingsChanged, TurnId};
+use outpost_thread::{Fact, SelectionChanged, Settings, SettingsChanged, TurnId};
 
 use super::status::{ChatStatus, short};
 use crate::agent_args::Which;
@@ -29,6 +30,7 @@ pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
     ("/resume", "[ID]", "another thread"),
     ("/export", "[FILE]", "write the conversation to a file, as Markdown"),
     ("/why", "", "which skills and plugins the thread has, and why"),
+    ("/detach", "", "leave now; the running turn goes on in the background"),
     ("/quit", "", "leave; Ctrl-D does the same"),
 ];
 
@@ -53,6 +55,8 @@ pub(super) enum SlashLine {
 pub(super) enum SlashOutcome {
     Said(Vec<SlashLine>),
     Leave,
+    /// At once, and the turn goes on.
+    Detach,
     Switch(Which),
 }
 
@@ -69,6 +73,7 @@ pub(super) async fn run(text: &str, agents: &Agents, thread: &LiveThread) -> Sla
     let words: Vec<String> = words.map(str::to_owned).collect();
     let said = match name {
         "/quit" | "/exit" => return SlashOutcome::Leave,
+        "/detach" => return SlashOutcome::Detach,
         "/new" => return SlashOutcome::Switch(Which::New),
         "/resume" => return SlashOutcome::Switch(words.into_iter().next().map_or(Which::Pick, Which::Id)),
         "/fork" => match fork(agents, thread).await {
@@ -87,12 +92,16 @@ pub(super) async fn run(text: &str, agents: &Agents, thread: &LiveThread) -> Sla
         "/revert" => revert(agents, thread).await,
         "/export" => export(agents, thread, words.first()).await,
         "/why" => {
-            let step = agents.assembly.runtime.why(thread.id()).await.map_err(anyhow::Error::from);
+            let step = why_of(agents, thread).await;
             step.map(|step| vec![SlashLine::Theirs(why::text(&step))])
         }
         unknown => Ok(vec![SlashLine::Wrong(format!("there is no `{}`; /help lists what there is", line(unknown)))]),
     };
     SlashOutcome::Said(said.unwrap_or_else(|error| vec![SlashLine::Wrong(line(&format!("{error:#}")))]))
+}
+
+async fn why_of(agents: &Agents, thread: &LiveThread) -> anyhow::Result<StepCapabilities> {
+    Ok(agents.own_runtime()?.why(thread.id()).await?)
 }
 
 type Said = anyhow::Result<Vec<SlashLine>>;
@@ -109,16 +118,21 @@ fn help() -> Vec<SlashLine> {
 async fn status(agents: &Agents, thread: &LiveThread) -> Said {
     let Some(status) = ChatStatus::of(agents, thread, None).await else { return Ok(own("the thread is closed")) };
     let state = thread.snapshot().await?;
-    let environments = status.environments.iter().map(|(name, standing)| format!("{name} ({})", standing.unwrap_or("ready")));
-    let config = agents.assembly.runtime.config();
-    let policy = outpost_runtime::settings::approval(&state.effective_settings()).ok().flatten().unwrap_or(config.approval);
+    let environments = status.environments.iter().map(|(name, standing)| format!("{name} ({})", standing.as_deref().unwrap_or("ready")));
+    let chosen = outpost_runtime::settings::approval(&state.effective_settings()).ok().flatten();
+    let policy = chosen.or_else(|| agents.own_runtime().ok().map(|runtime| runtime.config().approval));
+    let policy = policy.map_or_else(|| "as the server has it".to_owned(), |policy| format!("{policy:?}"));
+    let mut tokens = format!("{} in this thread", short(status.tokens));
+    if let Some(cost) = status.cost {
+        tokens.push_str(&format!(", about ${cost:.2} at the list prices of {} ({LISTED})", status.model));
+    }
     let rows = [
         ("thread", thread.id().to_string()),
         ("model", format!("{} of {}", status.model, status.provider)),
         ("environments", environments.collect::<Vec<_>>().join(", ")),
         ("directory", status.directory.clone()),
-        ("approvals", line(&format!("{policy:?}"))),
-        ("tokens", format!("{} in this thread", short(status.tokens))),
+        ("approvals", line(&policy)),
+        ("tokens", tokens),
         ("context", format!("{} of {} tokens", short(status.context.0), short(status.context.1))),
         ("turns", state.turns.to_string()),
         ("background", format!("{} commands", status.background)),
@@ -128,9 +142,9 @@ async fn status(agents: &Agents, thread: &LiveThread) -> Said {
 
 async fn model(agents: &Agents, thread: &LiveThread, name: Option<&String>) -> Said {
     let settings = thread.snapshot().await?.effective_settings();
-    let models = agents.assembly.runtime.models();
     let Some(name) = name else {
-        let now = format!("model {} of provider {}", word(&models.model_name(&settings)), word(&models.provider_id(&settings)));
+        let chosen = agents.model(thread.id(), &settings);
+        let now = format!("model {} of provider {}", word(&chosen.name), word(&chosen.provider));
         return Ok(own(format!("{now}; /model NAME changes it")));
     };
     thread.change(vec![SettingsChanged { settings: Settings { model: Some(name.clone()), ..Settings::default() } }.into()]).await?;
@@ -145,7 +159,7 @@ async fn environments(agents: &Agents, thread: &LiveThread, names: &[String]) ->
         return Ok(own(format!("from the next step on: {ids}")));
     }
     let selection = thread.snapshot().await?.effective_selection().cloned().unwrap_or_default();
-    let rows = agents.assembly.runtime.registry().list().into_iter().map(|row| {
+    let rows = agents.environments().await.into_iter().map(|row| {
         let chosen = selection.get(&row.id);
         let sign = match chosen {
             Some(_) if selection.primary().is_some_and(|primary| primary.environment_id == row.id) => "*",
@@ -153,7 +167,7 @@ async fn environments(agents: &Agents, thread: &LiveThread, names: &[String]) ->
             None => " ",
         };
         let place = chosen.map(|attachment| word(&attachment.cwd.to_syntax())).unwrap_or_default();
-        SlashLine::Own(format!("{sign} {:<15}{:<12}{place}", row.id.to_string(), row.standing.word()))
+        SlashLine::Own(format!("{sign} {:<15}{:<12}{place}", row.id.to_string(), row.word))
     });
     Ok(rows.chain(own("* primary, + selected; /env ENV[=DIR]… chooses others")).collect())
 }
@@ -161,7 +175,7 @@ async fn environments(agents: &Agents, thread: &LiveThread, names: &[String]) ->
 /// The last turn that counts.
 async fn last_turn(agents: &Agents, thread: &LiveThread) -> anyhow::Result<(Option<TurnId>, Vec<Fact>)> {
     let request = PageRequest { turns: 1, ..PageRequest::default() };
-    let page = agents.assembly.runtime.store().page(thread.id(), request).await?;
+    let page = agents.store().page(thread.id(), request).await?;
     let facts: Vec<Fact> = page.entries.into_iter().map(|entry| entry.fact).collect();
     let turn = facts.iter().rev().find_map(|fact| if let Fact::TurnStarted(turn) = fact { Some(turn.turn.clone()) } else { None });
     Ok((turn, facts))
@@ -184,7 +198,7 @@ async fn background(agents: &Agents, thread: &LiveThread) -> Said {
     let running = thread.terminals().await?;
     let mut lines = Vec::new();
     for process in &running {
-        let mut history = agents.assembly.runtime.store().history(thread.id(), process.asked_seq).await?;
+        let mut history = agents.store().history(thread.id(), process.asked_seq).await?;
         let mut command = String::new();
         while let Some(batch) = history.next().await? {
             let found = batch.entries.iter().find_map(|entry| match &entry.fact {
@@ -212,8 +226,7 @@ async fn stop(thread: &LiveThread, id: Option<&String>) -> Said {
 }
 
 async fn fork(agents: &Agents, thread: &LiveThread) -> anyhow::Result<String> {
-    let fork = ForkThread::new(thread.id(), ForkPoint::Interrupted(Marker::Off));
-    Ok(agents.assembly.runtime.fork(fork).await?.id().to_string())
+    Ok(agents.fork(thread.id()).await?.to_string())
 }
 
 async fn revert(agents: &Agents, thread: &LiveThread) -> Said {
@@ -224,7 +237,7 @@ async fn revert(agents: &Agents, thread: &LiveThread) -> Said {
 
 async fn export(agents: &Agents, thread: &LiveThread, file: Option<&String>) -> Said {
     let file = file.cloned().unwrap_or_else(|| format!("outpost-{}.md", thread.id()));
-    export_markdown(agents.assembly.runtime.store(), thread.id(), file.as_ref()).await?;
+    export_markdown(agents.store(), thread.id(), file.as_ref()).await?;
     Ok(own(format!("written to {}", word(&file))))
 }
 

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use outpost_environment::EnvironmentState;
 use outpost_runtime::live::LiveThread;
 use outpost_terminal::ink::{Ink, InkLine};
 
@@ -12,11 +11,13 @@ use crate::frame::word;
 #[derive(Debug, Clone, Default)]
 pub(super) struct ChatStatus {
     /// Their names, the primary first, and how they stand if they are not ready.
-    pub environments: Vec<(String, Option<&'static str>)>,
+    pub environments: Vec<(String, Option<String>)>,
     pub directory: String,
     pub model: String,
     pub provider: String,
     pub tokens: u64,
+    /// In dollars, at the list price of the model that answers now.
+    pub cost: Option<f64>,
     /// What the context holds, and what it may hold.
     pub context: (u64, u64),
     pub background: usize,
@@ -27,22 +28,25 @@ pub(super) struct ChatStatus {
 impl ChatStatus {
     pub(super) async fn of(agents: &Agents, thread: &LiveThread, running_since: Option<Instant>) -> Option<Self> {
         let state = thread.snapshot().await.ok()?;
-        let runtime = &agents.assembly.runtime;
-        let settings = state.effective_settings();
-        let model = runtime.models().model_name(&settings);
+        let model = agents.model(state.id, &state.effective_settings());
         let selection = state.effective_selection().cloned().unwrap_or_default();
         let directory = selection.primary().map(|primary| word(&primary.cwd.to_syntax())).unwrap_or_default();
+        let known = agents.environments().await;
         let environments = selection.ids().map(|id| {
-            let standing = runtime.registry().status(id).map_or(EnvironmentState::Missing, |row| row.standing);
-            let is_usual = matches!(standing, EnvironmentState::Ready | EnvironmentState::Idle);
-            (id.to_string(), (!is_usual).then(|| standing.word()))
+            let standing = known.iter().find(|row| row.id == *id);
+            let unusual = match standing {
+                Some(row) => (!row.is_usual).then(|| row.word.clone()),
+                None => Some("missing".to_owned()),
+            };
+            (id.to_string(), unusual)
         });
         Some(Self {
             environments: environments.collect(),
             directory,
-            context: (state.usage.active, runtime.config().window(&model)),
-            model: word(&model),
-            provider: word(&runtime.models().provider_id(&settings)),
+            context: (state.usage.active, model.window),
+            cost: agents.cost(&model.name, &state.usage.total),
+            model: word(&model.name),
+            provider: word(&model.provider),
             tokens: state.usage.total.total,
             background: thread.terminals().await.map_or(0, |running| running.len()),
             running_since,

@@ -1,5 +1,8 @@
 //! A conversation on a terminal: keys and events in, what the view makes of them out.
 
+mod draw;
+mod questions;
+
 use std::time::{Duration, Instant};
 
 use outpost_runtime::follow::ThreadFollower;
@@ -9,10 +12,9 @@ use outpost_terminal::diff;
 use outpost_terminal::editor::{EditorOutcome, LineEditor};
 use outpost_terminal::ink::{Ink, InkLine};
 use outpost_terminal::keys::{KeyDecoder, TerminalKey};
-use outpost_terminal::menu::{Choice, ChoiceMenu, MenuOutcome};
-use outpost_terminal::painter::LiveRegion;
+use outpost_terminal::menu::{ChoiceMenu, MenuOutcome};
 use outpost_thread::{Fact, InterruptReason, Thread};
-use outpost_wire::shown::{FRAME, Form};
+use outpost_wire::shown::Form;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
@@ -21,15 +23,15 @@ use super::ChatEnd;
 use super::agents::{AgentNews, AgentQuestions};
 use super::complete::{self, Completion};
 use super::past::PastPrompts;
-use super::question::{ApprovalAnswer, ChatQuestion, LineMeaning};
+use super::question::ChatQuestion;
 use super::slash::{self, SlashLine, SlashOutcome};
 use super::status::ChatStatus;
 use super::ui_terminal::{TypedKeys, UiTerminal};
-use super::view::{ConversationView, framed, indented};
+use super::view::{ConversationView, indented};
 use super::waiting::{SETTLES, Waiting};
 use crate::agent_args::Which;
 use crate::agents::{Agents, Open};
-use crate::commands::thread::transcript::{TranscriptPiece, pieces};
+use crate::commands::thread::transcript::{SHOWN_AGAIN, TranscriptPiece, pieces, recent};
 use crate::frame::{line, lines};
 use crate::notify::Notifier;
 use crate::signals::Watched;
@@ -51,7 +53,7 @@ pub(super) async fn talk(agents: &Agents, open: Open, terminal: &mut UiTerminal)
     let mut view = ConversationView::new(terminal.painter.columns());
     view.say(Ink::Quiet, &format!("thread {}", thread.id()));
     agents.note(&before).into_iter().for_each(|note| view.say(Ink::Note, note));
-    agents.assembly.shortfall().iter().for_each(|shortfall| view.say(Ink::Note, &line(shortfall)));
+    agents.shortfall().iter().for_each(|shortfall| view.say(Ink::Note, &line(shortfall)));
     missing.iter().for_each(|missing| view.say(Ink::Bad, missing));
     if before.turns > 0 {
         show_last_turn(&mut view, agents, &before).await;
@@ -64,7 +66,7 @@ pub(super) async fn talk(agents: &Agents, open: Open, terminal: &mut UiTerminal)
         agents,
         terminal,
         notifier: agents.notifier(thread.id()),
-        asking: AgentQuestions::of(&agents.assembly.runtime, thread.id()),
+        asking: AgentQuestions::of(agents, thread.id()),
         status: ChatStatus::of(agents, &thread, running_since).await.unwrap_or_default(),
         refreshed_at: Instant::now(),
         thread,
@@ -87,7 +89,9 @@ pub(super) async fn talk(agents: &Agents, open: Open, terminal: &mut UiTerminal)
         completions,
         end: None,
     };
-    ui.run().await
+    let end = ui.run().await;
+    ui.notifier.settle().await;
+    end
 }
 
 /// So many events wait for the screen; one that is slower misses what is not stored, as every follower does.
@@ -261,56 +265,6 @@ impl ChatUi<'_> {
         self.end = Some(ChatEnd::Left { said_something: self.said_something });
     }
 
-    // Drawing.
-
-    fn paint(&mut self) {
-        let now = Instant::now();
-        let (columns, rows) = (self.terminal.painter.columns(), self.terminal.painter.rows());
-        let (bottom, cursor) = self.bottom(columns, rows);
-        let room = rows.saturating_sub(bottom.len() + 3);
-        let mut region = self.view.live_rows(now, room.min(rows / 2));
-        let above = region.len();
-        region.extend(bottom);
-        region.push(self.status.line(now, columns - 1));
-        let lasting = self.view.take_lasting();
-        self.terminal.paint(&lasting, LiveRegion { rows: region, cursor: (above + cursor.0, cursor.1) });
-    }
-
-    /// What the keys are for, and where the cursor stands in it.
-    fn bottom(&self, columns: usize, rows: usize) -> (Vec<InkLine>, (usize, usize)) {
-        let mut bottom = Vec::new();
-        if let Focus::Menu(_) | Focus::Answer = &self.focus
-            && let Some(question) = self.questions.first()
-        {
-            let (asked, facts) = question.parts();
-            let (asked, facts) = (framed(&asked, columns), framed(&facts, columns));
-            // What does not fit was drawn above, where all of it can be read.
-            if asked.len() + facts.len() + 12 <= rows {
-                bottom.extend(asked);
-            }
-            bottom.extend(facts);
-        }
-        if let Focus::Menu(menu) = &self.focus {
-            bottom.push(InkLine::of(Ink::Note, format!("{FRAME} Allow?")));
-            bottom.extend(menu.view(&format!("{FRAME} "), rows.saturating_sub(bottom.len() + 2)));
-            let last = bottom.len() - 1;
-            bottom.extend(self.hint.iter().map(|hint| InkLine::of(Ink::Note, format!("{FRAME} {hint}"))));
-            return (bottom, (last, 0));
-        }
-        let mark = if matches!(self.focus, Focus::Answer) { InkLine::of(Ink::Note, "? ") } else { InkLine::of(Ink::Strong, "> ") };
-        let view = self.editor.view(&mark, columns - 1, (rows / 3).clamp(1, 10));
-        let cursor = (bottom.len() + view.cursor.0, view.cursor.1);
-        bottom.extend(view.rows);
-        if !self.offered.is_empty() {
-            let names = self.offered.iter().map(|name| line(name)).collect::<Vec<_>>().join("  ");
-            bottom.extend(InkLine::of(Ink::Quiet, names).wrapped(columns - 1, &InkLine::default()).into_iter().take(4));
-        }
-        let waits = !self.questions.is_empty() && matches!(self.focus, Focus::Editor);
-        let waiting = waits.then(|| "a question waits for an answer: Tab shows it, what you type stays".to_owned());
-        bottom.extend(self.hint.clone().or(waiting).map(|hint| InkLine::of(Ink::Note, format!("{FRAME} {hint}"))));
-        (bottom, cursor)
-    }
-
     // Keys.
 
     async fn key(&mut self, key: TerminalKey, at: Instant) -> anyhow::Result<()> {
@@ -428,6 +382,9 @@ impl ChatUi<'_> {
             match slash::run(trimmed, self.agents, &self.thread).await {
                 SlashOutcome::Said(lines) => lines.iter().for_each(|line| self.say_line(line)),
                 SlashOutcome::Leave => self.leave(),
+                SlashOutcome::Detach if self.is_active() => self.end = Some(ChatEnd::Detached),
+                // There is nothing to go on with.
+                SlashOutcome::Detach => self.leave(),
                 SlashOutcome::Switch(next) => self.switch(next).await,
             }
             self.refresh().await;
@@ -446,7 +403,7 @@ impl ChatUi<'_> {
     async fn switch(&mut self, next: Which) {
         // Looked up first: a mistyped name must not end the conversation.
         if let Which::Id(name) = &next
-            && let Err(error) = crate::commands::thread::find(self.agents.assembly.runtime.store(), name).await
+            && let Err(error) = self.agents.find(name).await
         {
             self.view.say(Ink::Bad, &line(&error.to_string()));
             return;
@@ -508,109 +465,6 @@ impl ChatUi<'_> {
         }
     }
 
-    // Questions.
-
-    /// Shows the first question as soon as the keys are free for it.
-    fn ask(&mut self) {
-        let is_free = self.editor.is_empty() && !self.editor.is_searching();
-        if !self.questions.is_empty() && matches!(self.focus, Focus::Editor) && is_free {
-            self.focus_question(Instant::now());
-        }
-    }
-
-    fn focus_question(&mut self, now: Instant) {
-        let Some(question) = self.questions.first() else { return };
-        let choices = question.choices();
-        let (asked, facts) = question.parts();
-        let columns = self.terminal.painter.columns();
-        let height = framed(&asked, columns).len() + framed(&facts, columns).len();
-        if height + 12 > self.terminal.painter.rows() {
-            self.view.rows_of(&asked);
-        }
-        self.questions.shown(now);
-        self.focus = match choices {
-            Some(choices) => Focus::Menu(menu(choices)),
-            None => Focus::Answer,
-        };
-    }
-
-    /// The keys are for messages again.
-    fn focus_editor(&mut self) {
-        self.focus = Focus::Editor;
-        let draft = std::mem::take(&mut self.draft);
-        if !draft.is_empty() {
-            self.editor.set(&draft);
-        }
-    }
-
-    async fn choose(&mut self, index: usize) -> anyhow::Result<()> {
-        let Some(question) = self.questions.first_mut() else { return Ok(()) };
-        let Some((letter, text)) = question.choices().and_then(|choices| choices.get(index).cloned()) else { return Ok(()) };
-        let (meaning, (asked, _)) = (question.take(&letter.to_string()), question.parts());
-        match meaning {
-            LineMeaning::Answer(answer) => {
-                // What was asked and answered stays on the screen.
-                self.view.rows_of(&asked);
-                self.view.say(Ink::Note, &text);
-                self.answer(answer).await;
-            }
-            LineMeaning::Again(note) => {
-                note.iter().for_each(|note| self.view.say(Ink::Bad, note));
-                self.view.rows_of(&asked);
-                // It is the same question: what was typed since it was first shown counts.
-                self.focus_again();
-            }
-        }
-        Ok(())
-    }
-
-    fn focus_again(&mut self) {
-        let choices = self.questions.first().and_then(ChatQuestion::choices).unwrap_or_default();
-        self.focus = Focus::Menu(menu(choices));
-    }
-
-    async fn answer_with(&mut self, text: &str, at: Instant) -> anyhow::Result<()> {
-        let Some(question) = self.questions.answered_by(at) else { return Ok(()) };
-        let rows = question.parts().0;
-        match question.take(text.trim()) {
-            LineMeaning::Answer(answer) => {
-                self.view.rows_of(&rows);
-                self.view.sent(text);
-                self.answer(answer).await;
-            }
-            LineMeaning::Again(note) => note.iter().for_each(|note| self.view.say(Ink::Bad, note)),
-        }
-        Ok(())
-    }
-
-    async fn answer(&mut self, answer: ApprovalAnswer) {
-        let asker = self.questions.take().and_then(|question| question.agent).unwrap_or_else(|| self.thread.clone());
-        self.focus_editor();
-        if let Err(error) = asker.answer(answer.approval, answer.decision, answer.detail).await {
-            self.view.say(Ink::Note, &line(&error.to_string()));
-        }
-    }
-
-    fn agent(&mut self, news: AgentNews) {
-        match news {
-            AgentNews::Asked(agent, asked) => {
-                if self.questions.iter().all(|known| !known.is(&asked.approval)) {
-                    self.notifier.question(&asked);
-                    self.questions.push(ChatQuestion::new(&asked).of(agent));
-                }
-            }
-            AgentNews::Answered(approval) => self.drop_questions(|question| question.is(&approval)),
-            AgentNews::Over(agent) => self.drop_questions(|question| question.is_of(agent)),
-        }
-    }
-
-    /// These were withdrawn, or answered elsewhere.
-    fn drop_questions(&mut self, is_over: impl FnMut(&ChatQuestion) -> bool) {
-        if self.questions.withdraw(Instant::now(), is_over) {
-            self.focus_editor();
-        }
-    }
-
     // What happens.
 
     async fn event(&mut self, event: &ThreadEvent) -> anyhow::Result<()> {
@@ -659,17 +513,15 @@ impl ChatUi<'_> {
     }
 }
 
-/// The answers to a question. A letter alone refuses or shows, and only Enter allows.
-fn menu(choices: Vec<(char, String)>) -> ChoiceMenu {
-    let choice = |(letter, text)| Choice { letter: Some(letter), text, is_quick: matches!(letter, 'n' | 's' | 'v') };
-    ChoiceMenu::new(choices.into_iter().map(choice).collect())
-}
-
 /// The end of the conversation, so that the user need not remember it.
 async fn show_last_turn(view: &mut ConversationView, agents: &Agents, before: &Thread) {
     let request = PageRequest { turns: 1, ..PageRequest::default() };
-    let Ok(page) = agents.assembly.runtime.store().page(before.id, request).await else { return };
-    for piece in pieces(&page.with_gaps()) {
+    let Ok(page) = agents.store().page(before.id, request).await else { return };
+    let (earlier, pieces) = recent(pieces(&page.with_gaps()), SHOWN_AGAIN);
+    if earlier > 0 {
+        view.say(Ink::Quiet, &format!("… {earlier} earlier messages of this turn; `outpost thread show {}` prints them", before.id));
+    }
+    for piece in pieces {
         match piece {
             TranscriptPiece::User(text) => view.sent(&text),
             TranscriptPiece::Agent(text) => view.markdown(&text),

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use outpost_store::{ClaimError, ClaimMode, ForkRequest, Lease, Need, Store};
-use outpost_thread::{Cut, Entry, ForkPoint, Marker, MetadataChanged, Outline, ThreadForked, ThreadId, TurnId};
+use outpost_store::{ClaimError, ClaimMode, FactsAside, ForkRequest, Lease, Need, Store, append_aside};
+use outpost_thread::{Cut, ForkPoint, Marker, MetadataChanged, Outline, ThreadForked, ThreadId, TurnId};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -60,8 +60,8 @@ impl Desk {
     }
 
     async fn describe(&self, lease: &Lease, fact: MetadataChanged) -> anyhow::Result<()> {
-        let seq = self.store.head(lease.thread).await?.last + 1;
-        self.store.append(lease, vec![Entry { seq, at: now(), fact: fact.into() }], Need::Durable).await?;
+        let last = self.store.head(lease.thread).await?.last;
+        append_aside(&self.store, lease, FactsAside { last, at: now(), facts: vec![fact.into()], need: Need::Durable }).await?;
         Ok(())
     }
 

@@ -55,27 +55,40 @@ impl Desk {
                 "search": page.coverage,
             }))?;
         } else {
-            // On a terminal a thread is one line; elsewhere a program may look for words.
-            let width = tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
             let mut rows = Vec::new();
             for thread in &page.threads {
-                let is_held = self.store.holder(thread.id).await.ok().flatten().is_some();
-                rows.push(Row::of(thread, is_held, width.is_some()));
+                rows.push((thread, self.store.holder(thread.id).await.ok().flatten().is_some()));
             }
-            print_shown(&table(&rows, width))?;
-            if let Some(next) = page.next {
-                print(&format!("there are more: --after {next}\n"))?;
-            }
-            if page.threads.is_empty() {
-                let words = "no threads; `outpost exec PROMPT` starts one\n";
-                print(if is_narrow { "no thread fits; `outpost thread list --all` shows all of them\n" } else { words })?;
-            }
+            show_rows(&Listing { rows: &rows, next: page.next.map(|next| next.to_string()).as_deref(), is_narrow })?;
             if let (true, Coverage::Filling { done, total }) = (is_search, page.coverage) {
                 print(&format!("words are still being read ({done} of {total} bytes): more may be found later\n"))?;
             }
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Threads with whether a program works on them, and where the list goes on.
+pub(super) struct Listing<'a> {
+    pub rows: &'a [(&'a ThreadSummary, bool)],
+    pub next: Option<&'a str>,
+    /// Not all threads were asked for.
+    pub is_narrow: bool,
+}
+
+pub(super) fn show_rows(listing: &Listing<'_>) -> anyhow::Result<()> {
+    // On a terminal a thread is one line; elsewhere a program may look for words.
+    let width = tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+    let rows: Vec<Row> = listing.rows.iter().map(|(thread, is_held)| Row::of(thread, *is_held, width.is_some())).collect();
+    print_shown(&table(&rows, width))?;
+    if let Some(next) = listing.next {
+        print(&format!("there are more: --after {next}\n"))?;
+    }
+    if rows.is_empty() {
+        let words = "no threads; `outpost exec PROMPT` starts one\n";
+        print(if listing.is_narrow { "no thread fits; `outpost thread list --all` shows all of them\n" } else { words })?;
+    }
+    Ok(())
 }
 
 /// A thread as a line of the table.

@@ -35,6 +35,17 @@ pub(crate) enum TranscriptPiece {
     Note(String),
 }
 
+/// So many messages are shown again when a conversation is taken up, however long its last turn was.
+pub(crate) const SHOWN_AGAIN: usize = 200;
+
+/// The last of what was said, and how many messages stand before it. What was done is not shown again.
+pub(crate) fn recent(mut pieces: Vec<TranscriptPiece>, most: usize) -> (usize, Vec<TranscriptPiece>) {
+    pieces.retain(|piece| matches!(piece, TranscriptPiece::User(_) | TranscriptPiece::Agent(_) | TranscriptPiece::Missing(_)));
+    let earlier = pieces.len().saturating_sub(most);
+    pieces.drain(..earlier);
+    (earlier, pieces)
+}
+
 /// What there is to show of entries, in their order.
 pub(crate) fn pieces(entries: &[Entry]) -> Vec<TranscriptPiece> {
     let mut pieces = Vec::new();
@@ -140,5 +151,20 @@ const fn told(outcome: CallOutcome) -> &'static str {
         CallOutcome::Declined => "declined",
         CallOutcome::Lost => "lost: its outcome is unknown",
         CallOutcome::Aborted => "stopped",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_turn_the_last_messages_are_shown_again() {
+        let output = || TranscriptPiece::Output { text: "x".into(), outcome: String::new() };
+        let pieces: Vec<TranscriptPiece> = (0..5000).flat_map(|number| [TranscriptPiece::Agent(number.to_string()), output()]).collect();
+        let (earlier, shown) = recent(pieces, SHOWN_AGAIN);
+        assert_eq!((earlier, shown.len()), (5000 - SHOWN_AGAIN, SHOWN_AGAIN));
+        assert_eq!(shown.last(), Some(&TranscriptPiece::Agent("4999".into())));
+        assert_eq!(recent(vec![output()], 1), (0, vec![]));
     }
 }

@@ -45,7 +45,8 @@ impl Desk {
             );
             let size = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
             let progress = Arc::new(TransferProgress::of(rollouts.found.iter().map(|rollout| size(&rollout.path)).sum()));
-            let bar = ProgressBar::start(progress.clone(), format!("{} threads", rollouts.found.len()));
+            let label = format!("{} threads", rollouts.found.len());
+            let bar = if self.is_quiet { None } else { ProgressBar::start(progress.clone(), label) };
             let imports = rollouts.found.iter().map(async |rollout| (rollout, rollouts.import(rollout, &self.store).await));
             let mut imports = stream::iter(imports).buffered(AT_ONCE);
             while let Some((rollout, done)) = imports.next().await {

@@ -12,16 +12,15 @@ use super::times::counted;
 use super::{Desk, print, print_json};
 use crate::ProcessContext;
 use crate::assembly::{Assembly, RuntimeOptions};
-use crate::config::Config;
 use crate::home::Home;
 
 pub(super) async fn why(name: &str, store: Option<String>, as_json: bool, own: &ProcessContext) -> anyhow::Result<ExitCode> {
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
-    let mut config = Config::load(Some(&home.config()), &own.settings)?;
+    let mut config = crate::configuration::load(Some(&home.config()), &own.settings)?;
     config.store = store.or(config.store);
     let wish = RuntimeOptions::of(config);
     let assembly = Assembly::new(&home, wish, own).await?;
-    let desk = Desk { store: assembly.runtime.store().clone(), json: as_json };
+    let desk = Desk { store: assembly.runtime.store().clone(), json: as_json, is_quiet: true };
     let found = async {
         let id = desk.find(name).await?;
         Ok::<_, anyhow::Error>((id, assembly.runtime.why(id).await?))

@@ -17,7 +17,16 @@ pub(super) struct Thinking {
 
 /// `may_think` is false where the API refuses thinking with a budget: in the middle of calls that were made without.
 pub(super) fn of(prompt: &Prompt, max_tokens: u64, may_think: bool) -> Thinking {
-    let Some(effort) = prompt.effort.as_deref().filter(|effort| *effort != "none") else { return Thinking::default() };
+    let effort = prompt.effort.as_deref();
+    if prompt.facts.binds_thoughts {
+        // Such a model always thinks, and shows what it thought only if asked. A thought is void once anything before it has
+        // changed (other tools, other instructions, a summary): void ones are to be left out rather than refused.
+        let thinking = json!({
+            "type": "adaptive", "display": "summarized", "block_binding": {"prefix_mismatch_behavior": "drop_block"},
+        });
+        return Thinking { thinking: Some(thinking), effort: effort.map(|effort| prompt.facts.effort(effort).to_owned()) };
+    }
+    let Some(effort) = effort.filter(|effort| *effort != "none") else { return Thinking::default() };
     match prompt.facts.thinking {
         ThinkingForm::None => Thinking::default(),
         ThinkingForm::Adaptive => {

@@ -9,7 +9,7 @@ use serde::de::{self, Deserializer, Visitor};
 /// Those that were written down; the others are as they are by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(crate) struct LimitTable {
+pub struct LimitTable {
     pub processes: Option<LimitSetting>,
     pub memory: Option<LimitSetting>,
     pub open_files: Option<LimitSetting>,
@@ -22,7 +22,7 @@ pub(crate) struct LimitTable {
 
 impl LimitTable {
     /// Puts what was written down over these.
-    pub(crate) fn over(&self, mut limits: Limits) -> Limits {
+    pub fn over(&self, mut limits: Limits) -> Limits {
         let written = [
             (self.processes, &mut limits.processes),
             (self.memory, &mut limits.memory),
@@ -44,11 +44,11 @@ impl LimitTable {
 
 /// A number, or none at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LimitSetting(pub Option<u64>);
+pub struct LimitSetting(pub Option<u64>);
 
 impl LimitSetting {
     /// Reads `4096`, `8G` or `none`.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         if text == "none" {
             return Ok(Self(None));
         }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::McpLimits;
+use crate::McpLimits;
 
 /// How much may wait between the process and the reader of its messages.
 const BETWEEN: usize = 64 << 10;
@@ -25,7 +25,7 @@ const TAIL: usize = 1 << 10;
 const GOOD_BYE: Duration = Duration::from_millis(500);
 
 /// A server's process.
-pub(super) struct StdioServer {
+pub(crate) struct StdioServer {
     process: Arc<RemoteProcess>,
     shared: Arc<Shared>,
     end: watch::Receiver<Option<String>>,
@@ -53,7 +53,7 @@ impl Shared {
 
 impl StdioServer {
     /// Follows a process. The streams returned with it are for the protocol's client.
-    pub(super) fn follow(process: RemoteProcess, limits: &McpLimits) -> (Self, ReadHalf<DuplexStream>, WriteHalf<DuplexStream>) {
+    pub(crate) fn follow(process: RemoteProcess, limits: &McpLimits) -> (Self, ReadHalf<DuplexStream>, WriteHalf<DuplexStream>) {
         let process = Arc::new(process);
         let shared = Arc::new(Shared::default());
         let (told, end) = watch::channel(None);
@@ -67,19 +67,19 @@ impl StdioServer {
     }
 
     /// Why it ended, if it has.
-    pub(super) fn end(&self) -> Option<String> {
+    pub(crate) fn end(&self) -> Option<String> {
         self.end.borrow().clone()
     }
 
     /// Why it ended, as soon as that is known; not longer than this.
-    pub(super) async fn end_within(&self, time: Duration) -> Option<String> {
+    pub(crate) async fn end_within(&self, time: Duration) -> Option<String> {
         let mut end = self.end.clone();
         let ended = tokio::time::timeout(time, end.wait_for(Option::is_some)).await;
         ended.ok().and_then(Result::ok).and_then(|end| end.clone())
     }
 
     /// The last that it said besides its messages, as part of a sentence; nothing if it was silent.
-    pub(super) fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         let bytes: Vec<u8> = self.shared.tail().iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes);
         match text.trim() {
@@ -89,7 +89,7 @@ impl StdioServer {
     }
 
     /// Ends it: its input ends first, so that it can go by itself.
-    pub(super) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         if self.end().is_some() {
             return;
         }

@@ -11,13 +11,15 @@ use serde::de::{Deserializer, Error};
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct ServeTable {
+pub struct ServeTable {
     #[serde(deserialize_with = "one")]
     pub listen: Option<ListenAddr>,
     /// Relative to the home.
     pub tls_cert: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
     pub behind_proxy: bool,
+    pub advertise: Option<String>,
+    pub node: Option<String>,
     #[serde(deserialize_with = "several")]
     pub allow_host: Vec<HostName>,
     #[serde(deserialize_with = "several")]

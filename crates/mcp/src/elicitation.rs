@@ -24,16 +24,16 @@ pub enum ElicitationAnswer {
 
 /// How far a call is.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ProgressNote {
+pub struct ProgressNote {
     pub progress: f64,
     pub total: Option<f64>,
     pub message: Option<String>,
 }
 
-pub(crate) type PendingElicitation = Pin<Box<dyn Future<Output = ElicitationAnswer> + Send>>;
+pub type PendingElicitation = Pin<Box<dyn Future<Output = ElicitationAnswer> + Send>>;
 
 /// The caller that waits for a call.
-pub(crate) trait ElicitationListener: Send + Sync {
+pub trait ElicitationListener: Send + Sync {
     /// For whom the call is made. Questions that could be meant for two of them are put to neither.
     fn owner(&self) -> &str;
 
@@ -43,7 +43,7 @@ pub(crate) trait ElicitationListener: Send + Sync {
 }
 
 /// There is no user to ask.
-pub(crate) struct NoUser;
+pub struct NoUser;
 
 impl ElicitationListener for NoUser {
     fn owner(&self) -> &'static str {

@@ -74,6 +74,12 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         "the built-in table's",
         "How the Anthropic wire asks it to think: `none`, `budget` (a number of tokens) or `adaptive` (a level).",
     ),
+    key(
+        "models.NAME.price",
+        "{ input = 2.0, cached_input = 0.2, cache_write = 2.5, output = 10.0 }",
+        "the built-in list's",
+        "Dollars for a million tokens; `cached_input` and `cache_write` may be left out. `/status` of `outpost chat` shows what a thread has cost.",
+    ),
     key("model_context_window", "200000", "the table's, or `128000`", "The context window of all models, in tokens."),
     key("model_context_windows.NAME", "32768", "`model_context_window`", "The context window of one model."),
     key(
@@ -168,10 +174,43 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         "A command of yours that `exec` and `chat` start when a turn ends, fails or, in `chat`, asks: a JSON object with `type`, `thread_id` and `message` is its last argument. See [exec.md](exec.md#notifications).",
     ),
     key(
+        "notify.url",
+        r#""https://chat.example.org/hooks/outpost""#,
+        "none",
+        "In the place of a command: the same JSON object is posted here, signed with HMAC-SHA256. `notify` is then a table.",
+    ),
+    key("notify.secret_env", r#""OUTPOST_HOOK_SECRET""#, "none", "The variable that holds the secret for the signature."),
+    key("notify.secret_file", r#""/home/me/.outpost/hook.secret""#, "none", "The file that holds it, if no variable does."),
+    key(
+        "client.server",
+        r#""wss://hub.example.org""#,
+        "this home",
+        "The running `outpost serve` whose threads and environments `env list`, `exec`, `chat` and `thread` work with; `--server URL` says it for one call, `-c client.server=` turns it off.",
+    ),
+    key(
+        "client.token_file",
+        r#""/home/me/.outpost/tokens/hub""#,
+        "`OUTPOST_TOKEN`",
+        "The file that holds the token for it, which `outpost token create --client` made there.",
+    ),
+    key(
         "store",
         r#""postgres://outpost@db.example.org/outpost""#,
         "`local`",
         "Where threads are: `local`, `memory` or an address of Postgres. See [postgres.md](postgres.md).",
+    ),
+    key("postgres.connections", "16", "`8`", "How many connections to the database a program has at most."),
+    key(
+        "postgres.lease_seconds",
+        "10",
+        "`6`",
+        "After so long without a sign of life a program's threads are free; the same on every node.",
+    ),
+    key(
+        "postgres.statement_seconds",
+        "30",
+        "`10`",
+        "How long the database may work on one statement. A connection that is silent for two seconds longer is closed.",
     ),
     key(
         "durability",
@@ -230,6 +269,13 @@ pub(crate) const KEYS: &[ConfigKey] = &[
     ),
     key("serve.tls_key", r#""tls/key.pem""#, "no TLS", "The key of the certificate."),
     key("serve.behind_proxy", "true", "`false`", "Whether a proxy in front of it speaks TLS."),
+    key(
+        "serve.advertise",
+        r#""wss://node-a.example.org""#,
+        "where it listens, if that is loopback",
+        "Where other servers of the same database reach this one. See [cluster.md](cluster.md).",
+    ),
+    key("serve.node", r#""node-a""#, "the host's name", "What it is called among them."),
     key("serve.allow_host", r#"["hub.example.org"]"#, "none", "Names by which it may be called, besides its address."),
     key("serve.allow_origin", r#"["https://example.org"]"#, "none", "Origins whose pages may connect."),
 ];
@@ -310,7 +356,7 @@ fn standing(path: &[&str]) -> Standing {
 }
 
 /// The page about all keys.
-pub(crate) fn page() -> String {
+pub fn page() -> String {
     let mut page = String::from(
         "# Configuration\n\n\
          A whole `config.toml` for a model of your own, with a sandbox that may use the network:\n\n\
@@ -372,7 +418,7 @@ mod tests {
     use serde::de::{self, Deserializer, Visitor};
 
     use super::*;
-    use crate::config::Config;
+    use crate::Config;
 
     /// Reads nothing, but learns which keys would be read.
     struct Fields<'a>(&'a mut &'static [&'static str]);

@@ -4,7 +4,7 @@
 //! cannot read variables for us is not sent anything instead.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,17 +22,27 @@ use rmcp::transport::streamable_http_client::{
 use sse_stream::{Sse, SseStream};
 use thiserror::Error;
 
-use super::McpLimits;
-use super::declaration::Http;
+use crate::McpLimits;
 
 /// A stream without a reader ends there after this time at the latest; one that is read is opened again.
 const LONGEST_STREAM: Duration = Duration::from_secs(600);
 /// So much of an answer that makes no sense is shown.
 const SHOWN: usize = 256;
 
+/// A server that is reached by streamable HTTP.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HttpServer {
+    pub url: String,
+    /// A variable of the executor that holds the token.
+    pub bearer_token_env_var: Option<String>,
+    pub headers: BTreeMap<String, String>,
+    /// Headers whose values are variables of the executor.
+    pub env_headers: BTreeMap<String, String>,
+}
+
 /// A server behind HTTP, before it is spoken to.
 #[derive(Debug, Clone)]
-pub(crate) struct EnvironmentHttp {
+pub struct EnvironmentHttp {
     url: String,
     headers: Vec<RequestHeader>,
     needs_variables: bool,
@@ -58,7 +68,7 @@ impl Longest {
 }
 
 impl EnvironmentHttp {
-    pub(crate) fn new(http: &Http, startup_timeout: Duration, tool_timeout: Duration) -> Self {
+    pub fn new(http: &HttpServer, startup_timeout: Duration, tool_timeout: Duration) -> Self {
         let fixed = http.headers.iter().map(|(name, value)| header(name, value, None));
         let read = http.env_headers.iter().map(|(name, variable)| header(name, "", Some(variable)));
         let bearer = http.bearer_token_env_var.iter().map(|variable| header("authorization", "Bearer ", Some(variable)));

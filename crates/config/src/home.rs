@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, de};
 /// Names below the home, besides those that are special anyway.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(crate) struct HomeTable {
+pub struct HomeTable {
     #[serde(deserialize_with = "names")]
     pub directories: Vec<PathBuf>,
     #[serde(deserialize_with = "names")]
@@ -25,7 +25,7 @@ fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::
 
 impl HomeTable {
     /// Puts what was written down over these.
-    pub(crate) fn over(&self, mut settings: HomeSettings) -> HomeSettings {
+    pub fn over(&self, mut settings: HomeSettings) -> HomeSettings {
         settings.directories.retain(|directory| !self.read_only.iter().any(|path| directory.starts_with(path)));
         self.show.iter().for_each(|path| settings.show(path));
         settings.directories.extend(self.directories.iter().cloned());

@@ -27,11 +27,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::elicitation::{Elicitation, ElicitationAnswer, ElicitationListener, PendingElicitation, ProgressNote};
-use super::http::EnvironmentHttp;
-use super::offer::{ServerListing, ToolRequest, ToolResult, usable};
-use super::stdio::StdioServer;
-use super::{McpError, McpLimits, lock};
+use crate::elicitation::{Elicitation, ElicitationAnswer, ElicitationListener, PendingElicitation, ProgressNote};
+use crate::http::EnvironmentHttp;
+use crate::offer::{ServerListing, ToolRequest, ToolResult, usable};
+use crate::stdio::StdioServer;
+use crate::{McpConnection, McpError, McpFuture, McpLimits, lock, text_of};
 
 /// So many questions of one call may wait for the user; a server that asks more gets no answer.
 const QUESTIONS: usize = 16;
@@ -42,7 +42,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const MOST_SAID: usize = 2000;
 
 /// How a server is reached.
-pub(crate) enum McpLaunch {
+pub enum McpLaunch {
     Stdio { start: Box<ProcessStart>, sandbox: Option<SandboxContext> },
     Http(EnvironmentHttp),
 }
@@ -56,7 +56,7 @@ enum Catalogue {
 }
 
 /// A server that answers.
-pub(crate) struct McpConnection {
+struct Client {
     server: String,
     limits: McpLimits,
     peer: Peer<RoleClient>,
@@ -167,7 +167,7 @@ impl Drop for Entered<'_> {
 }
 
 /// A server that is to be reached.
-pub(crate) struct ServerOpening<'a> {
+pub struct ServerOpening<'a> {
     pub server: &'a str,
     pub environment: &'a Environment,
     pub limits: &'a McpLimits,
@@ -182,9 +182,13 @@ enum Unfinished {
     Stopped,
 }
 
-impl ServerOpening<'_> {
+impl<'a> ServerOpening<'a> {
     /// Starts the server, says hello and asks what it offers. Whatever goes wrong, nothing is left of it.
-    pub(crate) async fn run(self, launch: McpLaunch) -> Result<McpConnection, McpError> {
+    pub fn run(self, launch: McpLaunch) -> McpFuture<'a, Result<Arc<dyn McpConnection>, McpError>> {
+        Box::pin(async move { Ok(Arc::new(self.open(launch).await?) as Arc<dyn McpConnection>) })
+    }
+
+    async fn open(self, launch: McpLaunch) -> Result<Client, McpError> {
         let deadline = Instant::now() + self.within;
         let calls = Arc::new(Calls::default());
         let (service, stdio) = match launch {
@@ -224,7 +228,7 @@ impl ServerOpening<'_> {
                 }
             }
         };
-        let connection = McpConnection::new(self.server, self.limits, calls, service, stdio);
+        let connection = Client::new(self.server, self.limits, calls, service, stdio);
         let error = match self.finish(deadline, connection.list()).await {
             Ok(Ok(())) => return Ok(connection),
             Ok(Err(error)) => error,
@@ -260,7 +264,7 @@ impl ServerOpening<'_> {
     }
 }
 
-impl McpConnection {
+impl Client {
     fn new(
         server: &str,
         limits: &McpLimits,
@@ -278,21 +282,11 @@ impl McpConnection {
         Self { server, limits, peer, calls, stdio, listing: Mutex::default(), stop: Mutex::new(Some(stop)), ended }
     }
 
-    /// The most bytes of tools that one server may bring into a request.
-    pub(crate) fn room(&self) -> usize {
-        self.limits.tools
-    }
-
     /// Waits until the connection is over, and tells why.
-    pub(crate) async fn over(&self) -> String {
+    async fn over(&self) -> String {
         let mut ended = self.ended.clone();
         let _ = ended.wait_for(|ended| *ended).await;
         self.why_over().await
-    }
-
-    /// Also if the process is known to have ended and the library has not noticed yet: the next caller must not be given this one.
-    pub(crate) fn is_over(&self) -> bool {
-        *self.ended.borrow() || self.stdio.as_ref().is_some_and(|stdio| stdio.end().is_some())
     }
 
     async fn why_over(&self) -> String {
@@ -305,7 +299,7 @@ impl McpConnection {
         }
     }
 
-    pub(crate) async fn close(&self) {
+    async fn close(&self) {
         if let Some(stop) = lock(&self.stop).take() {
             stop.cancel();
         }
@@ -318,7 +312,7 @@ impl McpConnection {
     }
 
     /// What the server offers; asked for again if the server said that it has changed.
-    pub(crate) async fn listing(&self) -> Arc<ServerListing> {
+    async fn listing(&self) -> Arc<ServerListing> {
         if self.calls.stale.swap(false, Ordering::Relaxed)
             && let Err(error) = tokio::time::timeout(Duration::from_secs(10), self.list()).await.unwrap_or(Ok(()))
         {
@@ -387,23 +381,11 @@ impl McpConnection {
         })
     }
 
-    pub(crate) async fn resources(&self) -> Result<Vec<Value>, McpError> {
-        self.timed("resources/list", self.all(Catalogue::Resources)).await
-    }
-
-    pub(crate) async fn resource_templates(&self) -> Result<Vec<Value>, McpError> {
-        self.timed("resources/templates/list", self.all(Catalogue::Templates)).await
-    }
-
-    /// The contents of a resource, as on the wire.
-    pub(crate) async fn read(&self, uri: &str) -> Result<Vec<Value>, McpError> {
-        let read = async {
-            match self.peer.read_resource(ReadResourceRequestParams::new(uri)).await {
-                Ok(read) => Ok(read.contents.iter().map(json).collect()),
-                Err(error) => Err(self.error(error).await),
-            }
-        };
-        self.timed("resources/read", read).await
+    async fn contents(&self, uri: &str) -> Result<Vec<Value>, McpError> {
+        match self.peer.read_resource(ReadResourceRequestParams::new(uri)).await {
+            Ok(read) => Ok(read.contents.iter().map(json).collect()),
+            Err(error) => Err(self.error(error).await),
+        }
     }
 
     async fn timed<T>(&self, what: &str, work: impl Future<Output = Result<T, McpError>>) -> Result<T, McpError> {
@@ -413,7 +395,7 @@ impl McpConnection {
     }
 
     /// Calls a tool. While its questions wait for the user, the time that it has does not run.
-    pub(crate) async fn call(&self, request: ToolRequest<'_>, listener: &dyn ElicitationListener) -> Result<ToolResult, McpError> {
+    async fn call(&self, request: ToolRequest<'_>, listener: &dyn ElicitationListener) -> Result<ToolResult, McpError> {
         let mut params = CallToolRequestParams::new(request.tool.to_owned());
         params.arguments = request.arguments;
         let mut options = PeerRequestOptions::no_options();
@@ -513,7 +495,7 @@ impl McpConnection {
         let server = self.server.clone();
         match error {
             ServiceError::McpError(error) => {
-                let detail = error.data.as_ref().map(|data| format!(" ({})", super::text_of(data))).unwrap_or_default();
+                let detail = error.data.as_ref().map(|data| format!(" ({})", text_of(data))).unwrap_or_default();
                 McpError::Refused { server, message: clipped(format!("{}{detail}", error.message)) }
             }
             ServiceError::TransportClosed | ServiceError::Cancelled { .. } => McpError::Ended { server, reason: self.why_over().await },
@@ -522,6 +504,44 @@ impl McpConnection {
             ServiceError::UnexpectedResponse => McpError::Nonsense { server, reason: "its answer is not what the protocol says".into() },
             other => McpError::Nonsense { server, reason: clipped(other.to_string()) },
         }
+    }
+}
+
+impl McpConnection for Client {
+    fn room(&self) -> usize {
+        self.limits.tools
+    }
+
+    fn over(&self) -> McpFuture<'_, String> {
+        Box::pin(self.over())
+    }
+
+    fn is_over(&self) -> bool {
+        *self.ended.borrow() || self.stdio.as_ref().is_some_and(|stdio| stdio.end().is_some())
+    }
+
+    fn close(&self) -> McpFuture<'_, ()> {
+        Box::pin(self.close())
+    }
+
+    fn listing(&self) -> McpFuture<'_, Arc<ServerListing>> {
+        Box::pin(self.listing())
+    }
+
+    fn resources(&self) -> McpFuture<'_, Result<Vec<Value>, McpError>> {
+        Box::pin(self.timed("resources/list", self.all(Catalogue::Resources)))
+    }
+
+    fn resource_templates(&self) -> McpFuture<'_, Result<Vec<Value>, McpError>> {
+        Box::pin(self.timed("resources/templates/list", self.all(Catalogue::Templates)))
+    }
+
+    fn read<'a>(&'a self, uri: &'a str) -> McpFuture<'a, Result<Vec<Value>, McpError>> {
+        Box::pin(self.timed("resources/read", self.contents(uri)))
+    }
+
+    fn call<'a>(&'a self, request: ToolRequest<'a>, listener: &'a dyn ElicitationListener) -> McpFuture<'a, Result<ToolResult, McpError>> {
+        Box::pin(self.call(request, listener))
     }
 }
 

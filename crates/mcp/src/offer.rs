@@ -22,7 +22,7 @@ pub struct ServerTool {
 }
 
 impl ServerTool {
-    pub(super) fn of(raw: Value) -> Self {
+    pub(crate) fn of(raw: Value) -> Self {
         let text = |name: &str| raw[name].as_str().unwrap_or_default().to_owned();
         let hint = |name: &str| raw["annotations"][name] == true;
         let description = text("description");
@@ -43,7 +43,7 @@ impl ServerTool {
 }
 
 /// The tools that can be offered to a model, of all that a server lists, and why the others cannot.
-pub(super) fn usable(listed: Vec<Value>, most: usize) -> (Vec<ServerTool>, Vec<String>) {
+pub(crate) fn usable(listed: Vec<Value>, most: usize) -> (Vec<ServerTool>, Vec<String>) {
     let (mut tools, mut left_out, mut names) = (Vec::<ServerTool>::new(), Vec::new(), HashSet::new());
     for raw in listed {
         let tool = ServerTool::of(raw);
@@ -65,7 +65,7 @@ pub(super) fn usable(listed: Vec<Value>, most: usize) -> (Vec<ServerTool>, Vec<S
 }
 
 /// As many of the first tools as fit into so many bytes, and how many are left over.
-pub(super) fn fitting<'a>(tools: impl Iterator<Item = &'a ServerTool>, mut room: usize) -> (Vec<&'a ServerTool>, usize) {
+pub fn fitting<'a>(tools: impl Iterator<Item = &'a ServerTool>, mut room: usize) -> (Vec<&'a ServerTool>, usize) {
     let mut left_over = 0;
     let fits = |tool: &&ServerTool| {
         let left = if left_over == 0 { room.checked_sub(tool.size()) } else { None };

@@ -1,15 +1,17 @@
-//! `config.toml`: what is in it, and what it means.
+//! `config.toml`: every key, how it is read with `-c KEY=VALUE` over it, and what it means to the crates that it configures.
+//!
+//! It must not know arguments, terminals, or where the file is.
 
-pub(crate) mod home;
-pub(crate) mod limits;
-pub(crate) mod reference;
-pub(crate) mod serve;
+mod home;
+pub mod limits;
+mod reference;
+mod serve;
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail};
 use outpost_executor::{GitMode, HttpTarget};
 use outpost_runtime::agents::AgentLimits;
 use outpost_runtime::config::Budgets;
@@ -18,19 +20,20 @@ use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::skills::choice::SkillChoice;
 use outpost_sandbox::Level;
+use outpost_wire::secret_names::hide_secrets;
 use serde::{Deserialize, Deserializer, de};
+use thiserror::Error;
 use toml::{Table, Value};
 
-use home::HomeTable;
-use limits::LimitTable;
-use serve::ServeTable;
-
-use crate::home::Home;
+pub use self::home::HomeTable;
+use self::limits::LimitTable;
+pub use self::reference::page;
+pub use self::serve::ServeTable;
 
 /// Everything that a user can set. Keys that are not known are told and ignored.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Config {
+pub struct Config {
     pub model: Option<String>,
     pub model_provider: Option<String>,
     pub model_providers: BTreeMap<String, Provider>,
@@ -54,8 +57,8 @@ pub(crate) struct Config {
     #[serde(deserialize_with = "git")]
     pub git: GitMode,
     pub store: Option<String>,
-    /// A command that hears when a turn ends, fails or asks.
-    pub notify: Vec<String>,
+    /// A command or a webhook that hears when a turn ends, fails or asks.
+    pub notify: NotifySetting,
     pub durability: Option<DurabilitySetting>,
     pub budgets: Budgets,
     pub agents: AgentLimits,
@@ -64,6 +67,9 @@ pub(crate) struct Config {
     #[serde(deserialize_with = "targets")]
     pub http_allow: Vec<HttpTarget>,
     pub serve: ServeTable,
+    /// How a store in Postgres is used.
+    pub postgres: PostgresTable,
+    pub client: ClientTable,
     pub skills: SkillTable,
     /// Everything, as it was written, for those who want to see it.
     #[serde(skip)]
@@ -96,53 +102,108 @@ struct From {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct WorkspaceWrite {
+pub struct WorkspaceWrite {
     pub writable_roots: Vec<String>,
     pub network_access: bool,
 }
 
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+pub struct PostgresTable {
+    pub connections: Option<NonZeroUsize>,
+    pub lease_seconds: Option<NonZeroU32>,
+    pub statement_seconds: Option<NonZeroU32>,
+}
+
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct SkillTable {
+pub struct SkillTable {
     pub config: Vec<SkillChoice>,
+}
+
+/// What hears of turns: a command and its arguments, or an address.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged, expecting = "`notify` is a command as a list of words, or a table with `url` and a secret")]
+pub enum NotifySetting {
+    Command(Vec<String>),
+    Webhook(WebhookTable),
+}
+
+impl Default for NotifySetting {
+    fn default() -> Self {
+        Self::Command(Vec::new())
+    }
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct WebhookTable {
+    pub url: String,
+    /// The variable that holds the secret with which messages are signed.
+    pub secret_env: Option<String>,
+    /// The file that holds it.
+    pub secret_file: Option<PathBuf>,
+}
+
+/// A server whose threads and environments are worked with instead of those of this home.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ClientTable {
+    pub server: Option<String>,
+    pub token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum DurabilitySetting {
+pub enum DurabilitySetting {
     Effect,
     Turn,
     Stored,
 }
 
-/// The variables that hold keys to providers of models. A configuration that cannot be read names none; code that needs it
-/// says what is wrong with it.
-pub(crate) fn key_variables(overrides: &[String]) -> Vec<String> {
-    let file = Home::from_environment().map(|home| home.config());
-    let Ok(config) = Config::read(file.as_deref(), overrides) else { return Vec::new() };
-    let named = |provider: Provider| provider.env_key.into_iter().chain(provider.env_http_headers.into_values());
-    config.model_providers.into_values().flat_map(named).collect()
+/// Why a configuration cannot be used.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    #[error("{} cannot be read", file.display())]
+    Unreadable {
+        file: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{}:{line}: {message}", file.display())]
+    Line { file: PathBuf, line: usize, message: String },
+    /// The place is the file, or the setting that was given by hand.
+    #[error("{place}: `{key}`: {message}; docs/configuration.md shows an example of every key")]
+    Value { place: String, key: String, message: String },
+    #[error("`{0}`: a setting is written key=value")]
+    NoSetting(String),
+    #[error("`{0}`: a setting needs a key")]
+    NoKey(String),
+    #[error("`{setting}`: `{key}` is not a table")]
+    NoTable { setting: String, key: String },
+    #[error("sandbox_mode is one of read-only, workspace-write and danger-full-access, not `{0}`")]
+    SandboxMode(String),
+    #[error("sandbox_workspace_write.writable_roots: `{0}` is no absolute path; `~` and relative paths are not understood there")]
+    RelativeRoot(String),
+}
+
+/// A key that is set and has no effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownKey {
+    /// With dots.
+    pub key: String,
+    /// The file, or the setting that was given by hand.
+    pub place: String,
 }
 
 impl Config {
-    /// Reads the file, if there is one, puts `key=value` over it, and tells which keys have no effect.
-    pub(crate) fn load(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
-        let config = Self::read(file, overrides)?;
-        for key in reference::unknown(&config.written) {
-            let given = overrides.iter().find(|setting| sets(setting, &key));
-            let place = given.map_or_else(|| "config.toml".to_owned(), |setting| format!("-c {setting}"));
-            crate::out::say(&format!("{place}: `{key}` is not known and has no effect; docs/configuration.md lists every key"));
-        }
-        Ok(config)
-    }
-
-    /// The same, for those who tell it in another way, or have told it already.
-    pub(crate) fn read(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
+    /// Reads the file, if there is one, and puts `key=value` over it.
+    pub fn read(file: Option<&Path>, overrides: &[String]) -> Result<Self, ConfigError> {
         let mut table = match file.map(std::fs::read_to_string) {
             Some(Ok(text)) => text.parse::<Table>().map_err(|error| wrong_line(file.unwrap_or(Path::new("")), &text, &error))?,
             // A home that cannot be used is reported by the code that needs it.
             Some(Err(error)) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                return Err(error).with_context(|| format!("{} cannot be read", file.unwrap_or(Path::new("")).display()));
+                return Err(ConfigError::Unreadable { file: file.unwrap_or(Path::new("")).to_path_buf(), source: error });
             }
             _ => Table::new(),
         };
@@ -155,54 +216,73 @@ impl Config {
         Ok(config)
     }
 
+    /// What is set and has no effect.
+    pub fn unknown(&self) -> Vec<UnknownKey> {
+        let told = |key: String| {
+            let given = self.from.overrides.iter().find(|setting| sets(setting, &key));
+            UnknownKey { place: given.map_or_else(|| "config.toml".to_owned(), |setting| format!("-c {setting}")), key }
+        };
+        reference::unknown(&self.written).into_iter().map(told).collect()
+    }
+
+    /// The variables that hold keys to providers of models and the secret of a webhook.
+    pub fn key_variables(self) -> Vec<String> {
+        let signing = match self.notify {
+            NotifySetting::Webhook(WebhookTable { secret_env, .. }) => secret_env,
+            NotifySetting::Command(_) => None,
+        };
+        let named = |provider: Provider| provider.env_key.into_iter().chain(provider.env_http_headers.into_values());
+        self.model_providers.into_values().flat_map(named).chain(signing).collect()
+    }
+
     /// The same file as it is now, with the same settings over it.
-    pub(crate) fn read_again(&self) -> anyhow::Result<Self> {
+    pub fn read_again(&self) -> Result<Self, ConfigError> {
         Self::read(self.from.file.as_deref(), &self.from.overrides)
     }
 
     /// Whether a text would do as the file.
-    pub(crate) fn check(text: &str) -> Result<(), String> {
+    pub fn check(text: &str) -> Result<(), String> {
         let table = text.parse::<Table>().map_err(|error| error.to_string())?;
         Value::Table(table).try_into::<Self>().map_err(|error| error.to_string())?.sandbox().map_err(|error| error.to_string())?;
         Ok(())
     }
 
     /// What others may see of it: everything but what may be a secret.
-    pub(crate) fn shown(&self) -> serde_json::Value {
+    pub fn shown(&self) -> serde_json::Value {
         let mut shown = serde_json::to_value(&self.written).unwrap_or_default();
-        outpost_server::hide_secrets(&mut shown);
+        hide_secrets(&mut shown);
         shown
     }
 
     /// Whether a key, with dots, has an effect.
-    pub(crate) fn is_key(key: &str) -> bool {
+    pub fn is_key(key: &str) -> bool {
         reference::is_known(key)
     }
 
     /// All keys.
-    pub(crate) fn keys() -> Vec<String> {
+    pub fn keys() -> Vec<String> {
         reference::KEYS.iter().map(|key| key.name.to_owned()).collect()
     }
 
     /// Keys of a file that have no effect.
-    pub(crate) fn unknown_keys(file: &Path) -> Vec<String> {
+    pub fn unknown_keys(file: &Path) -> Vec<String> {
         let table = std::fs::read_to_string(file).ok().and_then(|text| text.parse::<Table>().ok()).unwrap_or_default();
         reference::unknown(&table)
     }
 
     /// The sandbox of threads that choose none.
-    pub(crate) fn sandbox(&self) -> anyhow::Result<SandboxMode> {
+    pub fn sandbox(&self) -> Result<SandboxMode, ConfigError> {
         self.sandbox_named(self.sandbox_mode.as_deref().unwrap_or("workspace-write"))
     }
 
     /// A sandbox by its short name, with what is configured for it.
-    pub(crate) fn sandbox_named(&self, name: &str) -> anyhow::Result<SandboxMode> {
+    pub fn sandbox_named(&self, name: &str) -> Result<SandboxMode, ConfigError> {
         let Some(mode) = SandboxMode::named(name) else {
-            bail!("sandbox_mode is one of read-only, workspace-write and danger-full-access, not `{name}`");
+            return Err(ConfigError::SandboxMode(name.to_owned()));
         };
         let own = &self.sandbox_workspace_write;
         if let Some(root) = own.writable_roots.iter().find(|root| !Path::new(root).is_absolute()) {
-            bail!("sandbox_workspace_write.writable_roots: `{root}` is no absolute path; `~` and relative paths are not understood there");
+            return Err(ConfigError::RelativeRoot(root.clone()));
         }
         Ok(match mode {
             SandboxMode::WorkspaceWrite { exclude_tmpdir_env_var, exclude_slash_tmp, .. } => SandboxMode::WorkspaceWrite {
@@ -217,13 +297,13 @@ impl Config {
 }
 
 /// In one line, with its number.
-pub(crate) fn wrong_line(file: &Path, text: &str, error: &toml::de::Error) -> anyhow::Error {
+pub fn wrong_line(file: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-    anyhow!("{}:{}: {}", file.display(), before.matches('\n').count() + 1, error.message())
+    ConfigError::Line { file: file.to_path_buf(), line: before.matches('\n').count() + 1, message: error.message().to_owned() }
 }
 
 /// In one line, with the key and the file or variable that set it.
-fn wrong_value(file: Option<&Path>, overrides: &[String], error: &toml::de::Error) -> anyhow::Error {
+fn wrong_value(file: Option<&Path>, overrides: &[String], error: &toml::de::Error) -> ConfigError {
     let shown = error.to_string();
     let key = shown.lines().find_map(|line| line.strip_prefix("in `")).map_or("", |key| key.trim_end_matches('`'));
     let by_hand = overrides.iter().rev().find(|setting| sets(setting, key));
@@ -232,7 +312,7 @@ fn wrong_value(file: Option<&Path>, overrides: &[String], error: &toml::de::Erro
         (None, Some(file)) => file.display().to_string(),
         (None, None) => "config.toml".to_owned(),
     };
-    anyhow!("{place}: `{key}`: {}; docs/configuration.md shows an example of every key", error.message())
+    ConfigError::Value { place, key: key.to_owned(), message: error.message().to_owned() }
 }
 
 /// Whether a setting is about this key, about something below it, or about a table that holds it.
@@ -243,17 +323,17 @@ fn sets(setting: &str, key: &str) -> bool {
 }
 
 /// Sets `a.b.c=value`. Values that are not valid TOML are treated as strings.
-fn put(table: &mut Table, setting: &str) -> anyhow::Result<()> {
-    let Some((path, text)) = setting.split_once('=') else { bail!("`{setting}`: a setting is written key=value") };
+fn put(table: &mut Table, setting: &str) -> Result<(), ConfigError> {
+    let (path, text) = setting.split_once('=').ok_or_else(|| ConfigError::NoSetting(setting.to_owned()))?;
     let mut keys = keys(path.trim());
     let last = keys.pop().filter(|_| keys.iter().all(|key| !key.is_empty())).filter(|key| !key.is_empty());
-    let last = last.with_context(|| format!("`{setting}`: a setting needs a key"))?;
+    let last = last.ok_or_else(|| ConfigError::NoKey(setting.to_owned()))?;
     let mut place = table;
     for key in keys {
         let entry = place.entry(&key).or_insert_with(|| Value::Table(Table::new()));
         match entry.as_table_mut() {
             Some(inner) => place = inner,
-            None => bail!("`{setting}`: `{key}` is not a table"),
+            None => return Err(ConfigError::NoTable { setting: setting.to_owned(), key }),
         }
     }
     place.insert(last, value(text.trim()));

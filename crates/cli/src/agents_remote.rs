@@ -1,0 +1,207 @@
+//! What the verbs that run an agent share where the threads are those of a server.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, bail};
+use outpost_runtime::feed::FeedLimits;
+use outpost_store::{ListOrder, MemoryStore, Store, ThreadSummary};
+use outpost_thread::ThreadId;
+use outpost_wire::PathUri;
+use outpost_wire::app::environment::{CapabilityRootParams, EnvironmentEntry, EnvironmentParams};
+use outpost_wire::app::settings::AskForApproval;
+use outpost_wire::app::thread::{
+    SandboxName, ThreadFork, ThreadForkParams, ThreadListParams, ThreadOpened, ThreadResume, ThreadResumeParams, ThreadStart,
+    ThreadStartParams,
+};
+use outpost_wire::intent::{CapabilityRoot, EnvironmentId};
+use serde_json::json;
+
+use crate::ProcessContext;
+use crate::agent_args::AgentOptions;
+use crate::agents::{Open, ThreadOrigin};
+use crate::remote::{OpenedMirror, RemoteServer, list_params};
+use crate::store;
+
+/// What the command line says about this machine, and about folders anywhere.
+pub(crate) struct LocalPlace {
+    pub directories: Vec<PathUri>,
+    pub roots: Vec<CapabilityRoot>,
+}
+
+/// Threads of a server, and what the command line says about new ones.
+pub(crate) struct RemoteAgents {
+    pub server: RemoteServer,
+    pub store: Store,
+    mirrors: MemoryStore,
+    limits: FeedLimits,
+    environments: Vec<String>,
+    roots: Vec<CapabilityRoot>,
+    /// The directory of the user, and others that commands may write, if the server runs for this home.
+    directories: Vec<PathUri>,
+    model: Option<String>,
+    provider: Option<String>,
+    sandbox: Option<String>,
+    bypasses_approvals: bool,
+    /// Those that were opened, for as long as this program talks to the server.
+    opened: Mutex<Vec<(ThreadOpened, OpenedMirror)>>,
+}
+
+impl RemoteAgents {
+    pub(crate) fn new(server: RemoteServer, options: &AgentOptions, place: LocalPlace, limits: FeedLimits) -> anyhow::Result<Self> {
+        let is_about_here = [
+            (options.cd.is_some() && !server.is_of_home, "--cd", "name the directory with -e ENV=DIR"),
+            (!options.add_dirs.is_empty() && !server.is_of_home, "--add-dir", "name the directory with -e ENV=DIR"),
+            (!options.attached.is_empty(), "--attach", "add the environment on the server, or let its executor join it"),
+        ];
+        if let Some((_, flag, advice)) = is_about_here.iter().find(|(is_given, ..)| *is_given) {
+            bail!("{flag} is about this machine, and the thread is one of {}; {advice}", server.address());
+        }
+        let mirrors = MemoryStore::new(Arc::new(store::now), None);
+        Ok(Self {
+            store: Store::Memory(mirrors.clone()),
+            mirrors,
+            limits,
+            environments: options.environments.clone(),
+            roots: place.roots,
+            directories: if server.is_of_home { place.directories } else { Vec::new() },
+            model: options.model.clone(),
+            provider: options.provider(),
+            sandbox: options.sandbox().map(str::to_owned),
+            bypasses_approvals: options.dangerously_bypass_approvals_and_sandbox,
+            opened: Mutex::default(),
+            server,
+        })
+    }
+
+    async fn places(&self) -> anyhow::Result<Option<Vec<EnvironmentParams>>> {
+        match self.environments.as_slice() {
+            [] => Ok(None),
+            names => self.select(names).await.map(Some),
+        }
+    }
+
+    /// Environments by name; on this machine the directory of the user is meant.
+    async fn select(&self, names: &[String]) -> anyhow::Result<Vec<EnvironmentParams>> {
+        let Some(cwd) = self.directories.first() else { return self.server.select(names).await };
+        let local = EnvironmentId::local().to_string();
+        let names: Vec<String> =
+            names.iter().map(|name| if *name == local { format!("{name}={}", cwd.to_syntax()) } else { name.clone() }).collect();
+        let mut places = self.server.select(&names).await?;
+        for place in places.iter_mut().filter(|place| place.environment_id == local && place.cwd == cwd.to_syntax()) {
+            place.runtime_workspace_roots = Some(self.directories.iter().map(PathUri::to_syntax).collect());
+        }
+        Ok(places)
+    }
+
+    fn sandbox(&self) -> Option<SandboxName> {
+        self.sandbox.as_ref().and_then(|name| serde_json::from_value(json!(name)).ok())
+    }
+
+    /// Only what was asked for: the server's own policy is not loosened from here. Where no user is, questions are refused.
+    fn approval_policy(&self) -> Option<AskForApproval> {
+        self.bypasses_approvals.then_some(AskForApproval::Never)
+    }
+
+    fn roots(&self) -> Option<Vec<CapabilityRootParams>> {
+        let roots = self.roots.iter().filter_map(|root| serde_json::from_value(serde_json::to_value(root).ok()?).ok());
+        Some(roots.collect::<Vec<_>>()).filter(|roots| !roots.is_empty())
+    }
+
+    pub(crate) async fn start(&self, birth: ThreadOrigin) -> anyhow::Result<Open> {
+        let params = ThreadStartParams {
+            model: self.model.clone(),
+            model_provider: self.provider.clone(),
+            approval_policy: self.approval_policy(),
+            sandbox: self.sandbox(),
+            ephemeral: Some(birth.ephemeral),
+            thread_source: birth.thread_source.or_else(|| Some(birth.source.to_owned())),
+            environments: self.default_place().await?,
+            selected_capability_roots: self.roots(),
+            ..ThreadStartParams::default()
+        };
+        self.follow(self.server.call::<ThreadStart>(&params).await?).await
+    }
+
+    /// Those that were named, else the default one: a plain call touches one machine.
+    async fn default_place(&self) -> anyhow::Result<Option<Vec<EnvironmentParams>>> {
+        if let Some(places) = self.places().await? {
+            return Ok(Some(places));
+        }
+        let known = self.server.environments().await?;
+        let default = known.iter().find(|entry| entry.is_default).map(|entry| entry.environment_id.clone());
+        match default {
+            Some(name) => self.select(&[name]).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    pub(crate) async fn resume(&self, id: ThreadId) -> anyhow::Result<Open> {
+        let mut params: ThreadResumeParams = serde_json::from_value(json!({"threadId": id.to_string(), "excludeTurns": true}))?;
+        params.model.clone_from(&self.model);
+        params.model_provider.clone_from(&self.provider);
+        params.sandbox = self.sandbox();
+        params.environments = self.places().await?;
+        params.selected_capability_roots = self.roots();
+        self.follow(self.server.call::<ThreadResume>(&params).await?).await
+    }
+
+    async fn follow(&self, opened: ThreadOpened) -> anyhow::Result<Open> {
+        let mirror = self.server.mirror(&opened, self.mirrors.clone(), self.limits).await?;
+        let (thread, before) = (mirror.thread.clone(), mirror.before.clone());
+        let follow = thread.follow(before.last);
+        let missing = opened.thread.damage.iter().map(|damage| format!("a part of this thread cannot be read ({})", damage.what)).collect();
+        self.lock().push((opened, mirror));
+        Ok(Open { thread, follow, before, missing })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(ThreadOpened, OpenedMirror)>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The model and the provider that a thread has by default.
+    pub(crate) fn model_of(&self, thread: ThreadId) -> (String, String) {
+        let id = thread.to_string();
+        let opened = self.lock();
+        let found = opened.iter().rev().find(|(opened, _)| opened.thread.id == id);
+        found.map(|(opened, _)| (opened.model.clone(), opened.model_provider.clone())).unwrap_or_default()
+    }
+
+    pub(crate) async fn environments(&self) -> Vec<EnvironmentEntry> {
+        self.server.environments().await.unwrap_or_default()
+    }
+
+    pub(crate) async fn recent(&self, most: usize) -> anyhow::Result<Vec<ThreadSummary>> {
+        let limit = Some(u32::try_from(most).unwrap_or(u32::MAX));
+        let params = ThreadListParams { limit, ..list_params(ListOrder::Updated, false) };
+        Ok(self.server.threads(&params).await?.rows.into_iter().map(|row| row.summary).collect())
+    }
+
+    pub(crate) async fn fork(&self, thread: ThreadId) -> anyhow::Result<ThreadId> {
+        let params: ThreadForkParams = serde_json::from_value(json!({"threadId": thread.to_string(), "excludeTurns": true}))?;
+        self.server.call::<ThreadFork>(&params).await?.thread.id.parse().context("the server names a thread by no id")
+    }
+}
+
+/// The server that this run is for: the one that the user named, or the server of this home that already works on the thread.
+pub(crate) async fn server_for(which: &crate::agent_args::Which, own: &ProcessContext) -> anyhow::Result<Option<RemoteServer>> {
+    use crate::agent_args::Which;
+    if let Some(server) = RemoteServer::named(own).await? {
+        return Ok(Some(server));
+    }
+    let Some(server) = (match which {
+        Which::New => None,
+        Which::Id(_) | Which::Last | Which::Pick => RemoteServer::of_home(own).await,
+    }) else {
+        return Ok(None);
+    };
+    let id = match which {
+        Which::Id(name) => server.find(name).await.ok(),
+        Which::Last => server.last().await.ok(),
+        Which::New | Which::Pick => None,
+    };
+    let is_there = match id {
+        Some(id) => server.is_loaded(id).await,
+        None => *which == Which::Pick,
+    };
+    Ok(Some(server).filter(|_| is_there))
+}

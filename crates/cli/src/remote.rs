@@ -1,0 +1,306 @@
+//! Threads of a running server, over the app protocol: `--server URL`, `[client] server`, and the server of this home.
+//!
+//! A thread there is mirrored here (`outpost_runtime::mirror`), so that what shows, asks and answers is the same as for a thread that
+//! this program drives.
+
+mod mirror;
+mod threads;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use outpost_config::Config;
+use outpost_environment::{Connector, ExecutorAddress, Token};
+use outpost_rpc::peer::{PeerRequest, ResponseFuture};
+use outpost_rpc::{CallError, Lane, Peer, PeerOptions, Service, Violation};
+use outpost_wire::app::AppMethod;
+use outpost_wire::app::environment::{EnvironmentEntry, EnvironmentIdParams, EnvironmentInfo, EnvironmentList, EnvironmentParams};
+use outpost_wire::app::event::Notice;
+use outpost_wire::app::journal::ENTRIES;
+use outpost_wire::app::session::{ClientCapabilities, ClientInfo, Initialize, InitializeParams};
+use outpost_wire::app::{NoParams, Nothing};
+use outpost_wire::{PathUri, envelope};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::ProcessContext;
+use crate::home::Home;
+use crate::tokens;
+
+pub(crate) use mirror::OpenedMirror;
+pub(crate) use threads::list_params;
+
+/// So many notifications wait to be handled before no more are read.
+const WAITING: usize = 4096;
+
+/// What is heard; everything else is opted out of.
+const HEARD: [&str; 9] = [
+    "thread/entry",
+    "thread/closed",
+    "thread/tokenUsage/updated",
+    "item/agentMessage/delta",
+    "item/commandExecution/outputDelta",
+    "mcpServer/startupStatus/updated",
+    "warning",
+    "error",
+    "configWarning",
+];
+
+/// A connection to a server.
+#[derive(Clone)]
+pub(crate) struct RemoteServer {
+    peer: Peer,
+    address: String,
+    routes: Arc<Routes>,
+    /// It runs for this home, on this machine.
+    pub is_of_home: bool,
+    _driver: Arc<AbortOnDropHandle<()>>,
+}
+
+/// A notification about a thread.
+pub(crate) struct Notified {
+    pub method: String,
+    pub params: Bytes,
+}
+
+/// Where notifications go, by thread.
+#[derive(Default)]
+struct Routes {
+    threads: Mutex<RouteTable>,
+    waiting: AtomicUsize,
+    taken: Notify,
+}
+
+#[derive(Default)]
+struct RouteTable {
+    threads: HashMap<String, mpsc::UnboundedSender<Notified>>,
+    /// Those of threads that were not opened here: agents of one that was.
+    others: Option<mpsc::UnboundedSender<Notified>>,
+    is_lost: bool,
+}
+
+impl Routes {
+    fn lock(&self) -> MutexGuard<'_, RouteTable> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One notification was handled.
+    fn took(&self) {
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.taken.notify_waiters();
+    }
+}
+
+/// The client's end of the connection.
+struct ClientService(Arc<Routes>);
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct About {
+    thread_id: Option<String>,
+}
+
+impl Service for ClientService {
+    fn request(self: Arc<Self>, _request: PeerRequest) -> ResponseFuture {
+        // Questions are read from the journal and answered with `thread/approval/answer`.
+        Box::pin(std::future::pending())
+    }
+
+    fn notification(&self, method: &str, params: &[u8]) -> Result<(), Violation> {
+        let about = serde_json::from_slice::<About>(params).ok().and_then(|about| about.thread_id);
+        let table = self.0.lock();
+        let route = about.and_then(|thread| table.threads.get(&thread)).or(table.others.as_ref());
+        if let Some(route) = route {
+            self.0.waiting.fetch_add(1, Ordering::AcqRel);
+            if route.send(Notified { method: method.to_owned(), params: Bytes::copy_from_slice(params) }).is_err() {
+                self.0.took();
+            }
+        }
+        Ok(())
+    }
+
+    fn lane(&self, _method: &str) -> Lane {
+        Lane::Ordinary
+    }
+
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    async fn room(&self) {
+        loop {
+            let taken = self.0.taken.notified();
+            if self.0.waiting.load(Ordering::Acquire) < WAITING {
+                return;
+            }
+            taken.await;
+        }
+    }
+}
+
+impl RemoteServer {
+    /// The server that this run is for, if the user named one.
+    pub(crate) async fn named(own: &ProcessContext) -> anyhow::Result<Option<Self>> {
+        let config = Config::read(Home::from_environment().map(|home| home.config()).as_deref(), &own.settings)?.client;
+        let Some(url) = own.server.clone().or(config.server).filter(|url| !url.is_empty()) else { return Ok(None) };
+        let address: ExecutorAddress =
+            url.parse().map_err(|_| anyhow::anyhow!("--server {url}: a server is ws://HOST:PORT, wss://HOST or unix:///PATH"))?;
+        let token = match tokens::of_server(&url, config.token_file.as_deref(), own)? {
+            Some(token) => {
+                own.secrets.register(&token);
+                Token::Bearer(token)
+            }
+            None => Token::None,
+        };
+        address.check_token(&token)?;
+        Self::connect(address, token).await.map(Some)
+    }
+
+    /// The server that runs for this home, if one does.
+    pub(crate) async fn of_home(own: &ProcessContext) -> Option<Self> {
+        let path = Home::from_environment()?.seat(&own.variables).ok()?.run.join("app.sock");
+        if !path.exists() {
+            return None;
+        }
+        Self::at(&path).await.ok()
+    }
+
+    /// The same at a path.
+    pub(crate) async fn at(path: &Path) -> anyhow::Result<Self> {
+        let server = Self::connect(ExecutorAddress::Unix(path.to_owned()), Token::None).await?;
+        Ok(Self { is_of_home: true, ..server })
+    }
+
+    async fn connect(address: ExecutorAddress, token: Token) -> anyhow::Result<Self> {
+        let name = address.to_string();
+        let asks = token == Token::None;
+        let link = Connector::target(address, token).link().await.map_err(|error| {
+            let advice = match asks && error.to_string().contains("401") {
+                true => ": it asks for a token: pass it in OUTPOST_TOKEN, or name a file with `token_file` in [client] of config.toml",
+                false => "",
+            };
+            anyhow::Error::new(error).context(format!("server {name} cannot be reached{advice}"))
+        })?;
+        let routes = Arc::<Routes>::default();
+        let service = Arc::new(ClientService(routes.clone()));
+        let (peer, driver) = Peer::new(link, PeerOptions::default(), |_| service);
+        let lost = routes.clone();
+        let driver = tokio::spawn(async move {
+            let end = driver.await;
+            tracing::debug!(?end, "the connection to the server ended");
+            let mut table = lost.lock();
+            table.threads.clear();
+            table.others = None;
+            table.is_lost = true;
+        });
+        let driver = Arc::new(AbortOnDropHandle::new(driver));
+        let opted_out = Notice::METHODS.iter().filter(|method| !HEARD.contains(method)).map(|method| (*method).to_owned()).collect();
+        let hello = InitializeParams {
+            client_info: ClientInfo { name: "outpost-cli".into(), version: env!("CARGO_PKG_VERSION").into(), title: None },
+            capabilities: Some(ClientCapabilities {
+                experimental_api: true,
+                opt_out_notification_methods: Some(opted_out),
+                extensions: Some(json!({ENTRIES: true})),
+            }),
+        };
+        let welcome = peer.call::<Initialize>(&hello).await.with_context(|| format!("{name} does not answer as a server of threads"))?;
+        if welcome.server_info.name != "outpost" {
+            bail!("{name} is no Outpost server but `{}`", welcome.server_info.name);
+        }
+        peer.admit();
+        peer.sink().send(envelope::notification("initialized", &Nothing {}));
+        Ok(Self { peer, address: name, routes, is_of_home: false, _driver: driver })
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(crate) async fn call<M: AppMethod>(&self, params: &M::Params) -> anyhow::Result<M::Output>
+    where
+        M::Params: serde::Serialize,
+    {
+        self.peer.call::<M>(params).await.map_err(|error| self.explained(error))
+    }
+
+    fn explained(&self, error: CallError) -> anyhow::Error {
+        match error {
+            CallError::Lost => anyhow::anyhow!("the connection to {} was lost", self.address),
+            CallError::Fault(fault) => anyhow::anyhow!("{}", fault.message),
+            error => anyhow::Error::new(error).context(format!("server {}", self.address)),
+        }
+    }
+
+    /// All environments of the server, joined executors among them.
+    pub(crate) async fn environments(&self) -> anyhow::Result<Vec<EnvironmentEntry>> {
+        Ok(self.call::<EnvironmentList>(&NoParams {}).await?.data)
+    }
+
+    /// `-e ENV[=DIR]`, as the server knows them.
+    pub(crate) async fn select(&self, names: &[String]) -> anyhow::Result<Vec<EnvironmentParams>> {
+        let known = self.environments().await?;
+        let wishes: Vec<String> = match names {
+            [every] if every == "*" => known.iter().map(|entry| entry.environment_id.clone()).collect(),
+            names => names.to_vec(),
+        };
+        let mut chosen = Vec::new();
+        for wish in &wishes {
+            let (name, directory) = wish.split_once('=').map_or((wish.as_str(), None), |(name, directory)| (name, Some(directory)));
+            if known.iter().all(|entry| entry.environment_id != name) {
+                let names = known.iter().map(|entry| format!("`{}`", entry.environment_id)).collect::<Vec<_>>().join(", ");
+                bail!("{} has no environment `{name}`; there are {names}", self.address);
+            }
+            let cwd = match directory {
+                Some(directory) if directory.starts_with('/') => directory.to_owned(),
+                Some(_) => bail!("`{wish}`: the directory must be absolute"),
+                None => {
+                    let info = self.call::<EnvironmentInfo>(&EnvironmentIdParams { environment_id: name.to_owned() }).await?;
+                    let cwd = info.cwd.with_context(|| format!("`{name}` tells no directory; write {name}=/DIRECTORY"))?;
+                    PathUri::parse(&cwd).map_or_else(|_| cwd.clone(), |uri| uri.to_syntax())
+                }
+            };
+            chosen.push(EnvironmentParams { environment_id: name.to_owned(), cwd, runtime_workspace_roots: None });
+        }
+        Ok(chosen)
+    }
+
+    /// Hears of a thread from now on.
+    fn route(&self, thread: &str) -> mpsc::UnboundedReceiver<Notified> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut table = self.routes.lock();
+        if !table.is_lost {
+            table.threads.insert(thread.to_owned(), sender);
+        }
+        receiver
+    }
+
+    /// Hears of every thread that was not opened here.
+    pub(crate) fn others(&self) -> OtherThreads {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut table = self.routes.lock();
+        if !table.is_lost {
+            table.others = Some(sender);
+        }
+        OtherThreads { server: self.clone(), receiver }
+    }
+}
+
+/// What is heard of agents of a thread.
+pub(crate) struct OtherThreads {
+    server: RemoteServer,
+    receiver: mpsc::UnboundedReceiver<Notified>,
+}
+
+impl OtherThreads {
+    pub(crate) async fn next(&mut self) -> Option<Notified> {
+        let notified = self.receiver.recv().await?;
+        self.server.routes.took();
+        Some(notified)
+    }
+}

@@ -1,0 +1,356 @@
+//! A thread of a server, opened and mirrored: what happens there comes in as notifications, what is asked of it goes out as requests.
+
+use anyhow::Context;
+use bytes::Bytes;
+use outpost_runtime::feed::FeedLimits;
+use outpost_runtime::live::{Accepted, BackgroundProcess, CommandError, LiveThread, NewInput, ThreadActivity, ThreadEvent, UserCommand};
+use outpost_runtime::mcp::McpEvent;
+use outpost_runtime::mirror::{MirrorCommand, Tells, ThreadMirror};
+use outpost_runtime::model::ModelProgress;
+use outpost_store::MemoryStore;
+use outpost_thread::{CallId, Entry, Fact, Raw, Thread, ThreadCreated, ThreadId, TurnId};
+use outpost_wire::PathUri;
+use outpost_wire::app::environment::EnvironmentParams;
+use outpost_wire::app::event::{AgentMessageDelta, CommandOutputDelta, ErrorNotice, McpServerStatusUpdated, Warning};
+use outpost_wire::app::journal::{
+    JournalEntry, ThreadApprovalAnswer, ThreadApprovalAnswerParams, ThreadEntriesList, ThreadEntriesListParams, ThreadEntry,
+};
+use outpost_wire::app::settings::{ThreadSettingsUpdate, ThreadSettingsUpdateParams};
+use outpost_wire::app::thread::{
+    BackgroundTerminalsClean, BackgroundTerminalsList, BackgroundTerminalsListParams, BackgroundTerminalsTerminate,
+    BackgroundTerminalsTerminateParams, ThreadCompactStart, ThreadOpened, ThreadRevert, ThreadRevertParams, ThreadShellCommand,
+    ThreadShellCommandParams,
+};
+use outpost_wire::app::turn::{AdditionalContext, ContextKind, TurnInterrupt, TurnInterruptParams, TurnStart, TurnStartParams, UserInput};
+use outpost_wire::app::{AppMethod, ThreadParams};
+use outpost_wire::intent::{Attachment, EnvironmentId, Selection};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{Notified, RemoteServer};
+
+/// A thread of a server that is followed here.
+pub(crate) struct OpenedMirror {
+    pub thread: LiveThread,
+    /// How it stood when it was opened.
+    pub before: Thread,
+    _pump: AbortOnDropHandle<()>,
+}
+
+impl RemoteServer {
+    /// Follows a thread that was started or resumed on this connection.
+    pub(crate) async fn mirror(&self, opened: &ThreadOpened, store: MemoryStore, limits: FeedLimits) -> anyhow::Result<OpenedMirror> {
+        // First to listen and then to look, so that nothing falls in between.
+        let notified = self.route(&opened.thread.id);
+        let initial = initial(opened)?;
+        let (thread, mut mirror, commands) = ThreadMirror::new(initial, store, limits).await.context("the thread is open already")?;
+        self.catch_up(&mut mirror, Tells::NoOne).await?;
+        let before = mirror.state();
+        let pump = Pump { server: self.clone(), id: opened.thread.id.clone(), turns: mirror.turns(), mirror };
+        let task = tokio::spawn(pump.run(notified, commands));
+        Ok(OpenedMirror { thread, before, _pump: AbortOnDropHandle::new(task) })
+    }
+
+    /// Reads what is stored and not known here yet.
+    async fn catch_up(&self, mirror: &mut ThreadMirror, tells: Tells) -> anyhow::Result<()> {
+        let mut after = mirror.last();
+        loop {
+            let params = ThreadEntriesListParams { thread_id: mirror.id().to_string(), after: Some(after), limit: None };
+            let page = self.call::<ThreadEntriesList>(&params).await?;
+            if !mirror.entries(page.data.into_iter().map(entry).collect(), tells).await {
+                anyhow::bail!("{} told the entries of thread {} out of order", self.address(), mirror.id());
+            }
+            match page.next_after {
+                Some(next) => after = next,
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+pub(super) fn entry(entry: JournalEntry) -> Entry {
+    Entry { seq: entry.ordinal, at: entry.at_ms, fact: Fact::read(entry.version, &entry.kind, Raw::from(entry.data)) }
+}
+
+impl Notified {
+    /// The entry that it tells of, if it does.
+    pub(crate) fn entry(&self) -> Option<(ThreadId, Entry)> {
+        if self.method != "thread/entry" {
+            return None;
+        }
+        let told: ThreadEntry = read(&self.params)?;
+        Some((told.thread_id.parse().ok()?, entry(told.entry)))
+    }
+}
+
+impl RemoteServer {
+    /// A handle of a thread that is not followed here: it can be answered, and that is all.
+    pub(crate) async fn answerable(&self, id: ThreadId) -> Option<LiveThread> {
+        let initial = Thread::begin(&Entry { seq: 1, at: 0, fact: ThreadCreated::new(id).into() }).ok()?;
+        let store = MemoryStore::new(std::sync::Arc::new(crate::store::now), None);
+        let (thread, mirror, mut commands) = ThreadMirror::new(initial, store, FeedLimits::default()).await?;
+        let remote = Pump { server: self.clone(), id: id.to_string(), turns: mirror.turns(), mirror };
+        tokio::spawn(async move {
+            while let Some(command) = commands.recv().await {
+                remote.remote().carry_out(command).await;
+            }
+        });
+        Some(thread)
+    }
+}
+
+/// What is known of a thread of which nothing is stored yet.
+fn initial(opened: &ThreadOpened) -> anyhow::Result<Thread> {
+    let id: ThreadId = opened.thread.id.parse().context("the server names a thread by no id")?;
+    let mut created = ThreadCreated::new(id);
+    created.settings.model = Some(opened.model.clone());
+    created.settings.model_provider = Some(opened.model_provider.clone());
+    let places = opened.thread.environments.iter().flatten().filter_map(|place| {
+        let cwd = PathUri::from_syntax(&place.cwd).or_else(|_| PathUri::parse(&place.cwd)).ok()?;
+        Some(Attachment::new(EnvironmentId::parse(&place.environment_id).ok()?, cwd))
+    });
+    created.selection = Selection::new(places.collect()).ok();
+    Ok(Thread::begin(&Entry { seq: 1, at: 0, fact: created.into() })?)
+}
+
+struct Pump {
+    server: RemoteServer,
+    id: String,
+    turns: watch::Receiver<Option<TurnId>>,
+    mirror: ThreadMirror,
+}
+
+impl Pump {
+    async fn run(mut self, mut notified: mpsc::UnboundedReceiver<Notified>, mut commands: mpsc::Receiver<MirrorCommand>) {
+        loop {
+            tokio::select! {
+                biased;
+                heard = notified.recv() => match heard {
+                    Some(heard) => {
+                        let is_open = self.hear(&heard).await;
+                        self.server.routes.took();
+                        if !is_open {
+                            return;
+                        }
+                    }
+                    None => {
+                        let reason = format!("the connection to {} was lost; the thread goes on there", self.server.address());
+                        self.mirror.event(ThreadEvent::Status(ThreadActivity::Broken { reason }));
+                        return;
+                    }
+                },
+                command = commands.recv() => match command {
+                    // Answers take as long as they take; what happens meanwhile is heard.
+                    Some(command) => drop(tokio::spawn(self.remote().carry_out(command))),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    fn remote(&self) -> RemoteThread {
+        let running = self.mirror.state().turn.map(|turn| turn.id);
+        RemoteThread { server: self.server.clone(), id: self.id.clone(), running, turns: self.turns.clone() }
+    }
+
+    /// Whether the thread is still open.
+    async fn hear(&mut self, heard: &Notified) -> bool {
+        match heard.method.as_str() {
+            "thread/entry" => {
+                if let Some(ThreadEntry { entry: told, .. }) = read(&heard.params)
+                    && !self.mirror.entries(vec![entry(told)], Tells::Followers).await
+                    && let Err(error) = self.server.catch_up(&mut self.mirror, Tells::Followers).await
+                {
+                    tracing::warn!("a part of what happened cannot be read: {error:#}");
+                }
+            }
+            "item/agentMessage/delta" => {
+                if let Some(AgentMessageDelta { turn_id, item_id, delta, .. }) = read(&heard.params) {
+                    let progress = ModelProgress::TextDelta { item_id, delta };
+                    self.mirror.event(ThreadEvent::Progress { turn: TurnId(turn_id), step: 0, progress });
+                }
+            }
+            "item/commandExecution/outputDelta" => {
+                if let Some(CommandOutputDelta { item_id, delta, .. }) = read(&heard.params) {
+                    self.mirror.event(ThreadEvent::Output { call: CallId(item_id), bytes: Bytes::from(delta) });
+                }
+            }
+            "mcpServer/startupStatus/updated" => {
+                if let Some(McpServerStatusUpdated { name, status, error, .. }) = read(&heard.params) {
+                    self.mirror.event(ThreadEvent::Mcp(McpEvent::Startup { server: name, state: status, error }));
+                }
+            }
+            "warning" => {
+                if let Some(Warning { message, .. }) = read(&heard.params) {
+                    self.mirror.event(ThreadEvent::Warning { message });
+                }
+            }
+            "error" => {
+                if let Some(ErrorNotice { error, will_retry: true, .. }) = read(&heard.params) {
+                    self.mirror.event(ThreadEvent::Warning { message: error.message });
+                }
+            }
+            "thread/closed" => return false,
+            _ => {}
+        }
+        true
+    }
+}
+
+fn read<T: DeserializeOwned>(params: &[u8]) -> Option<T> {
+    serde_json::from_slice(params).inspect_err(|error| tracing::warn!(%error, "a notification of the server makes no sense")).ok()
+}
+
+/// A part of a model's item as a client sends it.
+fn sent_part(part: &Value) -> Option<UserInput> {
+    match part["type"].as_str()? {
+        "input_image" => Some(UserInput::Image { url: part["image_url"].as_str().map(str::to_owned), file_id: None, detail: None }),
+        _ => Some(UserInput::Text { text: part["text"].as_str()?.to_owned(), text_elements: None }),
+    }
+}
+
+/// Who carries out what is asked of the thread.
+struct RemoteThread {
+    server: RemoteServer,
+    id: String,
+    running: Option<TurnId>,
+    turns: watch::Receiver<Option<TurnId>>,
+}
+
+impl RemoteThread {
+    async fn call<M: AppMethod>(&self, params: &M::Params) -> Result<M::Output, CommandError>
+    where
+        M::Params: serde::Serialize,
+    {
+        self.server.call::<M>(params).await.map_err(|error| CommandError::Invalid(format!("{error:#}")))
+    }
+
+    fn named(&self) -> ThreadParams {
+        ThreadParams { thread_id: self.id.clone() }
+    }
+
+    async fn carry_out(self, command: MirrorCommand) {
+        // A reply that nothing waits for any more is no error.
+        match command {
+            MirrorCommand::Input(input, reply) => drop(reply.send(self.input(*input).await)),
+            MirrorCommand::Interrupt { turn, reply, .. } => drop(reply.send(self.interrupt(turn).await)),
+            MirrorCommand::Answer { approval, decision, detail, reply } => {
+                let decision = serde_json::to_value(decision).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default();
+                let detail = detail.and_then(|detail| detail.read().ok());
+                let params = ThreadApprovalAnswerParams { thread_id: self.id.clone(), approval_id: approval.0, decision, detail };
+                drop(reply.send(self.call::<ThreadApprovalAnswer>(&params).await.map(drop)));
+            }
+            MirrorCommand::Change(facts, reply) => drop(reply.send(self.change(facts).await)),
+            MirrorCommand::Compact(reply) => {
+                let begun = self.call::<ThreadCompactStart>(&self.named()).await;
+                drop(reply.send(begun.map(|_| TurnId(String::new()))));
+            }
+            MirrorCommand::Revert(turn, reply) => {
+                let params = ThreadRevertParams { thread_id: self.id.clone(), before_turn_id: turn.0 };
+                drop(reply.send(self.call::<ThreadRevert>(&params).await.map(drop)));
+            }
+            MirrorCommand::Shell { command, environment, reply } => {
+                let params =
+                    ThreadShellCommandParams { thread_id: self.id.clone(), command, timeout_ms: None, environment_id: environment };
+                let begun = self.call::<ThreadShellCommand>(&params).await;
+                let begun = begun.map(|_| UserCommand { turn: TurnId(String::new()), call: CallId(String::new()), is_own_turn: true });
+                drop(reply.send(begun));
+            }
+            MirrorCommand::Terminals(reply) => drop(reply.send(self.terminals().await.unwrap_or_default())),
+            MirrorCommand::Terminate { session, reply } => drop(reply.send(self.terminate(session).await)),
+        }
+    }
+
+    async fn input(mut self, input: NewInput) -> Result<Accepted, CommandError> {
+        let items: Vec<Value> = input.items.iter().filter_map(|item| item.read().ok()).collect();
+        let pictures: Vec<&Value> = items.iter().filter_map(|item| item["content"].as_array()).flatten().collect();
+        let has_pictures = pictures.iter().any(|part| part["type"] == "input_image");
+        // A file of this machine is none of the server's: pictures travel with the message.
+        let said = match has_pictures {
+            true => pictures.into_iter().filter_map(sent_part).collect(),
+            false => input.content.iter().filter_map(|part| part.read::<UserInput>().ok()).collect(),
+        };
+        // What the model is told besides, such as that a turn is to be finished.
+        let told = items.iter().filter(|_| !has_pictures);
+        let texts = told.filter_map(|item| item["content"][0]["text"].as_str().map(str::to_owned));
+        let context = texts
+            .enumerate()
+            .map(|(number, value)| (format!("note{number}"), AdditionalContext { kind: ContextKind::Application, value, name: None }));
+        let params = TurnStartParams {
+            thread_id: self.id.clone(),
+            input: said,
+            output_schema: input.output_schema.and_then(|schema| schema.read().ok()),
+            client_user_message_id: input.client_key,
+            additional_context: Some(context.collect()).filter(|context: &std::collections::BTreeMap<_, _>| !context.is_empty()),
+            ..TurnStartParams::default()
+        };
+        let turn = TurnId(self.call::<TurnStart>(&params).await?.turn.id);
+        // What asks next is told of a thread that is at work.
+        let begun = self.turns.wait_for(|begun| begun.as_ref() == Some(&turn) || self.running.as_ref() == Some(&turn)).await;
+        begun.map(|_| ()).map_err(|_| CommandError::Closed)?;
+        Ok(Accepted::Started(turn))
+    }
+
+    async fn interrupt(&self, turn: Option<TurnId>) -> Result<(), CommandError> {
+        let Some(turn) = turn.or_else(|| self.running.clone()) else { return Ok(()) };
+        let params = TurnInterruptParams { thread_id: self.id.clone(), turn_id: turn.0 };
+        self.call::<TurnInterrupt>(&params).await.map(drop)
+    }
+
+    async fn change(&self, facts: Vec<Fact>) -> Result<(), CommandError> {
+        for fact in facts {
+            let mut params = ThreadSettingsUpdateParams { thread_id: self.id.clone(), ..Default::default() };
+            match fact {
+                Fact::SettingsChanged(changed) => {
+                    params.model = changed.settings.model;
+                    params.effort = changed.settings.reasoning_effort;
+                }
+                Fact::SelectionChanged(changed) => {
+                    params.environments = changed.selection.map(|selection| {
+                        let place = |place: &Attachment| EnvironmentParams {
+                            environment_id: place.environment_id.to_string(),
+                            cwd: place.cwd.to_syntax(),
+                            runtime_workspace_roots: None,
+                        };
+                        selection.attachments().iter().map(place).collect()
+                    });
+                    params.selected_capability_roots = changed.capability_roots.map(|roots| {
+                        roots.into_iter().filter_map(|root| serde_json::from_value(serde_json::to_value(root).ok()?).ok()).collect()
+                    });
+                }
+                _ => return Err(CommandError::Invalid("this cannot be changed from here".into())),
+            }
+            self.call::<ThreadSettingsUpdate>(&params).await?;
+        }
+        Ok(())
+    }
+
+    async fn terminals(&self) -> Result<Vec<BackgroundProcess>, CommandError> {
+        let params = BackgroundTerminalsListParams { thread_id: self.id.clone(), cursor: None, limit: None };
+        let listed = self.call::<BackgroundTerminalsList>(&params).await?.data;
+        let process = |terminal: outpost_wire::app::thread::BackgroundTerminal| BackgroundProcess {
+            session: terminal.process_id.parse().unwrap_or_default(),
+            call: CallId(terminal.item_id),
+            asked_seq: 0,
+            command: terminal.command,
+            environment: terminal.environment_id.unwrap_or_default(),
+        };
+        Ok(listed.into_iter().map(process).collect())
+    }
+
+    async fn terminate(&self, session: Option<u64>) -> Result<usize, CommandError> {
+        match session {
+            Some(session) => {
+                let params = BackgroundTerminalsTerminateParams { thread_id: self.id.clone(), process_id: session.to_string() };
+                Ok(usize::from(self.call::<BackgroundTerminalsTerminate>(&params).await?.terminated))
+            }
+            None => {
+                let count = self.terminals().await?.len();
+                self.call::<BackgroundTerminalsClean>(&self.named()).await?;
+                Ok(count)
+            }
+        }
+    }
+}

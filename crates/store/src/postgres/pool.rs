@@ -1,0 +1,142 @@
+//! Connections to the database. One that does not answer in time is closed, so that connections that died without a word cost a
+//! program one time-out and not its life.
+
+use std::error::Error;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use deadpool::Runtime;
+use deadpool::managed::{self, Metrics, Object, RecycleError, RecycleResult, Timeouts};
+use deadpool_postgres::ClientWrapper;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::address::Address;
+use super::{PostgresConfig, PostgresError, chain};
+use crate::local::lock;
+
+/// A connection that was not used for so long is tried before it is used.
+const IDLE: Duration = Duration::from_secs(10);
+/// How long a connection that is tried may take to answer.
+const TRIAL: Duration = Duration::from_secs(2);
+/// How much longer than the server's own limit an answer is waited for.
+const SLACK: Duration = Duration::from_secs(2);
+/// How long statements may take that work through all of a thread.
+pub(super) const LONG: Duration = Duration::from_secs(600);
+
+/// Makes connections and tries them.
+pub(super) struct Connections {
+    address: Address,
+    /// How long the server works on one statement.
+    statement: Duration,
+    /// When a connection last failed to answer: all that are older are suspected.
+    suspicion: Arc<Mutex<Option<Instant>>>,
+}
+
+pub(super) struct Connection {
+    client: ClientWrapper,
+    /// What reads and writes the socket. Without it every statement that is out fails, and the connection is closed.
+    task: AbortHandle,
+    since: Instant,
+}
+
+/// A connection for a short while. If it is kept longer than allowed, the server does not answer, and it is closed.
+pub(super) struct Checkout {
+    connection: Object<Connections>,
+    _limit: AbortOnDropHandle<()>,
+}
+
+pub(super) struct Pool {
+    pool: managed::Pool<Connections>,
+    limit: Duration,
+    suspicion: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Pool {
+    pub(super) fn new(address: Address, config: &PostgresConfig) -> Result<Self, PostgresError> {
+        let suspicion = Arc::<Mutex<Option<Instant>>>::default();
+        let manager = Connections { address, statement: config.statement, suspicion: suspicion.clone() };
+        let timeouts = Timeouts {
+            wait: Some(Duration::from_secs(30)),
+            create: Some(Duration::from_secs(10)),
+            recycle: Some(TRIAL + Duration::from_secs(1)),
+        };
+        let pool = managed::Pool::builder(manager)
+            .max_size(config.connections.max(1))
+            .runtime(Runtime::Tokio1)
+            .timeouts(timeouts)
+            .build()
+            .map_err(|error| PostgresError::Connect(error.to_string()))?;
+        Ok(Self { pool, limit: config.statement + SLACK, suspicion })
+    }
+
+    pub(super) async fn get(&self) -> Result<Checkout, String> {
+        self.get_for(self.limit).await
+    }
+
+    /// For work that may take longer than usual.
+    pub(super) async fn get_for(&self, limit: Duration) -> Result<Checkout, String> {
+        let connection = self.pool.get().await.map_err(|error| chain(error.source().unwrap_or(&error)))?;
+        let (task, suspicion) = (connection.task.clone(), self.suspicion.clone());
+        let watch = tokio::spawn(async move {
+            sleep(limit).await;
+            tracing::warn!(seconds = limit.as_secs(), "the database does not answer; the connection is closed");
+            *lock(&suspicion) = Some(Instant::now());
+            task.abort();
+        });
+        Ok(Checkout { connection, _limit: AbortOnDropHandle::new(watch) })
+    }
+}
+
+impl Deref for Checkout {
+    type Target = ClientWrapper;
+
+    fn deref(&self) -> &ClientWrapper {
+        &self.connection.client
+    }
+}
+
+impl DerefMut for Checkout {
+    fn deref_mut(&mut self) -> &mut ClientWrapper {
+        &mut self.connection.client
+    }
+}
+
+impl managed::Manager for Connections {
+    type Type = Connection;
+    type Error = tokio_postgres::Error;
+
+    async fn create(&self) -> Result<Connection, tokio_postgres::Error> {
+        let (client, connection) = self.address.config.connect(self.address.encryption.clone()).await?;
+        let driving = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(error = chain(&error), "a connection to the database ended");
+            }
+        });
+        let task = driving.abort_handle();
+        let client = ClientWrapper::new(client, driving);
+        let limit = self.statement.as_millis();
+        client.batch_execute(&format!("set statement_timeout = {limit}; set idle_in_transaction_session_timeout = {limit}")).await?;
+        Ok(Connection { client, task, since: Instant::now() })
+    }
+
+    async fn recycle(&self, connection: &mut Connection, metrics: &Metrics) -> RecycleResult<tokio_postgres::Error> {
+        if connection.client.is_closed() {
+            return Err(RecycleError::message("the connection is closed"));
+        }
+        let is_suspect = lock(&self.suspicion).is_some_and(|at| connection.since < at);
+        if is_suspect || metrics.last_used() > IDLE {
+            match timeout(TRIAL, connection.client.simple_query("")).await {
+                Ok(answer) => drop(answer?),
+                Err(_) => {
+                    *lock(&self.suspicion) = Some(Instant::now());
+                    return Err(RecycleError::message("the connection does not answer"));
+                }
+            }
+            connection.since = Instant::now();
+        }
+        Ok(())
+    }
+}

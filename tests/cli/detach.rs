@@ -1,0 +1,170 @@
+//! Turns that are left to a process in the background, and webhooks that hear of turns.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Output;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use outpost_testkit::TestTerminal;
+use outpost_testkit::executor::eventually;
+use outpost_testkit::model::Reply;
+use serde_json::Value;
+
+use crate::chat::{Scene, run};
+
+/// A call that runs until there is a file.
+fn waits_for(file: &Path) -> Reply {
+    let script = format!("echo begun >> {0}.begun; until [ -e {0} ]; do sleep 0.1; done; echo seen-$((40 + 2))", file.display());
+    Reply::Items(vec![run("c1", &script)])
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Whether a server of this home listens. Nothing is said to it: a client would keep it.
+fn has_owner(scene: &Scene) -> bool {
+    std::os::unix::net::UnixStream::connect(scene.home.path().join("run/app.sock")).is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_detached_turn_goes_on_in_the_background_and_is_waited_for_there() {
+    let scene = Scene::new(vec![]).await;
+    let file = scene.work.path().join("go");
+    scene.model.push(waits_for(&file));
+    scene.model.push(Reply::message("all done"));
+    let begun = scene.command(&["exec", "--detach", "wait for it"]).current_dir(scene.work.path()).output().unwrap();
+    assert!(begun.status.success(), "{begun:?}");
+    let id = String::from_utf8(begun.stdout.clone()).unwrap().trim().to_owned();
+    assert!(said(&begun).contains(&format!("outpost chat resume {id}")), "{begun:?}");
+    eventually("the command runs", || file.with_extension("begun").exists()).await;
+    // Another program attaches, hears the rest and ends with the turn.
+    let mut waiting = scene.command(&["exec", "resume", &id]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    std::fs::write(&file, "").unwrap();
+    let mut told = String::new();
+    waiting.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    assert!(waiting.wait().unwrap().success() && told.contains("all done"), "{told}");
+    // What went on with it ends by itself, and the thread is free again.
+    eventually("the owner has ended", || !has_owner(&scene)).await;
+    let shown = scene.command(&["thread", "show", &id]).output().unwrap();
+    assert!(said(&shown).contains("seen-42"), "{shown:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn detach_leaves_a_conversation_and_its_running_command() {
+    let scene = Scene::new(vec![]).await;
+    let file = scene.work.path().join("go");
+    scene.model.push(waits_for(&file));
+    scene.model.push(Reply::message("all done"));
+    let mut command = scene.command(&["chat"]);
+    command.env_remove("OUTPOST_PLAIN").current_dir(scene.work.path());
+    let mut terminal = TestTerminal::start(&command);
+    terminal.wait_for_row("/help");
+    terminal.type_keys("wait for it\r");
+    eventually("the command runs", || file.with_extension("begun").exists()).await;
+    terminal.type_keys("/detach\r");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+    assert!(terminal.text().contains("goes on in the background"), "{}", terminal.text());
+    let text = terminal.text();
+    let id = text.split("outpost chat resume ").nth(1).unwrap()[..36].to_owned();
+    // The conversation is taken up where it is, and sees the end of the turn.
+    let mut command = scene.command(&["chat", "resume", &id]);
+    command.env_remove("OUTPOST_PLAIN").current_dir(scene.work.path());
+    let mut terminal = TestTerminal::start(&command);
+    terminal.wait_for_row("Esc stops");
+    std::fs::write(&file, "").unwrap();
+    terminal.wait_for("all done");
+    assert_eq!(std::fs::read_to_string(file.with_extension("begun")).unwrap(), "begun\n", "it ran once");
+    terminal.type_keys("\x04");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+}
+
+/// A request that a webhook was sent.
+struct Heard {
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+impl Heard {
+    fn header(&self, name: &str) -> &str {
+        self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str()).unwrap()
+    }
+}
+
+/// An HTTP server that answers the first request with an error and the others with 204.
+fn webhook() -> (String, mpsc::Receiver<Heard>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let (sender, heard) = mpsc::channel();
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let mut reader = BufReader::new(stream.unwrap());
+            let mut lines = Vec::new();
+            loop {
+                let mut line = String::new();
+                if reader.read_line(&mut line).unwrap() == 0 || line.trim().is_empty() {
+                    break;
+                }
+                lines.push(line.trim().to_owned());
+            }
+            let headers: Vec<(String, String)> =
+                lines.iter().skip(1).filter_map(|line| line.split_once(": ")).map(|(name, value)| (name.into(), value.into())).collect();
+            let length = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-length")).unwrap().1.parse().unwrap();
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).unwrap();
+            let status = if number == 0 { "503 Service Unavailable" } else { "204 No Content" };
+            write!(reader.get_mut(), "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").unwrap();
+            let _ = sender.send(Heard { headers, body: String::from_utf8(body).unwrap() });
+        }
+    });
+    (url, heard)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_hears_of_ends_and_failures_and_can_verify_them() {
+    let scene = Scene::new(vec![Reply::message("the answer"), Reply::status(400, "{}")]).await;
+    let (url, heard) = webhook();
+    let config = std::fs::read_to_string(scene.home.path().join("config.toml")).unwrap();
+    let table = format!("{config}\n[notify]\nurl = \"{url}\"\nsecret_env = \"HOOK_SECRET\"\n");
+    std::fs::write(scene.home.path().join("config.toml"), table).unwrap();
+    let turn = |secret: Option<&str>| {
+        let mut command = scene.command(&["exec", "hello"]);
+        if let Some(secret) = secret {
+            command.env("HOOK_SECRET", secret);
+        }
+        command.output().unwrap()
+    };
+    let unsigned = turn(None);
+    assert!(!unsigned.status.success() && said(&unsigned).contains("secret_env"), "{unsigned:?}");
+    let fine = turn(Some("a very secret key"));
+    assert!(fine.status.success(), "{fine:?}");
+    let failed = turn(Some("a very secret key"));
+    assert!(!failed.status.success(), "{failed:?}");
+    let mut kinds = Vec::new();
+    for _ in 0..3 {
+        let message = heard.recv_timeout(Duration::from_secs(120)).unwrap();
+        let signed = format!("{}.{}", message.header("x-outpost-timestamp"), message.body);
+        assert_eq!(message.header("x-outpost-signature"), format!("sha256={}", hmac("a very secret key", &signed)), "{}", message.body);
+        assert_ne!(message.header("x-outpost-signature"), format!("sha256={}", hmac("another key", &signed)));
+        let body: Value = serde_json::from_str(&message.body).unwrap();
+        assert!(body["thread_id"].is_string(), "{body}");
+        kinds.push((body["type"].as_str().unwrap().to_owned(), body["message"].as_str().unwrap().to_owned()));
+    }
+    // The first request was answered with an error and made again.
+    assert_eq!(kinds[0], ("turn_completed".into(), "the answer".into()));
+    assert_eq!(kinds[1], kinds[0]);
+    assert_eq!(kinds[2].0, "turn_failed");
+}
+
+/// HMAC-SHA256 as RFC 2104 writes it, so that the test does not verify the program with itself.
+fn hmac(key: &str, text: &str) -> String {
+    use sha2::{Digest, Sha256};
+    let mut block = [0_u8; 64];
+    block[..key.len()].copy_from_slice(key.as_bytes());
+    let pad = |with: u8| block.map(|byte| byte ^ with);
+    let inner = Sha256::new().chain_update(pad(0x36)).chain_update(text.as_bytes()).finalize();
+    let outer = Sha256::new().chain_update(pad(0x5c)).chain_update(inner).finalize();
+    outer.iter().map(|byte| format!("{byte:02x}")).collect()
+}

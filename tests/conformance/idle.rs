@@ -1,0 +1,46 @@
+//! What an executor does while its processes do nothing.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use outpost_testkit::{Bench, LinkKind, Setup};
+
+use crate::support::OUTPOST;
+
+/// How often threads of a process have begun to wait so far.
+fn waits(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let statuses = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
+    let count = |status: String| status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok());
+    statuses.filter_map(count).sum()
+}
+
+/// How often space has to be looked at: never later than it could run out at 4 GB/s, and never more often than twice a second.
+fn looks(directory: &Path, time: Duration) -> u64 {
+    let stat = rustix::fs::statvfs(directory).unwrap();
+    let free = stat.f_bavail * stat.f_frsize;
+    let pause = Duration::from_millis(free / (4 << 20)).clamp(Duration::from_millis(500), Duration::from_secs(60));
+    (time.as_millis() / pause.as_millis()) as u64 + 1
+}
+
+/// Space was looked at twice a second, by a thread that was woken for it: 20 times in the time that is watched here, with two waits each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_do_nothing_wake_nothing() {
+    const PROCESSES: usize = 50;
+    const WATCHED: Duration = Duration::from_secs(10);
+    let bench = Bench::with_setup(LinkKind::WebSocket, OUTPOST, &Setup { readable: true, ..Setup::default() });
+    let mut client = bench.client().await;
+    for index in 0..PROCESSES {
+        client.start(bench.start(&format!("idle-{index}"), &["/bin/sleep", "1000"])).await;
+    }
+    let pid = bench.process().unwrap().pid();
+    // What the starts left to do is done.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let before = waits(pid);
+    tokio::time::sleep(WATCHED).await;
+    let woken = waits(pid).saturating_sub(before);
+    // A look wakes two threads, a few times each.
+    let most = 8 * (looks(bench.path("").as_path(), WATCHED) + 1);
+    assert!(woken <= most, "woken {woken} times in {WATCHED:?} by {PROCESSES} processes that sleep, and {most} are allowed");
+}

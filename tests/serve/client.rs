@@ -1,0 +1,143 @@
+//! The command line against a running server: `--server URL` and `[client] server`.
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Server, command, joined, outpost};
+
+/// A server with an executor that has joined as `gpu`, and the home of a user who has neither.
+struct Desk {
+    server: Server,
+    token: String,
+    home: TempDir,
+    _gpu: outpost_testkit::ExecutorProcess,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let server = Server::start();
+        let gpu = joined(server.url(), "gpu", &server.token(&["--executor", "gpu"]));
+        let token = server.token(&["--client"]);
+        Self { server, token, home: tempfile::tempdir().unwrap(), _gpu: gpu }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let arguments = [&["--server", self.server.url()], arguments].concat();
+        command(self.home.path(), &arguments).env("OUTPOST_TOKEN", &self.token).output().unwrap()
+    }
+
+    fn works(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(!output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+fn id_of(lines: &str) -> String {
+    let first: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    first["thread_id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn verbs_work_with_the_environments_and_threads_of_a_server() {
+    let desk = Desk::new();
+    let listed: Value = serde_json::from_str(&desk.works(&["env", "list", "--json"])).unwrap();
+    let names: Vec<&str> = listed["environments"].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap()).collect();
+    assert!(names.contains(&"gpu") && names.contains(&"local"), "{names:?}");
+    assert!(desk.works(&["env", "list"]).contains("gpu"));
+    // A turn on the joined executor, with its output, and another one in the same thread.
+    let lines = desk.works(&["exec", "--json", "-e", "gpu=/tmp", "$ echo from-$((40 + 2)); pwd"]);
+    assert!(lines.contains("from-42") && lines.contains("/tmp") && lines.contains("\"gpu\""), "{lines}");
+    assert!(lines.contains("turn.completed"), "{lines}");
+    let id = id_of(&lines);
+    let output = desk.run(&["exec", "resume", &id, "$ echo again; false"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("again") && output.status.code() == Some(1), "{output:?}");
+    // The thread is the server's, not this home's.
+    assert!(desk.works(&["thread", "list"]).contains(&id));
+    assert!(desk.works(&["thread", "show", &id]).contains("from-42"));
+    assert!(String::from_utf8(outpost(desk.home.path(), &["thread", "list"]).stdout).unwrap().contains("no threads"));
+    desk.works(&["thread", "rename", &id[id.len() - 8..], "the answer"]);
+    assert!(desk.works(&["thread", "list"]).contains("the answer"));
+    let fork = desk.works(&["thread", "fork", "the answer"]);
+    assert!(desk.works(&["thread", "show", fork.trim()]).contains("from-42"));
+    assert!(desk.works(&["thread", "verify", &id]).contains("whole"));
+    desk.works(&["thread", "archive", &id]);
+    assert!(desk.works(&["thread", "list", "--archived"]).contains(&id));
+    desk.works(&["thread", "rm", "--yes", fork.trim()]);
+    assert!(!desk.works(&["thread", "list"]).contains(fork.trim()));
+}
+
+#[test]
+fn the_configuration_can_name_the_server_and_its_token() {
+    let desk = Desk::new();
+    let file = desk.home.path().join("hub.token");
+    std::fs::write(&file, &desk.token).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let config = format!("[client]\nserver = \"{}\"\ntoken_file = \"{}\"\n", desk.server.url(), file.display());
+    std::fs::write(desk.home.path().join("config.toml"), config).unwrap();
+    let listed = outpost(desk.home.path(), &["env", "list"]);
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("gpu"), "{listed:?}");
+    let here = outpost(desk.home.path(), &["env", "list", "-c", "client.server="]);
+    assert!(!String::from_utf8_lossy(&here.stdout).contains("gpu"), "{here:?}");
+}
+
+#[test]
+fn what_cannot_work_with_a_server_says_so() {
+    let desk = Desk::new();
+    let message = desk.refused(&["run", "-e", "gpu", "--", "true"]);
+    assert!(message.contains("outpost exec --server URL"), "{message}");
+    assert!(desk.refused(&["thread", "repair", "abc"]).contains("on the server's machine"));
+    assert!(desk.refused(&["exec", "--cd", "/tmp", "$ true"]).contains("-e ENV=DIR"));
+    assert!(desk.refused(&["exec", "-e", "nowhere", "$ true"]).contains("has no environment `nowhere`"));
+    assert!(desk.refused(&["exec", "resume", "nothing", "$ true"]).contains("has no thread `nothing`"));
+    let stranger = command(desk.home.path(), &["env", "list", "--server", desk.server.url()]).output().unwrap();
+    assert!(String::from_utf8_lossy(&stranger.stderr).contains("OUTPOST_TOKEN"), "{stranger:?}");
+}
+
+#[test]
+fn a_conversation_over_a_server_goes_line_by_line() {
+    let desk = Desk::new();
+    let arguments = ["chat", "-e", "gpu=/tmp", "--server", desk.server.url()];
+    let mut chat = command(desk.home.path(), &arguments)
+        .env("OUTPOST_TOKEN", &desk.token)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut chat.stdin.take().unwrap(), b"$ echo one-$((1 + 0))\n/status\n/env\n$ echo two-$((1 + 1))\n").unwrap();
+    let output = chat.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    for word in ["one-1", "two-2", "* gpu", "offline"] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+}
+
+#[test]
+fn a_detached_turn_goes_on_at_the_server() {
+    let desk = Desk::new();
+    let file = desk.home.path().join("done");
+    let prompt = format!("$ sleep 1; echo finished > {}", file.display());
+    let id = desk.works(&["exec", "--detach", "-s", "danger-full-access", "-e", "gpu=/tmp", &prompt]).trim().to_owned();
+    appears(&file);
+    assert!(desk.works(&["thread", "show", &id]).contains("sleep 1"));
+}
+
+fn appears(file: &Path) {
+    let until = Instant::now() + Duration::from_secs(120);
+    while !file.exists() {
+        assert!(Instant::now() < until, "{} does not appear", file.display());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,159 @@
+//! Any node serves any thread: what a client of one node hears and does with a thread that another one drives. And how much a plain turn
+//! asks of the database.
+
+use std::fmt::Write as _;
+
+use outpost_rpc::link::ws::{self, ClientOptions};
+use outpost_testkit::Client;
+use outpost_testkit::app::{introduce, notice, thread, turn};
+use outpost_testkit::database_proxy::DatabaseProxy;
+use outpost_testkit::executor::eventually;
+use outpost_testkit::model::{Reply, ScriptedModel};
+use outpost_testkit::postgres::Database;
+use serde_json::json;
+
+use crate::support::{App, Server};
+
+/// A node with a home of its own on a database.
+fn node(database: &str, model: &ScriptedModel, name: &str, more: &[&str]) -> Server {
+    let home = tempfile::tempdir().unwrap();
+    let mut config = format!("store = \"{database}\"\napproval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n");
+    write!(config, "model = \"m\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nbase_url = \"{}\"\n", model.base_url()).unwrap();
+    config.push_str("wire_api = \"responses\"\nrequest_max_retries = 0\nstream_max_retries = 0\n");
+    std::fs::write(home.path().join("config.toml"), config).unwrap();
+    Server::start_in(home, &[&["--listen", "ws://127.0.0.1:0", "--node", name], more].concat())
+}
+
+async fn client(node: &Server) -> Client {
+    let mut client = Client::new(ws::connect(node.url(), &ClientOptions::default()).await.unwrap());
+    introduce(&mut client, json!({"experimentalApi": true})).await;
+    client
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_of_one_node_works_with_a_thread_of_another() {
+    let database = Database::create();
+    let model = ScriptedModel::with(vec![Reply::message("one"), Reply::message("two"), Reply::message("three")]).await;
+    let (first, second) = (node(database.url(), &model, "a", &["--no-auth"]), node(database.url(), &model, "b", &["--no-auth"]));
+    let mut at_first = client(&first).await;
+    let id = thread(&mut at_first, json!({"environments": []})).await;
+    turn(&mut at_first, &id, "go").await;
+    let mut at_second = client(&second).await;
+    // It sees who drives the thread, and where.
+    let seen = at_second.result("thread/overview", json!({"threadIds": [id]})).await["data"][0]["holder"].clone();
+    assert_eq!((&seen["node"], &seen["address"], &seen["isHere"]), (&json!("a"), &json!(first.url()), &json!(false)), "{seen}");
+    // It resumes it, starts a turn, and hears what happens; so does the client of the first node.
+    let resumed = at_second.result("thread/resume", json!({"threadId": id})).await;
+    assert_eq!(resumed["thread"]["turns"].as_array().unwrap().len(), 1, "{resumed}");
+    let ended = turn(&mut at_second, &id, "again").await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    notice(&mut at_first, "turn/completed").await;
+    // It takes it over: from then on the second node drives it.
+    at_second.result("thread/takeover", json!({"threadId": id})).await;
+    turn(&mut at_second, &id, "mine").await;
+    let seen = at_second.result("thread/overview", json!({"threadIds": [id]})).await["data"][0]["holder"].clone();
+    assert_eq!((&seen["node"], &seen["isHere"]), (&json!("b"), &json!(true)), "{seen}");
+    assert_eq!(model.requests().len(), 3);
+}
+
+/// When the node is killed the client is told, and finds the thread again where it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_is_told_when_the_node_of_its_thread_ends() {
+    let database = Database::create();
+    let model = ScriptedModel::with(vec![Reply::message("one"), Reply::message("two")]).await;
+    let (first, second) = (node(database.url(), &model, "a", &["--no-auth"]), node(database.url(), &model, "b", &["--no-auth"]));
+    let mut at_first = client(&first).await;
+    let id = thread(&mut at_first, json!({"environments": []})).await;
+    turn(&mut at_first, &id, "go").await;
+    let mut at_second = client(&second).await;
+    at_second.result("thread/resume", json!({"threadId": id})).await;
+    turn(&mut at_second, &id, "again").await;
+    drop(first.kill());
+    assert_eq!(notice(&mut at_second, "thread/closed").await["threadId"], json!(id));
+    // The lease of a killed node ends by itself.
+    loop {
+        let answer = at_second.call("thread/resume", json!({"threadId": id})).await;
+        if answer["result"].is_object() {
+            break;
+        }
+        let why = answer["error"]["message"].as_str().unwrap().to_owned();
+        assert!(why.contains(&format!("node a at {}", "ws://127.0.0.1:")) && !why.contains("process "), "{why}");
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+}
+
+/// The secret of the nodes is asked for, and a person stays who it is on the way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_a_client_is_goes_with_it_to_another_node() {
+    let database = Database::create();
+    let model = ScriptedModel::with(vec![Reply::message("one"), Reply::message("two")]).await;
+    let (first, second) = (node(database.url(), &model, "a", &[]), node(database.url(), &model, "b", &[]));
+    let anna = second.token(&["--client", "--name", "anna", "--role", "operator"]);
+    let ben = second.token(&["--client", "--name", "ben", "--role", "viewer"]);
+    let mut own = App::connect(first.url(), &first.own_token()).await;
+    let id = own.call("thread/start", json!({"environments": []})).await["thread"]["id"].as_str().unwrap().to_owned();
+    own.call("turn/start", json!({"threadId": id, "input": [{"type": "text", "text": "go"}]})).await;
+    eventually("the first turn", || model.requests().len() == 1).await;
+    let mut app = App::connect(second.url(), &anna).await;
+    app.call("thread/resume", json!({"threadId": id})).await;
+    app.call("turn/start", json!({"threadId": id, "input": [{"type": "text", "text": "hello"}]})).await;
+    eventually("the second turn", || model.requests().len() == 2).await;
+    let mut app = App::connect(second.url(), &ben).await;
+    app.call("thread/resume", json!({"threadId": id})).await;
+    let refused = app.refused("turn/start", json!({"threadId": id, "input": [{"type": "text", "text": "no"}]})).await;
+    assert!(refused.contains("ben may not") && refused.contains("viewer"), "{refused}");
+    let exported = crate::support::outpost(first.home(), &["thread", "export", &id]);
+    let exported = String::from_utf8_lossy(&exported.stdout).into_owned();
+    assert!(exported.contains("\"by\":\"anna\"") && !exported.contains("\"by\":\"ben\""), "{exported}");
+}
+
+/// Counted, not timed: the same on every machine.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_turn_is_three_commits_and_reads_nothing() {
+    let database = Database::create();
+    let proxy = DatabaseProxy::start(database.url());
+    let model = ScriptedModel::with(vec![Reply::message("one"), Reply::message("two"), Reply::message("three")]).await;
+    let only = node(&proxy.url(), &model, "a", &["--no-auth"]);
+    let mut client = client(&only).await;
+    let id = thread(&mut client, json!({"environments": []})).await;
+    for _ in 0..2 {
+        turn(&mut client, &id, "go").await;
+    }
+    proxy.take_statements();
+    turn(&mut client, &id, "again").await;
+    // What nodes say of themselves, looks for orphans and notes to followers belong to no turn.
+    let aside = ["outpost_nodes", "pg_notify", "set expires", "set statement_timeout"];
+    let statements: Vec<String> =
+        proxy.take_statements().into_iter().filter(|text| !aside.iter().any(|part| text.contains(part))).collect();
+    let appends = statements.iter().filter(|text| text.contains("insert into outpost_entries")).count();
+    assert_eq!((appends, statements.len()), (3, 3), "{statements:#?}");
+    let (status, _) = only.get("/readyz", None).await;
+    assert_eq!(status, 200);
+}
+
+/// An executor that dialled in at one node is an environment of every node that has its token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_executor_that_joined_one_node_is_reached_through_another() {
+    let database = Database::create();
+    let model = ScriptedModel::with(vec![]).await;
+    let (first, second) = (node(database.url(), &model, "a", &[]), node(database.url(), &model, "b", &[]));
+    let token = first.token(&["--executor", "gpu"]);
+    let issued = |server: &Server| server.home().join("tokens/issued");
+    std::fs::create_dir_all(issued(&second)).unwrap();
+    for file in std::fs::read_dir(issued(&first)).unwrap().flatten() {
+        std::fs::copy(file.path(), issued(&second).join(file.file_name())).unwrap();
+    }
+    let _executor = crate::support::joined(first.url(), "gpu", &token);
+    let mut app = App::connect(second.url(), &second.own_token()).await;
+    loop {
+        let listed = app.call("environment/list", json!({})).await;
+        if listed["data"].as_array().unwrap().iter().any(|one| one["environmentId"] == "gpu") {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    app.call("thread/start", json!({"environments": [{"environmentId": "gpu", "cwd": "/"}]})).await;
+    while app.call("environment/status", json!({"environmentId": "gpu"})).await["status"] != "ready" {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
