@@ -160,7 +160,9 @@ async fn forward(mut asked: mpsc::Receiver<DriverCommand>, commands: mpsc::Sende
             }
             DriverCommand::Input(input, reply) => MirrorCommand::Input(input, reply),
             DriverCommand::Interrupt { turn, reason, reply } => MirrorCommand::Interrupt { turn, reason, reply },
-            DriverCommand::Answer { approval, decision, detail, reply } => MirrorCommand::Answer { approval, decision, detail, reply },
+            DriverCommand::Answer { approval, decision, detail, reply, by: _ } => {
+                MirrorCommand::Answer { approval, decision, detail, reply }
+            }
             DriverCommand::Change(facts, reply) => MirrorCommand::Change(facts, reply),
             DriverCommand::Compact(reply) => MirrorCommand::Compact(reply),
             DriverCommand::Revert(turn, reply) => MirrorCommand::Revert(turn, reply),

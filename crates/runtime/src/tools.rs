@@ -289,6 +289,7 @@ impl ApprovedCall {
             tool: started.tool.clone(),
             environment: started.environment.clone(),
             process: started.process.clone(),
+            adoption_key: started.adoption_key.clone(),
             repeatable: false,
             detail: None,
             work: Box::new(ExecRun::adopted(started, item, processes)?),
