@@ -2,6 +2,7 @@
 //! another executor.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod adoption;
 mod attributes;
 mod calls;
 mod discovery;

@@ -155,6 +155,7 @@ pub(crate) fn shell(name: &str, script: &str, cwd: &Path) -> ProcessStart {
         tty: false,
         pipe_stdin: true,
         profiles: None,
+        adoption: None,
     }
 }
 

@@ -50,6 +50,7 @@ fn shell(name: &str, script: &str) -> ProcessStart {
         tty: false,
         pipe_stdin: false,
         profiles: None,
+        adoption: None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Several servers on one database: what becomes of a thread when the node that has it is killed, or told to end.
 
+mod soak;
+
 use std::fmt::Write as _;
 
 use outpost_rpc::link::ws::{self, ClientOptions};
@@ -32,6 +34,29 @@ impl Cluster {
     }
 
     fn node(&self) -> Server {
+        let home = self.home();
+        Server::start_in(home, &["--listen", "ws://127.0.0.1:0", "--no-auth"])
+    }
+
+    /// One on a machine of this name.
+    fn node_on(&self, host: &str) -> Server {
+        let home = self.home();
+        let inner = crate::support::command(home.path(), &["serve", "--listen", "ws://127.0.0.1:0", "--no-auth"]);
+        let mut command = std::process::Command::new("unshare");
+        if !rustix::process::geteuid().is_root() {
+            command.args(["--user", "--map-root-user"]);
+        }
+        command.args(["--uts", "sh", "-c", "hostname \"$0\" && exec \"$@\"", host]).arg(inner.get_program()).args(inner.get_args());
+        for (name, value) in inner.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        Server::launch(command, home)
+    }
+
+    fn home(&self) -> TempDir {
         let home = tempfile::tempdir().unwrap();
         let mut config =
             format!("store = \"{}\"\napproval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n", self.database.url());
@@ -41,7 +66,7 @@ impl Cluster {
         std::fs::write(home.path().join("config.toml"), config).unwrap();
         let environments = format!("[[environments]]\nid = \"worker\"\nurl = \"{}\"\n", self.worker.url());
         std::fs::write(home.path().join("environments.toml"), environments).unwrap();
-        Server::start_in(home, &["--listen", "ws://127.0.0.1:0", "--no-auth"])
+        home
     }
 
     /// A thread that works on the executor, with a turn that has begun.
@@ -123,4 +148,201 @@ async fn the_last_node_interrupts_its_turns() {
     assert_eq!(turns[0]["status"], "interrupted", "{turns:?}");
     let mut client = client(&second).await;
     client.result("thread/resume", json!({"threadId": thread})).await;
+}
+
+/// A command that waits for a file in the middle of its output.
+const WORK: &str = "echo ran >> ran; for i in 1 2 3; do echo line $i; done; while [ ! -e go ]; do sleep 0.05; done; \
+                    for i in 4 5 6; do echo line $i; done; exit 5";
+const LINES: &str = "line 1\nline 2\nline 3\nline 4\nline 5\nline 6\n";
+
+impl Cluster {
+    /// Whose model asks for that command, waits for it, and says something.
+    async fn working() -> Self {
+        let command = Reply::call("c", "exec_command", &json!({"cmd": WORK, "yield_time_ms": 30_000}));
+        Self::new(vec![command, Reply::message("seen")]).await
+    }
+
+    async fn runs(&self) {
+        eventually("the command runs", || self.work.path().join("ran").exists()).await;
+    }
+
+    fn go(&self) {
+        std::fs::write(self.work.path().join("go"), "").unwrap();
+    }
+
+    /// What the model was told of a call.
+    fn told(&self, call: &str) -> String {
+        let requests = self.model.requests();
+        let items = requests.iter().flat_map(|request| request.body["input"].as_array().cloned().unwrap_or_default());
+        let mut outputs = items.filter(|item| item["type"] == "function_call_output" && item["call_id"] == call);
+        outputs.next_back().map(|item| item["output"].to_string().replace("\\n", "\n")).unwrap_or_default()
+    }
+
+    /// That the command ran once, and that its call ended with all of its output and its own exit code.
+    fn assert_whole(&self, turns: &[Value]) {
+        assert_eq!(std::fs::read_to_string(self.work.path().join("ran")).unwrap(), "ran\n", "it ran once");
+        assert_eq!(turns.len(), 1, "{turns:?}");
+        let items = turns[0]["items"].as_array().unwrap();
+        let command = items.iter().find(|item| item["type"] == "commandExecution").unwrap();
+        assert_eq!((&command["exitCode"], &command["aggregatedOutput"]), (&json!(5), &json!(LINES)), "{command}");
+        let told = self.told("c");
+        assert!(told.contains("Exit code: 5") && told.contains(LINES), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_of_a_killed_node_is_adopted_by_the_next_one() {
+    let cluster = Cluster::working().await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let (_client, thread) = cluster.turn(&first).await;
+    cluster.runs().await;
+    drop(first.kill());
+    cluster.go();
+    cluster.assert_whole(&completed(&second, &thread).await);
+    assert_eq!(cluster.asked(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_of_a_node_that_is_told_to_end_is_not_interrupted() {
+    let cluster = Cluster::working().await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let (_client, thread) = cluster.turn(&first).await;
+    cluster.runs().await;
+    drop(first.stop());
+    cluster.go();
+    cluster.assert_whole(&completed(&second, &thread).await);
+    assert_eq!(cluster.asked(), 2);
+}
+
+/// It wakes up when another node has its thread and the command, and can do nothing with either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_stopped_does_not_get_its_command_back() {
+    let cluster = Cluster::working().await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let (_client, thread) = cluster.turn(&first).await;
+    cluster.runs().await;
+    first.signal(rustix::process::Signal::STOP);
+    // Only the second node is there to take it up.
+    eventually("the second node has the thread", || cluster.database.ask("select claims from outpost_threads where work") == "1").await;
+    first.signal(rustix::process::Signal::CONT);
+    cluster.go();
+    cluster.assert_whole(&completed(&second, &thread).await);
+    cluster.assert_whole(&turns(&first, &thread).await);
+    assert_eq!(cluster.asked(), 2, "only one of them went on with it");
+}
+
+/// A command that outlived its call is found by its session id on the next node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_in_the_background_is_adopted_when_it_is_asked_for() {
+    let command = Reply::call("c", "exec_command", &json!({"cmd": WORK, "yield_time_ms": 250}));
+    let cluster = Cluster::new(vec![command, Reply::Silent(String::new())]).await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let (_client, thread) = cluster.turn(&first).await;
+    eventually("the model is asked again", || cluster.asked() == 2).await;
+    let told = cluster.told("c");
+    let session: u64 = told.split_once("session id: ").unwrap().1.split_once('\n').unwrap().0.parse().unwrap();
+    cluster.model.push(Reply::call("w", "write_stdin", &json!({"session_id": session, "yield_time_ms": 30_000})));
+    cluster.model.push(Reply::message("seen"));
+    drop(first.kill());
+    cluster.go();
+    completed(&second, &thread).await;
+    let (before, after) = (cluster.told("c"), cluster.told("w"));
+    assert!(after.contains("Exit code: 5"), "{after}");
+    let lines = |text: &str| text.lines().filter(|line| line.starts_with("line ")).map(str::to_owned).collect::<Vec<_>>().join("\n");
+    let (before, after) = (lines(&before), lines(&after));
+    assert_eq!(format!("{before}\n{after}").trim(), LINES.trim(), "no byte is lost or shown twice");
+}
+
+/// A key that is gone is named: the command is not simply lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_key_is_named() {
+    let cluster = Cluster::working().await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let (_client, thread) = cluster.turn(&first).await;
+    cluster.runs().await;
+    let key = cluster.database.ask("select value from outpost_keys where name = 'adoption'");
+    cluster.database.ask("delete from outpost_keys");
+    drop(first.kill());
+    completed(&second, &thread).await;
+    let told = cluster.told("c");
+    assert!(told.contains("the key by which running commands are claimed was lost or replaced"), "{told}");
+    let journal = cluster.database.ask("select string_agg(t::text, ' ') from outpost_entries t");
+    assert!(!key.is_empty() && !journal.contains(&key), "the key stands in no journal");
+    cluster.go();
+}
+
+/// The thread is idle when its node dies. It is taken up all the same, and its turn begins once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wake_up_of_a_killed_node_begins_one_turn_on_the_next() {
+    let command = Reply::call("c", "exec_command", &json!({"cmd": WORK, "yield_time_ms": 250, "wake": true}));
+    let cluster = Cluster::new(vec![command, Reply::message("waiting"), Reply::message("plotted")]).await;
+    let (first, others) = (cluster.node(), [cluster.node(), cluster.node()]);
+    let (_client, thread) = cluster.turn(&first).await;
+    completed(&first, &thread).await;
+    assert_eq!(cluster.database.ask("select work from outpost_threads"), "t", "a wake-up is work to do");
+    drop(first.kill());
+    cluster.go();
+    for node in &others {
+        eventually("the model is woken", || cluster.asked() == 3).await;
+        let turns = completed(node, &thread).await;
+        assert_eq!(turns.len(), 2, "{turns:?}");
+        assert!(turns[1].to_string().contains("plotted"), "{turns:?}");
+    }
+    let woken = cluster.model.requests()[2].body["input"].to_string();
+    assert!(
+        woken.contains("which was started with wake, has ended.") && woken.contains("Exit code: 5") && woken.contains("line 6"),
+        "{woken}"
+    );
+    assert_eq!(std::fs::read_to_string(cluster.work.path().join("ran")).unwrap(), "ran\n", "it ran once");
+    assert_eq!(cluster.asked(), 3);
+    assert_eq!(cluster.database.ask("select work from outpost_threads"), "f");
+}
+
+/// `local` of a thread is the machine on which it has worked. A node on another one does not run its commands there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_machines_local_is_not_taken_for_the_first_one() {
+    let touch = |id: &str, file: &str| Reply::call(id, "exec_command", &json!({"cmd": format!("touch {file}")}));
+    let replies = vec![touch("c1", "first"), Reply::message("one"), touch("c2", "second"), Reply::message("two")];
+    let cluster = Cluster::new(replies).await;
+    let first = cluster.node_on("elsewhere");
+    let mut here = client(&first).await;
+    let place = json!([{"environmentId": "local", "cwd": cluster.work.path()}]);
+    let thread = thread(&mut here, json!({"environments": place})).await;
+    begin(&mut here, &thread, "go").await;
+    completed(&first, &thread).await;
+    assert!(cluster.work.path().join("first").exists());
+    drop(first.kill());
+    let second = cluster.node();
+    let mut there = client(&second).await;
+    let mut resumed = json!({"error": {}});
+    for _ in 0..600 {
+        resumed = there.call("thread/resume", json!({"threadId": thread})).await;
+        if resumed["error"].is_null() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert!(resumed["error"].is_null(), "{resumed}");
+    begin(&mut there, &thread, "again").await;
+    eventually("the model is told", || cluster.asked() == 4).await;
+    let told = cluster.told("c2");
+    assert!(told.contains("`local@elsewhere`") && told.contains("waits for a node on elsewhere"), "{told}");
+    assert!(!cluster.work.path().join("second").exists(), "nothing ran on the other machine");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wake_up_begins_one_turn_where_it_was_set() {
+    let command = Reply::call("c", "exec_command", &json!({"cmd": WORK, "yield_time_ms": 250, "wake": true}));
+    let cluster = Cluster::new(vec![command, Reply::message("waiting"), Reply::message("plotted")]).await;
+    let node = cluster.node();
+    let (_client, thread) = cluster.turn(&node).await;
+    completed(&node, &thread).await;
+    cluster.go();
+    eventually("the model is woken", || cluster.asked() == 3).await;
+    let turns = completed(&node, &thread).await;
+    assert_eq!(turns.len(), 2, "{turns:?}");
+    let woken = cluster.model.requests()[2].body["input"].to_string();
+    assert!(woken.contains("Exit code: 5") && woken.contains("line 6"), "{woken}");
+    eventually("nothing is left to do", || cluster.database.ask("select work from outpost_threads") == "f").await;
+    assert_eq!(cluster.asked(), 3);
 }

@@ -22,7 +22,13 @@ impl Server {
     }
 
     pub(crate) fn start_in(home: TempDir, arguments: &[&str]) -> Self {
-        let mut child = command(home.path(), &["serve"]).args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let mut command = command(home.path(), &["serve"]);
+        command.args(arguments);
+        Self::launch(command, home)
+    }
+
+    pub(crate) fn launch(mut command: Command, home: TempDir) -> Self {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut url = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
         assert!(!url.is_empty(), "the server did not say where it listens");
@@ -53,6 +59,10 @@ impl Server {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM).unwrap();
         self.child.wait().unwrap();
         self.home.take().unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
     }
 
     fn end(&mut self) {

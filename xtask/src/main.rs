@@ -28,6 +28,8 @@ usage: cargo xtask test            install what the tests need and run all of th
        cargo xtask soak store      1,000 writers killed, 100,000 bits flipped: nothing lost, everything named
        cargo xtask soak threads [N]
                                    N (default 5,000) threads one after the other in one server with 1,024 files
+       cargo xtask soak cluster [N]
+                                   for N (default 60) minutes, nodes on one database are killed, stopped and told to end
        cargo xtask soak properties [N]
                                    N (default 20,000) cases of every property, from a seed of this run
        cargo xtask attack [--minutes N] [--seed S] [--as root|user] [--level full|mounts|landlock] [--family NAME] [--with-tests]
@@ -95,6 +97,8 @@ fn run() -> anyhow::Result<()> {
         ["soak", "store"] => soak::store(1_000, 100_000),
         ["soak", "threads"] => soak::threads(5_000),
         ["soak", "threads", count] => soak::threads(count.parse().with_context(|| format!("`{count}` is no number"))?),
+        ["soak", "cluster"] => soak::cluster(60),
+        ["soak", "cluster", minutes] => soak::cluster(minutes.parse().with_context(|| format!("`{minutes}` is no number"))?),
         ["soak", "properties"] => soak::properties(20_000),
         ["soak", "properties", count] => soak::properties(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["bench", "exec", options @ ..] => bench::exec(options),

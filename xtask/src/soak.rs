@@ -52,3 +52,13 @@ pub(crate) fn threads(count: u32) -> anyhow::Result<()> {
         .args(["test", "--release", "-p", "outpost", "--test", "server", "--", "--nocapture", "threads_that_are_not_used"])
         .env("OUTPOST_SOAK_THREADS", count.to_string()))
 }
+
+/// Nodes on one database that are killed, stopped and told to end at random while commands of their threads run.
+pub(crate) fn cluster(minutes: u32) -> anyhow::Result<()> {
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    println!("seed {seed}");
+    sh(cargo()
+        .args(["test", "-p", "outpost", "--test", "serve", "--", "--nocapture", "nodes_fail_at_random"])
+        .env("OUTPOST_SOAK_CLUSTER_MINUTES", minutes.to_string())
+        .env("OUTPOST_SOAK_SEED", seed.to_string()))
+}

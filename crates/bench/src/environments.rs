@@ -153,6 +153,7 @@ async fn connects(url: &str) -> anyhow::Result<(f64, f64)> {
         tty: false,
         pipe_stdin: false,
         profiles: None,
+        adoption: None,
     };
     let process = steady.start(start).await?;
     let steady_sink = sink.lock().unwrap_or_else(PoisonError::into_inner).clone().context("no link")?;

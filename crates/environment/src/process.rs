@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use outpost_wire::exec::adoption::{Adopt, AdoptParams, AdoptionClaim};
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{
     CloseStdin, EnvPolicy, ProcessParams, Read, ReadParams, Resize, ResizeParams, SendSignal, ShellSnapshot, Signal, SignalParams, Start,
     StartParams, TerminalSize, Terminate, Write, WriteParams, WriteStatus,
 };
+use outpost_wire::fault::NOT_ADOPTABLE;
 use outpost_wire::{Method, PathUri};
 
 use crate::environment::{Environment, EnvironmentError};
@@ -35,6 +37,8 @@ pub struct ProcessStart {
     /// Login shells of one scope read their profiles once, silently, where the executor can do that; without a scope each one reads
     /// them, and what they print is part of its output.
     pub profiles: Option<String>,
+    /// Who may have it when this program is gone, where the executor can do that.
+    pub adoption: Option<AdoptionClaim>,
 }
 
 impl ProcessStart {
@@ -56,6 +60,7 @@ impl ProcessStart {
             managed_network: None,
             network_proxy: None,
             terminal_size: None,
+            adoption: None,
         }
     }
 
@@ -113,7 +118,8 @@ impl Environment {
     ) -> Result<RemoteProcess, EnvironmentError> {
         let connected = self.shared().ready().await?;
         let shell_snapshot = start.shell_snapshot(&connected.info);
-        let params = StartParams { sandbox, terminal_size, ..start.params(shell_snapshot) };
+        let adoption = start.adoption.clone().filter(|_| connected.info.capabilities.process_adopt);
+        let params = StartParams { sandbox, terminal_size, adoption, ..start.params(shell_snapshot) };
         let session = connected.session;
         let inbox = Arc::new(ProcessEventBuffer::default());
         // Its first output may overtake the answer to its start.
@@ -127,8 +133,9 @@ impl Environment {
         Ok(process)
     }
 
-    /// Takes up any process of this session: all of its output that is still kept, and what comes.
-    pub async fn adopt(&self, id: &str) -> Result<RemoteProcess, EnvironmentError> {
+    /// Takes up a process: all of its output that is still kept, and what comes. One of another session is moved into this one, where
+    /// the executor can do that and the claim is right; without a claim, only this session's own are found.
+    pub async fn adopt(&self, id: &str, claim: Option<AdoptionClaim>) -> Result<RemoteProcess, EnvironmentError> {
         let connected = self.shared().ready().await?;
         let inbox = Arc::new(ProcessEventBuffer::default());
         if !self.shared().processes.add(id, inbox.clone()) {
@@ -136,11 +143,35 @@ impl Environment {
         }
         let process =
             RemoteProcess { environment: self.clone(), id: id.to_owned(), inbox, writes: AtomicU64::new(0), session: connected.session };
-        let question = ReadParams { process_id: id.to_owned(), max_bytes: Some(0), ..ReadParams::default() };
-        self.shared().call_on::<Read>(&connected, &question).await?;
+        let claim = claim.filter(|_| connected.info.capabilities.process_adopt);
+        let claimed = match claim {
+            Some(AdoptionClaim { secret, epoch }) => {
+                let params = AdoptParams { process_id: id.to_owned(), secret, epoch };
+                Some(self.shared().call_on::<Adopt>(&connected, &params).await)
+            }
+            None => None,
+        };
+        match claimed {
+            Some(Ok(_)) => {}
+            // It may have been started in this session without a claim.
+            Some(Err(EnvironmentError::Fault(fault))) if fault.code == NOT_ADOPTABLE => {
+                self.find(&connected, id).await.map_err(|error| match error {
+                    EnvironmentError::Fault(_) => EnvironmentError::Fault(fault),
+                    other => other,
+                })?;
+            }
+            Some(Err(error)) => return Err(error),
+            None => self.find(&connected, id).await?,
+        }
         self.shared().processes.note_unread(process.inbox.attend());
         self.shared().processes.note_behind(id);
         Ok(process)
+    }
+
+    /// Fails if this session has no such process.
+    async fn find(&self, connected: &Arc<Connected>, id: &str) -> Result<(), EnvironmentError> {
+        let question = ReadParams { process_id: id.to_owned(), max_bytes: Some(0), ..ReadParams::default() };
+        self.shared().call_on::<Read>(connected, &question).await.map(drop)
     }
 
     /// The start is repeated only in the session that may have seen it: in another one, its outcome would be unknown.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use outpost_rpc::peer::{PeerRequest, ResponseFuture};
 use outpost_rpc::{CallError, Lane, Peer, Service, Violation, frame};
+use outpost_wire::exec::adoption::{Moved, MovedParams, PROCESS_MOVES};
 use outpost_wire::exec::calls::{CallChanged, CarriedAnswer, CarriedCall, FollowIds};
 use outpost_wire::exec::environment::{EnvironmentInfo, Info, Unit};
 use outpost_wire::exec::http::BodyDelta;
@@ -68,6 +69,13 @@ impl SessionProcesses {
 
     pub(crate) fn ids(&self) -> Vec<String> {
         self.lock().keys().cloned().collect()
+    }
+
+    /// Gives one up.
+    fn lose(&self, id: &str, reason: &str) {
+        if let Some(inbox) = self.lock().remove(id) {
+            inbox.lose(reason.to_owned());
+        }
     }
 
     /// Gives all of them up and tells which those were.
@@ -165,6 +173,10 @@ impl Service for SessionListener {
                 let ClosedParams { process_id, seq } = frame::decode_value(params).map_err(nonsense)?;
                 self.processes.push(&process_id, seq, Pushed::Closed);
             }
+            Moved::NAME => {
+                let MovedParams { process_id } = frame::decode_value(params).map_err(nonsense)?;
+                self.processes.lose(&process_id, "another program took it over");
+            }
             BodyDelta::NAME => {
                 let taken = self.bodies.push(frame::decode_value(params).map_err(nonsense)?);
                 self.processes.note_unread(taken);
@@ -229,7 +241,7 @@ pub(crate) async fn greet(peer: &Peer, opening: Opening) -> Result<Greeting, Cal
     let params = InitializeParams {
         client_name,
         resume_session_id: resume,
-        extensions: Some(vec![OUTPUT_GAPS.to_owned(), SANDBOX_LOSSES.to_owned()]),
+        extensions: Some(vec![OUTPUT_GAPS.to_owned(), SANDBOX_LOSSES.to_owned(), PROCESS_MOVES.to_owned()]),
         caller,
         expected_executor_id: expected,
         new_session_id: new_session,

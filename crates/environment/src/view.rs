@@ -137,6 +137,15 @@ impl StepView {
         Self(members.into())
     }
 
+    /// The same without the use of one environment, for this reason.
+    pub fn without(&self, id: &EnvironmentId, reason: &str) -> Self {
+        let withheld = |member: &ViewMember| match member.id == *id {
+            true => ViewMember { captured: Captured::Failed { reason: reason.to_owned(), retry_at: None }, ..member.clone() },
+            false => member.clone(),
+        };
+        Self(self.0.iter().map(withheld).collect())
+    }
+
     /// All of them: the selected ones in their order, then those that are here for their roots.
     pub fn members(&self) -> &[ViewMember] {
         &self.0

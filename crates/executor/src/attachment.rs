@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use outpost_rpc::{Close, Peer};
 use outpost_sandbox::{self as sandbox, Loss};
 use outpost_wire::PathUri;
+use outpost_wire::exec::adoption::{Moved, MovedParams, PROCESS_MOVES};
 use outpost_wire::exec::policy::{Held, LossOutcome, SandboxLoss, SandboxLossParams};
 use outpost_wire::exec::process::{Closed, ClosedParams, Exited, ExitedParams, Output, OutputParams, OutputPiece};
 use outpost_wire::exec::session::{OUTPUT_GAPS, SANDBOX_LOSSES};
@@ -27,12 +28,14 @@ pub(crate) struct Extensions {
     pub gaps: bool,
     /// `sandbox/loss`.
     pub losses: bool,
+    /// `process/moved`.
+    pub moves: bool,
 }
 
 impl Extensions {
     pub(crate) fn of(asked: Option<&[String]>) -> Self {
         let has = |name: &str| asked.is_some_and(|asked| asked.iter().any(|asked| asked == name));
-        Self { gaps: has(OUTPUT_GAPS), losses: has(SANDBOX_LOSSES) }
+        Self { gaps: has(OUTPUT_GAPS), losses: has(SANDBOX_LOSSES), moves: has(PROCESS_MOVES) }
     }
 }
 
@@ -80,6 +83,13 @@ impl SessionAttachment {
             sandbox::OrderOutcome::Made => LossOutcome::Made,
         };
         self.peer.notify::<SandboxLoss>(&SandboxLossParams { path, held, outcome });
+    }
+
+    /// A process of the session went to another one.
+    pub(crate) fn tell_moved(&self, process_id: &str) {
+        if self.understands.moves {
+            self.peer.notify::<Moved>(&MovedParams { process_id: process_id.to_owned() });
+        }
     }
 
     /// Tells which followed answers no longer stand.

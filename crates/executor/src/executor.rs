@@ -14,6 +14,7 @@ use outpost_wire::exec::session::CallerContext;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
+use crate::adoption::Adoptions;
 use crate::attachment::SessionAttachment;
 use crate::caller::SessionCaller;
 use crate::config::ExecutorConfig;
@@ -57,6 +58,8 @@ pub(crate) struct ExecutorShared {
     pub redo: Option<Redo>,
     fates: FateLog,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
+    /// Processes that may go from one session to another.
+    pub adoptions: Adoptions,
     links: AtomicUsize,
     is_closing: AtomicBool,
     /// A session or a link ended.
@@ -98,6 +101,7 @@ impl Executor {
             redo,
             fates,
             sessions: Mutex::default(),
+            adoptions: Adoptions::default(),
             links: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
             less_to_do: Notify::new(),

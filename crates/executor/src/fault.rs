@@ -108,6 +108,21 @@ pub(crate) fn process_exists(id: &str) -> Fault {
     Fault::invalid_request(format!("process {id} already exists"))
 }
 
+pub(crate) fn short_secret(least: usize) -> Fault {
+    Fault::invalid_params(format!("the adoption secret is too short: it must have at least {least} bytes"))
+}
+
+pub(crate) fn adopted_since(id: &str) -> Fault {
+    let text = format!("process {id} was claimed under a newer lease than that of this client");
+    Fault::new(outpost_wire::fault::ADOPTED_SINCE, text)
+}
+
+/// The same for a process that is not there and for a wrong secret: a client that guesses learns nothing.
+pub(crate) fn not_adoptable(id: &str) -> Fault {
+    let text = format!("process {id} cannot be adopted: none of that name runs here under that secret");
+    Fault::new(outpost_wire::fault::NOT_ADOPTABLE, text)
+}
+
 pub(crate) fn empty_argv() -> Fault {
     Fault::invalid_params("argv must not be empty")
 }

@@ -36,6 +36,7 @@ fn capabilities() -> Capabilities {
         capability_digests: true,
         call_follow: true,
         write_mode: true,
+        process_adopt: true,
         file_packs: true,
         walk_pages: true,
         ..Capabilities::default()

@@ -3,6 +3,7 @@
 //! This room serves the exec protocol over any link. It must not know threads, models, stores or environments: it is
 //! the hands, not the head.
 
+mod adoption;
 mod attachment;
 mod attributes;
 mod blocking;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Child, ChildEnd, ChildTerminal, Exit, Output, ProcessTree, Signal, TerminalSize};
+use outpost_wire::exec::adoption::AdoptResponse;
 use outpost_wire::exec::process::{OutputPiece, ProcessMetadata, ProcessSummary, ReadResponse, StartParams, Stream, WriteStatus};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
@@ -38,7 +39,8 @@ pub(crate) struct Process {
     id: String,
     /// Of the parameters that it was started with: a repeated start is recognised by them.
     fingerprint: String,
-    session_id: String,
+    /// The session that has it now. Locked after the state.
+    holder: Mutex<Holder>,
     fates: FateLog,
     argv: Vec<String>,
     metadata: Option<ProcessMetadata>,
@@ -67,6 +69,14 @@ struct State {
     pushed: Cursor,
     /// How far a client that polls has got, and when it last did.
     polled: Option<(u64, Instant)>,
+    /// The session that started it, once it has gone to another one: its sandbox is there, and stays until the process is closed.
+    origin: Option<Arc<Session>>,
+}
+
+/// Whose a process is.
+struct Holder {
+    session_id: String,
+    session: Weak<Session>,
 }
 
 /// A place in the log: the last number that was told, and the output bytes up to there.
@@ -98,7 +108,9 @@ pub(crate) struct Adoption {
 
 /// The same for equal parameters, also in a later start.
 pub(crate) fn fingerprint(params: &StartParams) -> String {
-    let text = serde_json::to_vec(params).unwrap_or_default();
+    // Who else may have it makes no other process of it, and the secret is not to be written down in any form.
+    let bare = params.adoption.is_some().then(|| StartParams { adoption: None, ..params.clone() });
+    let text = serde_json::to_vec(bare.as_ref().unwrap_or(params)).unwrap_or_default();
     Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -129,7 +141,7 @@ impl Process {
         let Child { kin, input, output, errors, terminal, end } = child;
         let process = Arc::new(Self {
             fingerprint,
-            session_id: session.id().to_owned(),
+            holder: Mutex::new(Holder { session_id: session.id().to_owned(), session: Arc::downgrade(session) }),
             fates: session.fates().clone(),
             id: params.process_id,
             argv: params.argv,
@@ -147,6 +159,7 @@ impl Process {
                 target: None,
                 pushed: Cursor { seq: 0, bytes: 0 },
                 polled: None,
+                origin: None,
             }),
             changed: Notify::new(),
             drained: Notify::new(),
@@ -163,6 +176,56 @@ impl Process {
 
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
+    }
+
+    fn holder(&self) -> MutexGuard<'_, Holder> {
+        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session that has it now.
+    pub(crate) fn session(&self) -> Weak<Session> {
+        self.holder().session.clone()
+    }
+
+    /// Whether another session than that one has it now.
+    pub(crate) fn has_left(&self, session: &Arc<Session>) -> bool {
+        !std::ptr::eq(self.holder().session.as_ptr(), Arc::as_ptr(session))
+    }
+
+    /// Notes the session whose sandbox it runs in, because it goes to another one. False if that is known, or it runs no more.
+    pub(crate) fn leave_home(&self, origin: &Arc<Session>) -> bool {
+        let mut state = self.lock();
+        let leaves = state.origin.is_none() && !state.log.is_closed() && !self.has_left(origin);
+        if leaves {
+            state.origin = Some(origin.clone());
+        }
+        leaves
+    }
+
+    /// Goes to another session, with all that is kept of its output. A client that reads it from the beginning loses nothing from now on.
+    pub(crate) fn move_to(self: &Arc<Self>, session: &Arc<Session>, target: Option<Arc<SessionAttachment>>) {
+        let mut state = self.lock();
+        let mut holder = self.holder();
+        self.fates.note(|journal| journal.forgotten(&holder.session_id, &self.id));
+        *holder = Holder { session_id: session.id().to_owned(), session: Arc::downgrade(session) };
+        self.fates.note(|journal| {
+            journal.started(&holder.session_id, &self.id, &self.fingerprint);
+            if let Some(code) = state.log.exit_code() {
+                journal.exited(&holder.session_id, &self.id, code, state.log.next_seq());
+            }
+        });
+        drop(holder);
+        state.polled = target.as_ref().map(|_| (0, Instant::now()));
+        state.pushed = Cursor { seq: state.log.next_seq() - 1, bytes: state.log.total() };
+        state.target = target;
+        drop(state);
+        self.drained.notify_one();
+    }
+
+    /// What a client is told that takes it over.
+    pub(crate) fn standing(&self) -> AdoptResponse {
+        let state = self.lock();
+        AdoptResponse { next_seq: state.log.next_seq(), exited: state.log.exit_code().is_some(), closed: state.log.is_closed() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -243,14 +306,18 @@ impl Process {
         self.change(|log| {
             // That it was closed goes without saying; that more output came after the exit does not.
             if !log.exit_was_last() {
-                self.fates.note(|journal| journal.closed(&self.session_id, &self.id, log.next_seq()));
+                self.fates.note(|journal| journal.closed(&self.holder().session_id, &self.id, log.next_seq()));
             }
             log.close();
         });
-        if let Some(session) = session.upgrade() {
+        let origin = self.lock().origin.take();
+        if let Some(origin) = origin {
+            origin.take_back();
+        }
+        if let Some(session) = self.session().upgrade() {
             session.retained().add(Arc::downgrade(&self));
         }
-        Session::forget_later(&session, &self).await;
+        Session::forget_later(&self).await;
     }
 
     async fn stream_until_closed(self: &Arc<Self>, streams: Streams, end: &mut ChildEnd, session: &Weak<Session>) {
@@ -337,7 +404,7 @@ impl Process {
             log.note_exit(note);
             log.exit(code);
             // No client is told before this returns.
-            self.fates.note(|journal| journal.exited(&self.session_id, &self.id, code, log.next_seq()));
+            self.fates.note(|journal| journal.exited(&self.holder().session_id, &self.id, code, log.next_seq()));
         });
     }
 

@@ -77,6 +77,14 @@ struct State {
     attended: Duration,
     processes: HashMap<String, ProcessEntry>,
     ended: bool,
+    /// So many processes that were started here run in other sessions. Our sandboxes are theirs until they end.
+    lent: usize,
+}
+
+/// What there is of a process that another session asks for.
+pub(crate) enum Lent {
+    Process(Arc<Process>),
+    Starting(Arc<Starting>),
 }
 
 /// A process of this start, or what is left of one of an earlier start.
@@ -261,7 +269,11 @@ impl Session {
 
     /// Carries over what a command committed. Returns what there is to say.
     pub(crate) async fn after_command(self: &Arc<Self>, policy: &Policy, took: Duration) -> Vec<String> {
-        if self.lock().ended { Vec::new() } else { self.git.after(self, policy, took).await }
+        let is_over = {
+            let state = self.lock();
+            state.ended && state.lent == 0
+        };
+        if is_over { Vec::new() } else { self.git.after(self, policy, took).await }
     }
 
     /// The policy that a process is started under.
@@ -393,15 +405,76 @@ impl Session {
                 starting.end();
             }
         }
+        let is_used = state.lent > 0;
         drop(state);
         for process in &processes {
             process.terminate();
             process.push_to(None);
         }
-        self.end_owner();
-        self.git.leave();
+        if is_used {
+            self.workers.end();
+        } else {
+            self.let_go();
+        }
         self.fates.note(|journal| journal.ended(&self.id));
         processes
+    }
+
+    /// Gives a process to another session. Nothing if there is none that runs or ran here.
+    pub(crate) fn lend(self: &Arc<Self>, id: &str, claimant: &Arc<Self>) -> Result<Option<Lent>, Fault> {
+        if claimant.process(id).is_some() {
+            return Err(fault::process_exists(id));
+        }
+        let mut state = self.lock();
+        let process = match state.processes.get(id) {
+            Some(ProcessEntry::Starting(starting)) => return Ok(Some(Lent::Starting(starting.clone()))),
+            Some(ProcessEntry::Live(process)) => process.clone(),
+            Some(ProcessEntry::Past(_)) | None => return Ok(None),
+        };
+        state.processes.remove(id);
+        if process.leave_home(self) {
+            state.lent += 1;
+        }
+        let attachment = state.attachment.clone();
+        drop(state);
+        if let Some(attachment) = attachment {
+            attachment.tell_moved(id);
+        }
+        claimant.take_in(process.clone())?;
+        Ok(Some(Lent::Process(process)))
+    }
+
+    /// Takes a process of another session in. It ends with this one, as those do that were started here.
+    fn take_in(self: &Arc<Self>, process: Arc<Process>) -> Result<(), Fault> {
+        let mut state = self.lock();
+        process.move_to(self, state.attachment.clone());
+        if state.ended {
+            drop(state);
+            process.terminate();
+            return Err(fault::session_ended());
+        }
+        state.processes.insert(process.id().to_owned(), ProcessEntry::Live(process));
+        Ok(())
+    }
+
+    /// One that this session has already.
+    pub(crate) fn own(&self, id: &str) -> Option<Lent> {
+        match self.lock().processes.get(id)? {
+            ProcessEntry::Starting(starting) => Some(Lent::Starting(starting.clone())),
+            ProcessEntry::Live(process) => Some(Lent::Process(process.clone())),
+            ProcessEntry::Past(_) => None,
+        }
+    }
+
+    /// A process that another session has, and that was started here, is closed.
+    pub(crate) fn take_back(self: &Arc<Self>) {
+        let mut state = self.lock();
+        state.lent = state.lent.saturating_sub(1);
+        let is_over = state.ended && state.lent == 0;
+        drop(state);
+        if is_over {
+            self.let_go();
+        }
     }
 
     fn end_owner(self: &Arc<Self>) {
@@ -470,19 +543,28 @@ impl Session {
 
     /// Drops a closed process once clients that were there have had time to read it, the one that is there now a share of that time
     /// for itself. While no client is attached it is kept: the session's own end is its end.
-    pub(crate) async fn forget_later(session: &Weak<Self>, process: &Arc<Process>) {
+    pub(crate) async fn forget_later(process: &Arc<Process>) {
+        // Another session that it has gone to has its own time to read it.
+        while !Self::forget_in(&process.session(), process).await {}
+    }
+
+    /// False if it has gone to another session meanwhile.
+    async fn forget_in(session: &Weak<Self>, process: &Arc<Process>) -> bool {
         let closed_at = Instant::now();
         let before = session.upgrade().map(|session| (session.config.closed_retention, session.lock().attended()));
-        let Some((retention, before)) = before else { return };
+        let Some((retention, before)) = before else { return true };
         // A link that is cut again and again must not keep everything for ever.
         let share = retention / NEWEST_SHARE;
         let mut rest = retention;
         loop {
             sleep(rest).await;
-            let Some(session) = session.upgrade() else { return };
+            if !session.ptr_eq(&process.session()) {
+                return false;
+            }
+            let Some(session) = session.upgrade() else { return true };
             let mut state = session.lock();
             if state.ended {
-                return;
+                return true;
             }
             let (attended, newest) = (state.attended().saturating_sub(before), state.attached_at.map(|at| at.elapsed()));
             let is_there = state.attachment.as_ref().is_some_and(|attachment| attachment.was_there_after(closed_at));
@@ -492,7 +574,7 @@ impl Session {
                 if state.processes.is_empty() {
                     give_back_later();
                 }
-                return;
+                return true;
             }
             rest = retention.saturating_sub(attended).max(share);
         }

@@ -16,6 +16,7 @@ mod revert;
 mod sample;
 mod servers;
 mod step;
+mod wakes;
 mod work_state;
 
 use step::AnnouncedContext;
@@ -115,6 +116,8 @@ pub(crate) struct Driver {
     losses: losses::Hearings,
     /// While the thread has neither subscribers nor work.
     bed: Option<Bed>,
+    /// Commands whose end begins a turn.
+    wakes: wakes::Wakes,
 }
 
 /// Where facts are written, and the right to.
@@ -221,6 +224,7 @@ impl Driver {
             servers: None,
             losses: losses::Hearings::default(),
             bed: None,
+            wakes: wakes::Wakes::default(),
         }
     }
 
@@ -247,7 +251,7 @@ impl Driver {
         let is_idle = self.work.is_empty() && matches!(self.thread.next(), NextAction::Idle);
         let sleeps = is_idle && self.model.context.is_some();
         // A command that goes on behind a session id keeps its thread loaded.
-        let unloads = is_idle && !sleeps && !self.processes.has_running();
+        let unloads = is_idle && !sleeps && !self.processes.has_running() && self.thread.wakes.is_empty();
         let is_followed = self.audience.feed.has_readers();
         let is_held = self.lie_down(is_idle && !is_followed);
         let time_left = self.time_left();
@@ -261,6 +265,7 @@ impl Driver {
                 // The end of a cancelled call is written by the code that cancelled it.
                 Err(_) => Ok(()),
             },
+            () = self.wakes.ended(), if self.wakes.are_followed() => Ok(()),
             Some(question) = self.calls.questions.1.recv() => self.ask_user(question).await,
             () = tokio::time::sleep(CONTEXT_KEPT), if sleeps => {
                 self.model.context = None;
@@ -287,7 +292,12 @@ impl Driver {
         let is_active = |agent: &ThreadId| matches!(self.shared.status(*agent), Some(ThreadActivity::Active { .. }));
         let has_agents = || self.thread.agents.iter().any(|(id, agent)| agent.open && is_active(id));
         // What the user allowed for as long as the thread is loaded stays allowed for that long.
-        let may_end = is_quiet && self.grants.is_empty() && !self.processes.has_running() && !has_servers() && !has_agents();
+        let may_end = is_quiet
+            && self.grants.is_empty()
+            && !self.processes.has_running()
+            && self.thread.wakes.is_empty()
+            && !has_servers()
+            && !has_agents();
         let is_held = is_held(&self.mailbox);
         if !may_end || is_held {
             self.bed = None;
@@ -319,7 +329,11 @@ impl Driver {
 
     /// Does what the state asks for until only waiting is left.
     async fn advance(&mut self) -> Result<(), Stop> {
+        self.follow_wakes().await?;
         loop {
+            if self.thread.turn.is_none() {
+                self.wake().await?;
+            }
             // Of many calls each end would otherwise copy all the others.
             if self.only_waits() {
                 return Ok(());

@@ -10,12 +10,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use outpost_environment::{Discoveries, Registry};
-use outpost_store::{Clock, MemoryStore, Store};
+use outpost_store::{AdoptionKey, Clock, MemoryStore, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
 use outpost_wire::calendar::UtcTime;
 use outpost_wire::intent::EnvironmentId;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::sync::{Mutex as AsyncMutex, OnceCell, Semaphore};
 use uuid::Uuid;
 
 pub(crate) use manage::outline;
@@ -96,6 +96,8 @@ pub(crate) struct RuntimeShared {
     pub loaded: LoadedThreads,
     pub skills: KnownSkills,
     pub counts: Counts,
+    /// By what the programs of the store claim each other's commands, once it was asked for.
+    adoption: OnceCell<Option<AdoptionKey>>,
 }
 
 /// What users decided about commands, for good.
@@ -187,6 +189,7 @@ impl Runtime {
             },
             skills: KnownSkills { discoveries: Discoveries::default(), host: host_skills, required: Mutex::default() },
             counts: Counts::default(),
+            adoption: OnceCell::new(),
         }))
     }
 
@@ -322,6 +325,14 @@ pub const LATER_INSTRUCTIONS: &str = "instructions";
 const BASE: &str = include_str!("instructions/base.md");
 
 impl RuntimeShared {
+    /// By what the commands of threads of a store are claimed. Threads that are not kept have no such key.
+    pub(crate) async fn adoption_key(&self, store: &Store) -> Result<Option<AdoptionKey>, String> {
+        if matches!(store, Store::Memory(_)) {
+            return Ok(None);
+        }
+        self.adoption.get_or_try_init(|| self.store.adoption_key()).await.cloned()
+    }
+
     pub(crate) fn live(&self, id: ThreadId) -> Option<LiveThread> {
         self.in_slot(id).filter(|live| !live.is_closed())
     }

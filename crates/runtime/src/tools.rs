@@ -8,7 +8,7 @@ mod agents;
 mod call;
 pub mod catalogue;
 pub(crate) mod earlier;
-mod exec;
+pub(crate) mod exec;
 mod image;
 pub(crate) mod left;
 pub(crate) mod mcp;
@@ -173,7 +173,7 @@ impl RequestedCall<'_> {
     /// A call that runs and need not be found again.
     fn run(&self, environment: Option<EnvironmentId>, repeatable: bool, detail: Option<CallDetail>, work: Box<dyn Work>) -> CallPlan {
         let (call, tool) = (self.call.id.clone(), self.call.tool.clone());
-        CallPlan::Run(Box::new(ApprovedCall { call, tool, environment, process: None, repeatable, detail, work }))
+        CallPlan::Run(Box::new(ApprovedCall { call, tool, environment, process: None, adoption_key: None, repeatable, detail, work }))
     }
 
     /// Waits for the user's answer, and then is that answer.
@@ -210,6 +210,8 @@ pub(crate) struct ApprovedCall {
     pub environment: Option<EnvironmentId>,
     /// The process by which it can be found again.
     pub process: Option<String>,
+    /// The key by which the process is claimed later.
+    pub adoption_key: Option<String>,
     pub repeatable: bool,
     pub detail: Option<CallDetail>,
     pub work: Box<dyn Work>,
@@ -265,6 +267,7 @@ impl ApprovedCall {
             tool: self.tool.clone(),
             environment: self.environment.clone(),
             process: self.process.clone(),
+            adoption_key: self.adoption_key.clone(),
             repeatable: self.repeatable,
             detail: self.detail.clone().map(Into::into),
         }
@@ -286,6 +289,7 @@ impl ApprovedCall {
             tool: started.tool.clone(),
             environment: started.environment.clone(),
             process: started.process.clone(),
+            adoption_key: started.adoption_key.clone(),
             repeatable: false,
             detail: None,
             work: Box::new(ExecRun::adopted(started, item, processes)?),
@@ -327,6 +331,10 @@ impl ResultType {
     }
 }
 
+/// What the model is told of a call that is not known to have had its effect.
+const LOST: &str = "its outcome is unknown. It was not run again: it may have done all of its work, a part, or nothing. Look before you \
+                    repeat it.";
+
 impl CallEnd {
     pub(crate) fn completed(result: ResultType, call: &CallId, output: impl Into<Value>, report: Option<CallReport>) -> Self {
         Self { outcome: CallOutcome::Completed, items: vec![result.item(call, output)], report: report.map(Into::into), facts: vec![] }
@@ -357,9 +365,15 @@ impl CallEnd {
 
     /// Its outcome is unknown. It is not tried again.
     pub(crate) fn lost(result: ResultType, call: &CallId) -> Self {
-        let text = "This call was running when the program or its connection ended, and its outcome is unknown. It was not \
-                    run again: it may have done all of its work, a part, or nothing. Look before you repeat it.";
+        let text = format!("This call was running when the program or its connection ended, and {LOST}");
         Self { outcome: CallOutcome::Lost, items: vec![result.item(call, text)], report: None, facts: vec![] }
+    }
+
+    /// The same, with the reason for which it was not found again.
+    pub(crate) fn lost_because(result: ResultType, call: &CallId, reason: &str) -> Self {
+        let text = format!("This call was running when the program or its connection ended. It was not found again: {reason}. So {LOST}");
+        let report = CallReport::failed(&format!("lost: {reason}"));
+        Self { outcome: CallOutcome::Lost, items: vec![result.item(call, text)], report: Some(report.into()), facts: vec![] }
     }
 }
 

@@ -14,6 +14,7 @@
 //!
 //! This room must not know models, tools or network protocols.
 
+mod adoption;
 mod blob;
 mod budget;
 mod commit;
@@ -36,6 +37,7 @@ mod summary;
 mod verify;
 mod words;
 
+pub use adoption::AdoptionKey;
 pub use blob::{BlobError, Digest, NotADigest};
 pub use commit::CommitConfig;
 pub use damage::{Damage, DamageKind};

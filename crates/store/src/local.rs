@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use outpost_thread::{Checkpoint, Entry, Fact, Seq, ThreadId};
 use outpost_wire::calendar::UtcTime;
 
+use crate::adoption::AdoptionKey;
 use crate::blob::{BlobError, Blobs, Digest};
 use crate::commit::{self, CommitConfig, CommitLog, Dead, JournalPiece};
 use crate::index::{Index, IndexConfig};
@@ -92,6 +93,12 @@ struct Places {
 }
 
 impl LocalStore {
+    /// The key by which programs of this home claim each other's commands.
+    pub(crate) async fn adoption_key(&self) -> Result<AdoptionKey, String> {
+        let home = self.0.config.home.clone();
+        tokio::task::spawn_blocking(move || AdoptionKey::of_home(&home)).await.map_err(|error| error.to_string())?
+    }
+
     /// Opens a home, after writing into the journals what programs that ended badly left in their commit logs.
     pub fn open(config: LocalConfig) -> Result<Self, OpenError> {
         let shown = config.home.display().to_string();

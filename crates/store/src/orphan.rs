@@ -41,7 +41,7 @@ impl OrphanedThread {
 }
 
 /// Whether a thread has work to do, as far as the kinds of its entries tell: a turn that has not ended, or an input after the last
-/// start of a turn. An input that a running turn took counts until the next turn; a node that takes up such a thread finds nothing to do.
+/// start of a turn. A command whose end begins a turn is work, too; the summary of a thread knows of those. An input that a running turn took counts until the next turn; a node that takes up such a thread finds nothing to do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ThreadWork {
     pub is_there: bool,
@@ -65,7 +65,7 @@ impl ThreadWork {
 
     /// Whether an entry shows that the thread gets on.
     pub fn is_progress(kind: &str) -> bool {
-        matches!(kind, "modelAnswered" | "callFinished" | "turnFinished")
+        matches!(kind, "modelAnswered" | "callFinished" | "turnFinished" | "wakeSet")
     }
 }
 

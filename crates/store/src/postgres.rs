@@ -6,6 +6,7 @@
 
 mod address;
 mod feed;
+mod keys;
 mod lease;
 mod list;
 mod migrate;

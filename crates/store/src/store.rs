@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use outpost_thread::{Checkpoint, Cut, Entry, Seq, ThreadForked, ThreadId};
 
+use crate::adoption::AdoptionKey;
 use crate::damage::Damage;
 use crate::lease::{ClaimError, ClaimMode, Lease, LeaseHolder};
 use crate::list::{ListPage, ListQuery};
@@ -251,6 +252,15 @@ impl Store {
                 Self::Postgres(store) => store.has_heirs().await,
             }
         })
+    }
+
+    /// The key by which programs of this store claim each other's running commands. None where no other program can come.
+    pub async fn adoption_key(&self) -> Result<Option<AdoptionKey>, String> {
+        match self {
+            Self::Local(store) => store.adoption_key().await.map(Some),
+            Self::Memory(_) => Ok(None),
+            Self::Postgres(store) => store.adoption_key().await.map(Some),
+        }
     }
 
     /// Threads with work to do whose node died, and what becomes of each here.

@@ -3,6 +3,8 @@
 //! Every store keeps one summary per thread and brings it up to date with what is appended. It is derived: the entries are the
 //! truth.
 
+use std::collections::BTreeSet;
+
 use outpost_thread::{
     Entry, Fact, InputOrigin, InputReceived, Raw, Selection, Seq, Settings, ThreadCreated, ThreadForked, ThreadId, is_user_message,
 };
@@ -62,6 +64,9 @@ pub struct ThreadSummary {
     /// Entries of it cannot be read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub damaged: bool,
+    /// Commands whose end begins a turn, by their session ids.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub wakes: BTreeSet<u64>,
 }
 
 impl ThreadSummary {
@@ -88,6 +93,7 @@ impl ThreadSummary {
             selection: None,
             imported: false,
             damaged: false,
+            wakes: BTreeSet::new(),
         }
     }
 
@@ -103,7 +109,8 @@ impl ThreadSummary {
     pub fn needs(&self, kind: &str) -> bool {
         match kind {
             "inputReceived" => self.preview.is_none(),
-            "threadCreated" | "threadForked" | "metadataChanged" | "settingsChanged" | "selectionChanged" | "damageNoted" => true,
+            "threadCreated" | "threadForked" | "metadataChanged" | "settingsChanged" | "selectionChanged" | "damageNoted" | "wakeSet"
+            | "wakeEnded" => true,
             _ => false,
         }
     }
@@ -121,6 +128,8 @@ impl ThreadSummary {
             }
             Fact::SettingsChanged(fact) => self.set(&fact.settings),
             Fact::SelectionChanged(fact) => self.select(fact.selection.as_ref()),
+            Fact::WakeSet(fact) => drop(self.wakes.insert(fact.session)),
+            Fact::WakeEnded(fact) => drop(self.wakes.remove(&fact.session)),
             Fact::InputReceived(fact) if self.preview.is_none() => self.preview = preview(fact),
             _ => {}
         }
@@ -157,6 +166,7 @@ impl ThreadSummary {
         self.id = fact.thread;
         self.forked_from = Some(fact.parent);
         self.archived = false;
+        self.wakes.clear();
         self.thread_source.clone_from(&fact.thread_source);
         self.parent = fact.spawned_by.as_ref().map(|parent| parent.thread);
         self.name.clone_from(&fact.name);

@@ -1,5 +1,5 @@
 //! A model of nodes that share one thread, searched exhaustively: every order of claims, writes, kills, pauses and expiries. It uses the
-//! product's own rules (`LeaseRow::grants`, `OrphanedThread::fate`, `ThreadWork`); `tests/postgres.rs` compares the first with the
+//! product's own rules (`LeaseRow::grants`, `OrphanedThread::fate`, `ThreadWork`, `OwnerEpoch`); `tests/postgres.rs` compares the first with the
 //! statement that a database decides by.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use outpost_store::{ClaimMode, LeaseRow, MOST_CLAIMS, OrphanFate, OrphanedThread, RowHolder, ThreadWork};
 use outpost_thread::ThreadId;
+use outpost_wire::exec::adoption::OwnerEpoch;
 use uuid::Uuid;
 
 const NODES: usize = 3;
@@ -21,9 +22,24 @@ struct Rules {
     compares_epochs: bool,
     looks_for_orphans: bool,
     counts_claims: bool,
+    /// Executors refuse an epoch that is not newer.
+    fences_commands: bool,
+    /// Whether a command runs. Then there are fewer programs and leases: what can happen to it does not need more.
+    has_command: bool,
 }
 
-const PRODUCT: Rules = Rules { compares_epochs: true, looks_for_orphans: true, counts_claims: true };
+impl Rules {
+    fn starts(self) -> u8 {
+        if self.has_command { 3 } else { STARTS }
+    }
+
+    fn epochs(self) -> u8 {
+        if self.has_command { 4 } else { EPOCHS }
+    }
+}
+
+const PRODUCT: Rules =
+    Rules { compares_epochs: true, looks_for_orphans: true, counts_claims: true, fences_commands: true, has_command: false };
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Node {
@@ -33,6 +49,8 @@ struct Node {
     is_away: bool,
     /// The epoch under which it believes to have the thread.
     lease: Option<u8>,
+    /// It started or adopted the command under that lease.
+    has_command: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -50,6 +68,44 @@ struct Cluster {
     written: u8,
     /// Two nodes wrote in turns.
     is_torn: bool,
+    command: Command,
+}
+
+/// What an executor knows of a command of the thread that the first node is about to start.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+struct Command {
+    /// The epoch of the last claim or start.
+    claimed: u8,
+    /// The instance whose session has it.
+    owner: Option<u8>,
+    /// A node asked for it before it had begun, and told the model that it is lost.
+    is_lost: bool,
+    /// It began after that.
+    is_torn: bool,
+}
+
+impl Command {
+    /// `process/start` of the first node, which may have been on its way for long.
+    fn start(&mut self, instance: u8, epoch: u8, rules: Rules) -> bool {
+        let is_late = OwnerEpoch(epoch.into()).is_superseded_by(OwnerEpoch(self.claimed.into()));
+        if rules.fences_commands && is_late {
+            return false;
+        }
+        self.is_torn |= self.is_lost;
+        (self.owner, self.claimed) = (Some(instance), epoch);
+        true
+    }
+
+    /// `process/adopt`.
+    fn adopt(&mut self, instance: u8, epoch: u8, rules: Rules) -> bool {
+        if rules.fences_commands && !OwnerEpoch(self.claimed.into()).yields_to(OwnerEpoch(epoch.into())) {
+            return false;
+        }
+        self.claimed = epoch;
+        self.is_lost |= self.owner.is_none();
+        self.owner = self.owner.map(|_| instance);
+        self.owner.is_some()
+    }
 }
 
 /// Whether an action is the cluster's own, or a fault that need not happen.
@@ -62,7 +118,7 @@ enum Kind {
 impl Cluster {
     /// The first node has a turn that runs.
     fn begin() -> Self {
-        let node = |instance: u8, lease| Node { instance: Some(instance), is_away: false, lease };
+        let node = |instance: u8, lease| Node { instance: Some(instance), is_away: false, lease, has_command: false };
         let mut alive = [false; STARTS as usize];
         alive[..NODES].fill(true);
         let mut work = ThreadWork::default();
@@ -77,6 +133,7 @@ impl Cluster {
             alive,
             written: 1,
             is_torn: false,
+            command: Command::default(),
         }
     }
 
@@ -109,8 +166,8 @@ impl Cluster {
                 }
             };
             let Some(instance) = node.instance else {
-                if self.starts < STARTS {
-                    let started = Node { instance: Some(self.starts), is_away: false, lease: None };
+                if self.starts < rules.starts() {
+                    let started = Node { instance: Some(self.starts), is_away: false, lease: None, has_command: false };
                     with(Kind::Work, &|cluster| {
                         cluster.nodes[at] = started;
                         cluster.alive[usize::from(cluster.starts)] = true;
@@ -119,7 +176,16 @@ impl Cluster {
                 }
                 continue;
             };
-            with(Kind::Fault, &|cluster| cluster.nodes[at] = Node { instance: None, is_away: false, lease: None });
+            with(Kind::Fault, &|cluster| cluster.nodes[at] = Node { instance: None, is_away: false, lease: None, has_command: false });
+            // A node that is cut off from the database may still reach executors.
+            if let Some(epoch) = node.lease.filter(|_| rules.has_command) {
+                if epoch == 1 && self.command.owner.is_none() {
+                    with(Kind::Work, &|cluster| cluster.nodes[at].has_command |= cluster.command.start(instance, epoch, rules));
+                }
+                if epoch > 1 || !rules.fences_commands {
+                    with(Kind::Work, &|cluster| cluster.nodes[at].has_command |= cluster.command.adopt(instance, epoch, rules));
+                }
+            }
             if node.is_away {
                 // Only a program that does not renew its lease loses it.
                 with(Kind::Work, &|cluster| cluster.alive[usize::from(instance)] = false);
@@ -134,14 +200,14 @@ impl Cluster {
                         with(Kind::Work, &|cluster| cluster.write(at, epoch, kind, rules));
                     }
                 }
-                None if rules.looks_for_orphans && self.alive[usize::from(instance)] && self.epoch < EPOCHS => {
+                None if rules.looks_for_orphans && self.alive[usize::from(instance)] && self.epoch < rules.epochs() => {
                     let is_wanted = !rules.counts_claims || self.fate() == OrphanFate::TakeUp;
                     if is_wanted && self.row(instance, false).grants(ClaimMode::Orphaned) {
                         with(Kind::Work, &|cluster| {
                             cluster.epoch += 1;
                             cluster.holder = Some(instance);
                             cluster.claims = (cluster.claims + 1).min(u8::try_from(MOST_CLAIMS).unwrap());
-                            cluster.nodes[at].lease = Some(cluster.epoch);
+                            (cluster.nodes[at].lease, cluster.nodes[at].has_command) = (Some(cluster.epoch), false);
                         });
                     }
                 }
@@ -180,6 +246,14 @@ impl Cluster {
         }
     }
 
+    /// A node that has the command loses it to a newer lease only. A node that takes a thread up asks the executor first, also for what its
+    /// own session has.
+    fn has_one_owner_of_its_command(&self) -> bool {
+        let has_it = |node: &&Node| node.has_command && self.command.owner != node.instance;
+        let is_superseded = |epoch: u8| OwnerEpoch(epoch.into()).is_superseded_by(OwnerEpoch(self.command.claimed.into()));
+        self.nodes.iter().filter(has_it).filter_map(|node| node.lease).all(is_superseded)
+    }
+
     fn owners(&self) -> usize {
         self.nodes.iter().filter(|node| node.lease == Some(self.epoch) && node.instance == self.holder).count()
     }
@@ -196,6 +270,9 @@ fn search(rules: Rules) -> Result<usize, String> {
         let state = states[at].clone();
         if state.is_torn {
             return Err(format!("two writers: {state:?}"));
+        }
+        if state.command.is_torn || !state.has_one_owner_of_its_command() {
+            return Err(format!("two owners of a command: {state:?}"));
         }
         if state.owners() > 1 {
             return Err(format!("two owners: {state:?}"));
@@ -215,7 +292,8 @@ fn search(rules: Rules) -> Result<usize, String> {
         onward[at] = follow;
     }
     // Without further faults, every thread with work comes to its end or is parked: looked for backwards from where that is so.
-    let is_settled = |state: &Cluster| !state.work || (rules.counts_claims && state.fate() == OrphanFate::Parked) || state.epoch >= EPOCHS;
+    let is_settled =
+        |state: &Cluster| !state.work || (rules.counts_claims && state.fate() == OrphanFate::Parked) || state.epoch >= rules.epochs();
     let mut backward = vec![Vec::new(); states.len()];
     for (at, follow) in onward.iter().enumerate() {
         follow.iter().for_each(|next| backward[*next].push(at));
@@ -230,7 +308,7 @@ fn search(rules: Rules) -> Result<usize, String> {
         }
     }
     // Where every program is gone and none may start, no rule can help.
-    let has_nodes = |state: &Cluster| state.starts < STARTS || state.nodes.iter().any(|node| node.instance.is_some());
+    let has_nodes = |state: &Cluster| state.starts < rules.starts() || state.nodes.iter().any(|node| node.instance.is_some());
     match states.iter().zip(&settles).find(|(state, settles)| has_nodes(state) && !**settles) {
         Some((state, _)) => Err(format!("an orphan: {state:?}")),
         None => Ok(states.len()),
@@ -244,9 +322,17 @@ fn one_writer_one_owner_and_no_orphans() {
 }
 
 #[test]
+fn one_owner_of_a_command() {
+    let states = search(Rules { has_command: true, ..PRODUCT }).unwrap();
+    assert!(states > 10_000, "the search is too small to say anything: {states}");
+}
+
+#[test]
 fn the_search_notices_what_is_taken_out() {
     let torn = search(Rules { compares_epochs: false, ..PRODUCT }).unwrap_err();
     assert!(torn.starts_with("two writers"), "{torn}");
+    let owners = search(Rules { has_command: true, fences_commands: false, ..PRODUCT }).unwrap_err();
+    assert!(owners.starts_with("two owners of a command"), "{owners}");
     let orphan = search(Rules { looks_for_orphans: false, ..PRODUCT }).unwrap_err();
     assert!(orphan.starts_with("an orphan"), "{orphan}");
 }

@@ -13,7 +13,8 @@ use outpost_thread::{
     CallReport, CallRequest, CallStarted, CompactReason, ContextCompacted, DamageNoted, DamagedRange, Decision, Entry, Fact, GrantScope,
     InputOrigin, InputReceived, InterruptReason, Kept, Marker, MetadataChanged, ModelAnswered, ModelAsked, NextAction, Parent,
     PermissionsGranted, QueueChanged, Raw, Recorded, SelectionChanged, Settings, SettingsChanged, StepCaptured, StepEnvironment,
-    ThreadCreated, ThreadId, TokenTotals, TurnFinished, TurnKind, TurnSettingsChanged, TurnStarted, TurnStatus, TurnsReverted,
+    ThreadCreated, ThreadId, TokenTotals, TurnFinished, TurnKind, TurnSettingsChanged, TurnStarted, TurnStatus, TurnsReverted, WakeEnded,
+    WakeSet,
 };
 use serde_json::json;
 use support::{entries, id, local};
@@ -109,6 +110,7 @@ fn facts() -> Vec<Fact> {
                 generation: Some(3),
                 executor: Some("e1".into()),
                 cwd: None,
+                host: None,
             }],
             items: vec![raw(json!({"type": "message", "role": "user", "content": "<environment_context/>"}))],
             detail: Some(raw(json!({"tools": 3}))),
@@ -149,6 +151,7 @@ fn facts() -> Vec<Fact> {
             environment: Some(serde_json::from_value(json!("worker")).unwrap()),
             process: Some("p1".into()),
             repeatable: true,
+            adoption_key: None,
             detail: Some(raw(json!({"command": "true"})).into()),
         }
         .into(),
@@ -169,6 +172,15 @@ fn facts() -> Vec<Fact> {
             role: Some("reader".into()),
         }
         .into(),
+        WakeSet {
+            session: 9000,
+            call: "c1".into(),
+            environment: serde_json::from_value(json!("worker")).unwrap(),
+            process: "p1".into(),
+            adoption_key: Some("0123456789ab".into()),
+        }
+        .into(),
+        WakeEnded { session: 9000 }.into(),
         AgentClosed { child: id(2), reason: Some("done".into()) }.into(),
         ContextCompacted {
             turn: Some("t1".into()),

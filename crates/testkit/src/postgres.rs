@@ -67,6 +67,13 @@ impl Database {
     pub fn url(&self) -> &str {
         &self.url
     }
+
+    /// What a statement returns, as text.
+    pub fn ask(&self, statement: &str) -> String {
+        let output = Command::new(programs().join("psql")).args([self.url(), "-Atc", statement]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
 }
 
 struct Server {

@@ -30,6 +30,9 @@ pub struct CallStarted {
     /// The process by which it can be found again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
+    /// Which key its adoption secret was made with. Not the key, and not the secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adoption_key: Option<String>,
     /// Running it twice does no harm, so that an unknown fate need not be shown as lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeatable: bool,

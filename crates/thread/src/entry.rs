@@ -19,6 +19,7 @@ use crate::state::{Settings, ThreadCreated};
 use crate::turn::{TurnFinished, TurnStarted};
 use crate::upcast::upcast;
 use crate::usage::TokenTotals;
+use crate::wake::{WakeEnded, WakeSet};
 
 /// A fact with its place in the thread and the time at which it was written, in milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,6 +101,8 @@ facts! {
     "permissionsGranted" => PermissionsGranted,
     "callStarted" => CallStarted,
     "callFinished" => CallFinished,
+    "wakeSet" => WakeSet,
+    "wakeEnded" => WakeEnded,
     "agentSpawned" => AgentSpawned,
     "agentClosed" => AgentClosed,
     "contextCompacted" => ContextCompacted,
@@ -213,6 +216,19 @@ pub struct StepEnvironment {
     /// Where work begins there; nothing if it was not selected for work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
+    /// The machine that `local` is, where nodes on several machines share the thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+impl StepEnvironment {
+    /// As people see it: `local@host` where there are several.
+    pub fn shown(&self) -> String {
+        match &self.host {
+            Some(host) => format!("{}@{host}", self.id),
+            None => self.id.to_string(),
+        }
+    }
 }
 
 /// A request went to the model. Asking again after a crash writes another one.

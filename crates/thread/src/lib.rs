@@ -30,6 +30,7 @@ mod step;
 mod turn;
 mod upcast;
 mod usage;
+mod wake;
 
 pub use call::{Approval, ApprovalAnswered, ApprovalAsked, Decision};
 pub use call::{Call, CallFinished, CallOutcome, CallRequest, CallStarted, CallState};
@@ -58,3 +59,4 @@ pub use step::NextAction;
 pub use turn::{InterruptReason, Marker, Turn, TurnFinished, TurnKind, TurnStarted, TurnStatus};
 pub use upcast::{FORMAT, VERSION, upcast};
 pub use usage::{ThreadUsage, TokenTotals, estimate};
+pub use wake::{WakeEnded, WakeSet};

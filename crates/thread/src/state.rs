@@ -18,6 +18,7 @@ use crate::input::{InputOrigin, QueuedInput};
 use crate::raw::Raw;
 use crate::turn::{Turn, TurnStatus};
 use crate::usage::ThreadUsage;
+use crate::wake::WakeSet;
 
 /// How many client keys are remembered: a retry comes soon or never.
 const KEYS: usize = 256;
@@ -229,6 +230,9 @@ pub struct Thread {
     /// The sticky selection. A turn may have its own, see [`Thread::effective_selection`].
     pub selection: Option<Selection>,
     pub capability_roots: Vec<CapabilityRoot>,
+    /// The machine that `local` is in this thread, where nodes on several machines share it: that of the first step since it was selected.
+    #[serde(default)]
+    pub local_host: Option<String>,
     pub turn: Option<Turn>,
     /// Inputs that steer the running turn and that no step has taken up yet.
     pub steering: Vec<QueuedInput>,
@@ -236,6 +240,9 @@ pub struct Thread {
     pub queued: VecDeque<QueuedInput>,
     pub keys: VecDeque<Keyed>,
     pub agents: BTreeMap<ThreadId, Agent>,
+    /// Commands that run, and whose end begins a turn.
+    #[serde(default)]
+    pub wakes: Vec<WakeSet>,
     /// What holds as long as the thread; what holds for the running turn stands there. See [`Thread::granted`].
     #[serde(default)]
     pub grants: Vec<PermissionsGranted>,
@@ -291,11 +298,13 @@ impl Thread {
             settings: created.settings.clone(),
             selection: created.selection.clone(),
             capability_roots: created.capability_roots.clone(),
+            local_host: None,
             turn: None,
             steering: Vec::new(),
             queued: VecDeque::new(),
             keys: VecDeque::new(),
             agents: BTreeMap::new(),
+            wakes: Vec::new(),
             grants: Vec::new(),
             usage: ThreadUsage::default(),
             compacted_seq: 0,
@@ -352,6 +361,7 @@ impl Thread {
     fn lose(&mut self) {
         self.queued.clear();
         self.steering.clear();
+        self.wakes.clear();
         if let Some(turn) = &mut self.turn {
             turn.calls.retain(|call| call.state == CallState::Started);
             turn.approvals.clear();
@@ -388,6 +398,7 @@ impl Thread {
             Fact::SelectionChanged(change) => {
                 if let Some(selection) = &change.selection {
                     self.selection = Some(selection.clone());
+                    self.local_host = None;
                 }
                 if let Some(roots) = &change.capability_roots {
                     self.capability_roots.clone_from(roots);
@@ -420,6 +431,9 @@ impl Thread {
                 turn.calls.retain(|call| call.state != CallState::Finished);
                 self.steering.clear();
                 self.usage.added(&fact.items);
+                if self.local_host.is_none() {
+                    self.local_host = fact.environments.iter().find_map(|environment| environment.host.clone());
+                }
             }
             Fact::ModelAsked(fact) => running(&mut self.turn, &fact.turn)?.asked = true,
             Fact::ModelAnswered(fact) => {
@@ -492,6 +506,11 @@ impl Thread {
                     turn.approvals.retain(|approval| approval.call.as_ref() != Some(&fact.call));
                 }
             }
+            Fact::WakeSet(fact) => {
+                self.wakes.retain(|wake| wake.session != fact.session);
+                self.wakes.push((**fact).clone());
+            }
+            Fact::WakeEnded(fact) => self.wakes.retain(|wake| wake.session != fact.session),
             Fact::AgentSpawned(fact) => {
                 self.agents.insert(fact.child, Agent { spawned: (**fact).clone(), open: true });
             }
@@ -636,6 +655,7 @@ impl Thread {
         self.steering.clear();
         self.keys.clear();
         self.agents.clear();
+        self.wakes.clear();
         // Permissions were granted to the other thread.
         self.grants.clear();
         if let Some(turn) = &mut self.turn {

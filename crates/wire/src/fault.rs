@@ -26,6 +26,10 @@ pub const NOT_FOUND: i64 = -32004;
 pub const SESSION_ATTACHED: i64 = -32010;
 /// Ours: `initialize` names another executor than the one that it reached.
 pub const OTHER_EXECUTOR: i64 = -32011;
+/// Ours: a process was claimed under a newer lease than that of the caller.
+pub const ADOPTED_SINCE: i64 = -32012;
+/// Ours: `process/adopt` names a process that is not there, or not under that secret.
+pub const NOT_ADOPTABLE: i64 = -32013;
 
 /// What an executor says before the reason for which it cannot hold a sandbox.
 pub const UNENFORCEABLE: &str = "sandbox intent cannot be enforced on this executor: ";

@@ -12,7 +12,9 @@ use crate::app::{self, AppMethod};
 use crate::base64::{Base64, Unchecked};
 use crate::exec::environment::Unit;
 use crate::exec::process::{OutputParams, OutputPiece, Stream};
-use crate::exec::{attributes, calls, discovery, environment, files, http, packs, policy, process, session, streams, walk, watch};
+use crate::exec::{
+    adoption, attributes, calls, discovery, environment, files, http, packs, policy, process, session, streams, walk, watch,
+};
 use crate::path::{Escaped, PathUri};
 use crate::{Method, Notification};
 
@@ -217,6 +219,7 @@ pub fn exec() -> String {
         session::{Initialize, SessionEnd},
         environment::{Info, Status},
         process::{Start, Read, Write, SendSignal, Terminate, Resize, CloseStdin, List},
+        adoption::{Adopt},
         files::{ReadFile, WriteFile, CreateDirectory, GetMetadata, Canonicalize, ReadDirectory, Remove, Copy, Rename},
         walk::{Walk},
         watch::{WatchMissing, Watch, Unwatch},
@@ -227,7 +230,7 @@ pub fn exec() -> String {
         discovery::{Discover, DiscoverInstalled, ReadConfig},
         calls::{CallFollow, CallUnfollow, CallSettle},
     );
-    enter!(book.notification: process::{Output, Exited, Closed}, policy::{SandboxLoss}, watch::{MissingChanged, Changed}, http::{BodyDelta}, calls::{CallChanged});
+    enter!(book.notification: process::{Output, Exited, Closed}, adoption::{Moved}, policy::{SandboxLoss}, watch::{MissingChanged, Changed}, http::{BodyDelta}, calls::{CallChanged});
     book.text(
         "The exec protocol of Outpost",
         "What an executor is asked (methods) and tells (notifications). `initialized` is the only notification that a client sends.",

@@ -114,6 +114,7 @@ impl Made {
             environment: None,
             process: None,
             repeatable: false,
+            adoption_key: None,
             detail: None,
         };
         facts.push(started.into());

@@ -218,6 +218,7 @@ fn plain_start(arguments: &RunArguments, cwd: PathUri) -> ProcessStart {
         tty: arguments.tty,
         pipe_stdin: false,
         profiles: None,
+        adoption: None,
     }
 }
 

@@ -102,6 +102,7 @@ fn start(arguments: &ShellArguments, info: &EnvironmentInfo, is_here: bool) -> a
         tty: true,
         pipe_stdin: true,
         profiles: None,
+        adoption: None,
     })
 }
 

@@ -131,6 +131,7 @@ async fn clock(environment: &Environment, info: &EnvironmentInfo) -> Option<u64>
         tty: false,
         pipe_stdin: false,
         profiles: None,
+        adoption: None,
     };
     let before = now();
     let process = environment.start(start).await.ok()?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use outpost_rpc::{Lane, Router};
 use outpost_sandbox::{Signal, TerminalSize};
 use outpost_wire::Fault;
+use outpost_wire::exec::adoption::Adopt;
 use outpost_wire::exec::process::{
     self as wire, CloseStdin, List, ListResponse, Read, ReadParams, ReadResponse, Resize, ResizeParams, SendSignal, Start, StartParams,
     StartResponse, Terminate, TerminateResponse, Write, WriteParams, WriteResponse, WriteStatus,
@@ -47,6 +48,10 @@ pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConne
             let (session, _) = connection.session()?;
             Ok(TerminateResponse { running: session.terminate(&params.process_id) })
         })
+        .on::<Adopt, _, _>(Lane::Ordinary, admit, |connection, params| async move {
+            let (session, _) = connection.session()?;
+            connection.executor().adoptions.adopt(&params, &session).await
+        })
         .on::<Resize, _, _>(Lane::Control, admit, |connection, params| async move { resize(&connection, &params) })
         .on::<List, _, _>(Lane::Ordinary, admit, |connection, _| async move {
             let (session, _) = connection.session()?;
@@ -62,6 +67,9 @@ fn find(connection: &ExecutorConnection, id: &str) -> Result<Option<ProcessEntry
 async fn start(connection: &ExecutorConnection, params: StartParams) -> Result<StartResponse, Fault> {
     let (session, _) = connection.session()?;
     let process_id = params.process_id.clone();
+    if let Some(claim) = &params.adoption {
+        connection.executor().adoptions.begin(&process_id, claim, &session)?;
+    }
     let pace = Pace::of(&params, connection, &session);
     let sandbox_type = loop {
         match session.claim(&params)? {
@@ -140,7 +148,9 @@ async fn read(connection: &ExecutorConnection, params: ReadParams) -> Result<Rea
         process.read_now(&request).0
     };
     let answer = attachment.revoked().run_until_cancelled(read).await;
-    answer.filter(|_| !attachment.revoked().is_cancelled()).ok_or_else(fault::taken_over)
+    let answer = answer.filter(|_| !attachment.revoked().is_cancelled()).ok_or_else(fault::taken_over)?;
+    // Nor must a session that the process has left meanwhile.
+    if process.has_left(&session) { Err(fault::unknown_process(&params.process_id)) } else { Ok(answer) }
 }
 
 async fn write(connection: &ExecutorConnection, params: WriteParams) -> Result<WriteResponse, Fault> {

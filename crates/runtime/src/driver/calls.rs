@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Done, Driver, RunningCall, Stop};
 use crate::approvals::key_in;
 use crate::tools::earlier::{EarlierCommand, EarlierSearch, WRITE_STDIN, asked_at, session_in};
+use crate::tools::processes::Ownership;
 use crate::tools::{ApprovedCall, CallContext, CallEnd, CallPlan, CallRuntime, Consent, RequestedCall, ResultType};
 
 impl Driver {
@@ -40,6 +41,7 @@ impl Driver {
     }
 
     async fn plan(&mut self, call: &Call, consent: Consent) -> Result<CallPlan, Stop> {
+        self.own_processes().await;
         let Some(item) = self.item_of(call).await? else {
             return Ok(CallPlan::End(CallEnd::failed(ResultType::Function, &call.id, "what this call asked for cannot be read any more")));
         };
@@ -130,6 +132,10 @@ impl Driver {
     }
 
     pub(super) async fn called(&mut self, turn: TurnId, call: CallId, end: CallEnd) -> Result<(), Stop> {
+        let mut end = end;
+        // A wake-up that has begun a turn meanwhile is over already.
+        end.facts
+            .retain(|fact| !matches!(fact, Fact::WakeEnded(over) if self.thread.wakes.iter().all(|wake| wake.session != over.session)));
         // Models give calls of different turns the same name.
         if self.calls.running.get(&call).is_none_or(|running| running.turn != turn) {
             // Its turn was ended meanwhile, and its end was written then; what it brought about is true all the same.
@@ -145,6 +151,7 @@ impl Driver {
     /// Calls that were started by an earlier life of this thread. A process is looked for where it was started; a write to one
     /// is repeated under its name, which makes it the same write; anything else is lost, unless doing it twice does no harm.
     pub(super) async fn reattach(&mut self, turn: TurnId, calls: Vec<Call>) -> Result<(), Stop> {
+        self.own_processes().await;
         let (mut facts, mut runs) = (Vec::new(), Vec::new());
         let mut consents = self.consents_of(calls.iter()).await?;
         for call in calls {
@@ -172,6 +179,18 @@ impl Driver {
         self.record(facts, Need::Stored).await?;
         self.spawn_all(&turn, runs);
         Ok(())
+    }
+
+    /// Has commands belong to this thread, so that the next program that drives it can claim them.
+    pub(super) async fn own_processes(&self) {
+        if self.processes.is_owned() {
+            return;
+        }
+        match self.shared.adoption_key(&self.journal.store).await {
+            Ok(Some(key)) => self.processes.own(Ownership { key, epoch: self.journal.lease.epoch }),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(thread = %self.thread.id, error, "commands end with the session of this program: there is no key"),
+        }
     }
 
     /// Stops all calls of the running turn; the facts that say so are still to be written.

@@ -111,6 +111,7 @@ impl Driver {
                 Ok(())
             }
             DriverCommand::FindCommands(reply) => {
+                self.own_processes().await;
                 // Machines may have to be reached for it.
                 let search = LeftCommands {
                     registry: self.shared.registry.clone(),
@@ -124,6 +125,8 @@ impl Driver {
                 Ok(())
             }
             DriverCommand::Terminate { session, reply } => {
+                // What the user ends is not waited for.
+                self.forget_wakes(session).await?;
                 let ended = self.terminate(session);
                 answer(Ok(Ok(ended)), reply)
             }
@@ -131,10 +134,13 @@ impl Driver {
                 if let Some(turn) = self.thread.turn.as_ref().map(|turn| turn.id.clone()) {
                     self.finish_turn(turn, TurnStatus::Interrupted, Some(reason), None).await?;
                 }
+                self.forget_wakes(None).await?;
                 self.processes.terminate_all().await;
                 Err(Stop::Unloaded)
             }
-            DriverCommand::HandOver if matches!(self.thread.next(), NextAction::Idle) => Err(Stop::Unloaded),
+            DriverCommand::HandOver if matches!(self.thread.next(), NextAction::Idle) && self.thread.wakes.is_empty() => {
+                Err(Stop::Unloaded)
+            }
             DriverCommand::HandOver => Err(Stop::HandedOver),
             DriverCommand::Leave(reason) => {
                 if let Some(turn) = self.thread.turn.as_ref().map(|turn| turn.id.clone()) {
@@ -306,6 +312,7 @@ impl Driver {
         if matches!(running, Some((_, TurnKind::Compact))) {
             return Ok(Err(CommandError::Busy));
         }
+        self.own_processes().await;
         let tools = self.tools().await?;
         let place = match tools.place(environment.as_deref()) {
             Ok(place) => place.attachment.environment_id.clone(),

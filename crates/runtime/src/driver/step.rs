@@ -203,7 +203,7 @@ impl Driver {
         let captured = StepCaptured {
             turn: turn.clone(),
             step,
-            environments: environments(&tools),
+            environments: environments(&tools, self.shared.node_host()),
             items,
             detail: if news == AnnouncedContext::default() { None } else { Raw::of(&news).ok() },
         };
@@ -370,13 +370,14 @@ impl Driver {
     }
 }
 
-fn environments(tools: &StepTools) -> Vec<StepEnvironment> {
+fn environments(tools: &StepTools, host: Option<&str>) -> Vec<StepEnvironment> {
     let member = |member: &outpost_environment::ViewMember| StepEnvironment {
         id: member.id.clone(),
         state: crate::tools::state_name(&member.captured).to_owned(),
         generation: member.captured.handle().map(outpost_environment::Environment::generation),
         executor: member.captured.handle().and_then(|handle| handle.identity()?.executor_id),
         cwd: member.attachment.as_ref().map(|attachment| attachment.cwd.to_syntax()),
+        host: host.filter(|_| member.id == outpost_wire::EnvironmentId::local() && member.captured.handle().is_some()).map(str::to_owned),
     };
     tools.view.members().iter().map(member).collect()
 }

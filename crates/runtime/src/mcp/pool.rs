@@ -320,6 +320,7 @@ impl Shared {
                     tty: false,
                     pipe_stdin: true,
                     profiles: None,
+                    adoption: None,
                 };
                 McpLaunch::Stdio { start: Box::new(start), sandbox: sandbox.clone() }
             }

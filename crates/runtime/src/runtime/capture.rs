@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use outpost_environment::{Captured, ConnectionState, Environment, StepView, ViewMember};
+use outpost_store::Store;
 use outpost_thread::Thread;
 use outpost_wire::intent::{EnvironmentId, Selection};
 use tokio::time::{Instant, timeout_at};
@@ -29,13 +30,32 @@ impl RuntimeShared {
     /// How a thread's environments stand now.
     pub(crate) fn view(&self, thread: &Thread) -> StepView {
         let nothing = Selection::default();
-        self.registry.capture(thread.effective_selection().unwrap_or(&nothing), &thread.capability_roots)
+        let view = self.registry.capture(thread.effective_selection().unwrap_or(&nothing), &thread.capability_roots);
+        self.with_own_local(view, thread)
+    }
+
+    /// `local` is one machine. On any other, a thread that has worked there does without it.
+    fn with_own_local(&self, view: StepView, thread: &Thread) -> StepView {
+        let Some((own, host)) = self.node_host().zip(thread.local_host.as_deref()).filter(|(own, host)| own != host) else { return view };
+        let reason = format!(
+            "in this thread it is `local@{host}`, and this node runs on {own}; it waits for a node on {host}. To go on here, select `local` anew"
+        );
+        view.without(&EnvironmentId::local(), &reason)
+    }
+
+    /// The machine of this node, where nodes on several machines share threads.
+    pub(crate) fn node_host(&self) -> Option<&str> {
+        match &self.store {
+            Store::Postgres(store) => Some(store.host()),
+            Store::Local(_) | Store::Memory(_) => None,
+        }
     }
 
     /// The same with the environments that MCP servers are in.
     fn view_with(&self, thread: &Thread, servers: &[EnvironmentId]) -> StepView {
         let nothing = Selection::default();
-        self.registry.capture_with(thread.effective_selection().unwrap_or(&nothing), &thread.capability_roots, servers)
+        let view = self.registry.capture_with(thread.effective_selection().unwrap_or(&nothing), &thread.capability_roots, servers);
+        self.with_own_local(view, thread)
     }
 
     /// The same after a short wait for those that are only just starting. The primary is waited for longer than the

@@ -44,6 +44,8 @@ pub(crate) struct EarlierCommand {
     pub call: CallId,
     pub environment: EnvironmentId,
     pub process: String,
+    /// The key that it was to be claimed with.
+    pub key: Option<String>,
     /// So many bytes of its output has the model been shown, or told that they were left out.
     pub shown: u64,
     pub detail: CommandDetail,
@@ -76,6 +78,7 @@ impl EarlierSearch {
                     call: started.call.clone(),
                     environment,
                     process,
+                    key: started.adoption_key.clone(),
                     shown: 0,
                     detail: started.command().unwrap_or_default(),
                 });

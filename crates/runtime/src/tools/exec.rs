@@ -6,16 +6,19 @@ use std::time::Duration;
 
 use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess, Repeat};
 use outpost_thread::{
-    ApprovalDetail, ApprovalKind, CallDetail, CallId, CallOutcome, CallReport, CallStarted, CommandDetail, CommandOrigin, Raw,
+    ApprovalDetail, ApprovalKind, CallDetail, CallId, CallOutcome, CallReport, CallStarted, CommandDetail, CommandOrigin, Raw, Thread,
+    WakeSet,
 };
 use outpost_wire::PathUri;
 use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
 use outpost_wire::exec::policy::{Grant, SandboxContext};
 use outpost_wire::exec::process::{EnvPolicy, Inherit, ProcessParams, Terminate};
+use outpost_wire::fault::{ADOPTED_SINCE, NOT_ADOPTABLE};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::call::{OwnCall, OwnTool, WrittenCall};
 use super::catalogue::{Offer, function, number, object, string, with_environment};
@@ -24,7 +27,9 @@ use super::output::{HeadTail, SHOWN_LATER_TOKENS};
 use super::patching::named_once;
 use super::permit::{SandboxPermissions, additional, permissions};
 use super::processes::{BackgroundProcesses, ProcessEnd, RunningCommand};
-use super::{ApprovedCall, CallContext, CallEnd, CallPlan, Executing, RequestedCall, ResultType, StepTools, USER_COMMAND, Work};
+use super::{
+    ApprovedCall, CallContext, CallEnd, CallPlan, CallRuntime, Executing, RequestedCall, ResultType, StepTools, USER_COMMAND, Work,
+};
 use crate::approvals::Bound;
 use crate::denial::{self, Around};
 use crate::extra_permissions::ExtraPermissions;
@@ -50,6 +55,7 @@ fn spec(offer: &Offer) -> ToolSpec {
         "tty": {"type": "boolean", "description": "Run on a terminal."},
         "yield_time_ms": number("Wait so long for its end (250 to 30000, default 10000)."),
         "max_output_tokens": {"type": "number"},
+        "wake": {"type": "boolean", "description": "If it goes on after this call: begin a turn when it ends."},
     }));
     if offer.escalation {
         properties.insert("sandbox_permissions".into(), sandbox_permissions(offer));
@@ -100,6 +106,8 @@ pub(super) struct ExecCommand {
     #[serde(default)]
     max_output_tokens: Option<usize>,
     #[serde(default)]
+    wake: bool,
+    #[serde(default)]
     environment_id: Option<String>,
     #[serde(default)]
     sandbox_permissions: Option<SandboxPermissions>,
@@ -120,6 +128,8 @@ pub(super) struct ExecRun {
     session: u64,
     yield_time: Duration,
     output_tokens: usize,
+    /// If it outlives its call, a turn begins when it ends.
+    wake: bool,
     result: ResultType,
 }
 
@@ -131,10 +141,7 @@ enum Origin {
         around: Option<Box<Around>>,
     },
     /// It was started by an earlier life of this thread.
-    Adopt {
-        environment: EnvironmentId,
-        process: String,
-    },
+    Adopt(FormerCommand),
 }
 
 impl OwnCall for ExecCommand {
@@ -224,6 +231,7 @@ impl StepTools {
             // Nothing will ever be written to a command that the user wrote; one that reads finds the end of its input.
             pipe_stdin: !exec.tty && !self.scripted,
             profiles: Some(self.thread.to_string()),
+            adoption: self.processes.claim(&process),
         };
         sandbox = sandbox.filter(|_| sandboxed);
         if let Some(sandbox) = &mut sandbox {
@@ -268,6 +276,7 @@ impl StepTools {
             session: session_of(call),
             yield_time: if self.scripted { UNTIL_IT_ENDS } else { yield_time(exec.yield_time_ms) },
             output_tokens: exec.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
+            wake: exec.wake,
             result: asked.result(),
         };
         CallPlan::Run(Box::new(ApprovedCall {
@@ -275,6 +284,7 @@ impl StepTools {
             tool: call.tool.clone(),
             environment: Some(id.clone()),
             process: Some(process),
+            adoption_key: self.processes.key_id(),
             repeatable: false,
             detail: Some(CallDetail::CommandExecution(detail)),
             work: Box::new(run),
@@ -296,6 +306,7 @@ impl StepTools {
                     tty: false,
                     pipe_stdin: false,
                     profiles: Some(self.thread.to_string()),
+                    adoption: self.processes.claim(&process),
                 };
                 Box::new(ExecRun {
                     origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox: None, around: None },
@@ -304,6 +315,7 @@ impl StepTools {
                     session: 0,
                     yield_time: UNTIL_IT_ENDS,
                     output_tokens: DEFAULT_OUTPUT_TOKENS,
+                    wake: false,
                     result: ResultType::Function,
                 })
             }
@@ -318,6 +330,7 @@ impl StepTools {
             tool: USER_COMMAND.into(),
             environment: Some(id.clone()),
             process: Some(process),
+            adoption_key: self.processes.key_id(),
             repeatable: false,
             detail,
             work,
@@ -409,11 +422,16 @@ impl ExecRun {
         let exec =
             item.and_then(|item| item.read::<Item>().ok()).and_then(|item| serde_json::from_str::<ExecCommand>(&item.arguments).ok());
         Some(Self {
-            origin: Origin::Adopt { environment: started.environment.clone()?, process: started.process.clone()? },
+            origin: Origin::Adopt(FormerCommand {
+                environment: started.environment.clone()?,
+                process: started.process.clone()?,
+                key: started.adoption_key.clone(),
+            }),
             processes,
             detail: started.command().unwrap_or_default(),
             session: 0,
             yield_time: if was_awaited(started) { UNTIL_IT_ENDS } else { yield_time(exec.as_ref().and_then(|exec| exec.yield_time_ms)) },
+            wake: exec.as_ref().is_some_and(|exec| exec.wake),
             output_tokens: exec.and_then(|exec| exec.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: ResultType::of(item),
         })
@@ -421,7 +439,7 @@ impl ExecRun {
 
     async fn run(self, call: &CallId, context: &CallContext) -> CallEnd {
         let session = if self.session == 0 { context.session_of(call) } else { self.session };
-        let Self { origin, processes, detail, yield_time, output_tokens, result, .. } = self;
+        let Self { origin, processes, detail, yield_time, output_tokens, wake, result, .. } = self;
         let (process, around) = match origin {
             Origin::Start { environment, start, sandbox, around } => {
                 let (id, cwd) = (start.id.clone(), start.cwd.clone());
@@ -444,9 +462,9 @@ impl ExecRun {
                     }
                 }
             }
-            Origin::Adopt { environment, process } => match find_again(context, &environment, &process).await {
-                Some(process) => (process, None),
-                None => return CallEnd::lost(result, call),
+            Origin::Adopt(former) => match find_again(&context.search(), &former, &processes).await {
+                Ok(process) => (process, None),
+                Err(reason) => return CallEnd::lost_because(result, call, &reason),
             },
         };
         let running = processes.follow(call.clone(), process, detail, around);
@@ -464,7 +482,13 @@ impl ExecRun {
         {
             let _ = tokio::time::timeout(Duration::from_secs(2), evicted.process.terminate()).await;
         }
-        report(result, call, &running, end, session, output_tokens)
+        let wakes = wake && end.is_none() && !context.cancel.is_cancelled();
+        let mut told = report(result, call, &running, end, session, output_tokens);
+        if let Some(environment) = running.process.environment().id().cloned().filter(|_| wakes) {
+            let process = running.process.id().to_owned();
+            told.facts.push(WakeSet { session, call: call.clone(), environment, process, adoption_key: processes.key_id() }.into());
+        }
+        told
     }
 }
 
@@ -483,35 +507,81 @@ impl CallContext {
     }
 }
 
-/// Looks for a process where it was started, for as long as that place may come back.
-pub(super) async fn find_again(context: &CallContext, id: &EnvironmentId, process: &str) -> Option<RemoteProcess> {
-    let deadline = Instant::now() + context.runtime.reattach_patience();
-    let mut changes = context.runtime.changes();
+/// A command that an earlier life of the thread started.
+pub(crate) struct FormerCommand {
+    pub environment: EnvironmentId,
+    pub process: String,
+    /// The key that it was to be claimed with.
+    pub key: Option<String>,
+}
+
+/// Where a search for such a command begins, and what ends it.
+pub(crate) struct SearchAround<'a> {
+    pub runtime: &'a CallRuntime,
+    pub thread: &'a Thread,
+    pub cancel: &'a CancellationToken,
+}
+
+impl CallContext {
+    pub(super) fn search(&self) -> SearchAround<'_> {
+        SearchAround { runtime: &self.runtime, thread: &self.thread, cancel: &self.cancel }
+    }
+}
+
+/// Looks for a process where it was started, for as long as that place may come back. Why it is lost, if it is.
+pub(crate) async fn find_again(
+    around: &SearchAround<'_>,
+    former: &FormerCommand,
+    processes: &BackgroundProcesses,
+) -> Result<RemoteProcess, String> {
+    let SearchAround { runtime, thread, cancel } = around;
+    let FormerCommand { environment: id, process, .. } = former;
+    let deadline = Instant::now() + runtime.reattach_patience();
+    let mut changes = runtime.changes();
     loop {
         // Before looking, so that nothing between the two is missed.
         changes.mark_unchanged();
-        let view = context.runtime.view(&context.thread);
+        let view = runtime.view(thread);
         let mut look_again = deadline;
-        match (view.workplace(Some(id.as_str())), view.captured(id)) {
-            (Ok(place), _) => match place.handle.adopt(process).await {
-                Ok(found) => return Some(found),
+        let (place, captured) = (view.workplace(Some(id.as_str())), view.captured(id));
+        let mut reason = format!("environment `{id}` could not be reached");
+        match (place, captured) {
+            (Ok(place), _) => match place.handle.adopt(process, processes.claim(process)).await {
+                Ok(found) => return Ok(found),
                 // The connection was lost meanwhile, which is a change.
                 Err(EnvironmentError::Unknown { .. } | EnvironmentError::Unreachable { .. }) => {}
                 Err(error) => {
                     tracing::info!(environment = %id, process, %error, "a command of an earlier life is lost");
-                    return None;
+                    return Err(former.why_lost(&error, processes));
                 }
             },
-            (_, None | Some(Captured::Missing | Captured::Disabled)) => return None,
+            (_, None | Some(Captured::Missing | Captured::Disabled)) => return Err(format!("environment `{id}` is not there any more")),
             (_, Some(Captured::Failed { retry_at: Some(at), .. })) => look_again = deadline.min(*at),
-            _ => {}
+            (_, Some(other)) => reason = format!("environment `{id}` is {}", other.describe()),
         }
-        if Instant::now() >= deadline || context.cancel.is_cancelled() {
-            return None;
+        if Instant::now() >= deadline || cancel.is_cancelled() {
+            return Err(reason);
         }
         tokio::select! {
             _ = timeout_at(look_again, changes.changed()) => {}
-            () = context.cancel.cancelled() => return None,
+            () = cancel.cancelled() => return Err(reason),
+        }
+    }
+}
+
+impl FormerCommand {
+    fn why_lost(&self, error: &EnvironmentError, processes: &BackgroundProcesses) -> String {
+        let EnvironmentError::Fault(fault) = error else { return error.to_string() };
+        let now = processes.key_id();
+        match fault.code {
+            ADOPTED_SINCE => "another program has claimed it since".to_owned(),
+            NOT_ADOPTABLE if self.key.is_some() && self.key != now => {
+                let id = |key: &Option<String>| key.clone().unwrap_or_else(|| "none".to_owned());
+                let (was, is) = (id(&self.key), id(&now));
+                format!("the key by which running commands are claimed was lost or replaced (it was {was} and is {is} now)")
+            }
+            NOT_ADOPTABLE => "its executor does not have it any more: it was restarted, or the grace of the session is over".to_owned(),
+            _ => fault.message.clone(),
         }
     }
 }

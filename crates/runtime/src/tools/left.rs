@@ -44,7 +44,7 @@ impl LeftCommands {
             }
             let Some(earlier) = self.earlier(session).await else { continue };
             // One that a call of the running turn has found already is followed there.
-            let Ok(found) = environment.adopt(&process.process_id).await else { continue };
+            let Ok(found) = environment.adopt(&process.process_id, self.processes.claim(&process.process_id)).await else { continue };
             calls.push(earlier.call.clone());
             let running = self.processes.follow_after(earlier.call, found, earlier.detail, earlier.shown);
             if let Some(evicted) = self.processes.keep(session, running) {
@@ -54,7 +54,7 @@ impl LeftCommands {
         calls
     }
 
-    async fn earlier(&self, session: u64) -> Option<EarlierCommand> {
+    pub(crate) async fn earlier(&self, session: u64) -> Option<EarlierCommand> {
         let mut search = EarlierSearch::new(session);
         let mut history = self.store.history(self.thread.id, asked_at(session).0.checked_sub(1)?).await.ok()?;
         while let Some(batch) = history.next().await.ok()? {

@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use outpost_environment::{ProcessEvent, RemoteProcess};
+use outpost_store::AdoptionKey;
 use outpost_thread::{CallId, CallReport, CommandDetail, ThreadId};
+use outpost_wire::exec::adoption::{AdoptionClaim, OwnerEpoch};
 use outpost_wire::exec::environment::Limit;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -30,6 +32,16 @@ pub struct BackgroundProcesses {
     kept: Mutex<HashMap<u64, Arc<RunningCommand>>>,
     /// Every command that is being read, whether or not it outlives its call.
     followed: Mutex<Vec<Weak<RunningCommand>>>,
+    /// Under which key and lease commands belong to this thread, once that is known.
+    ownership: OnceLock<Ownership>,
+}
+
+/// By what a thread shows that a command is its own.
+#[derive(Debug, Clone)]
+pub struct Ownership {
+    pub key: AdoptionKey,
+    /// The number of the lease under which the thread is driven.
+    pub epoch: u64,
 }
 
 /// How a command ended.
@@ -71,13 +83,34 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl BackgroundProcesses {
     pub fn new(thread: ThreadId, feed: Arc<ThreadFeed<ThreadEvent>>) -> Self {
-        Self { thread, feed, kept: Mutex::default(), followed: Mutex::default() }
+        Self { thread, feed, kept: Mutex::default(), followed: Mutex::default(), ownership: OnceLock::new() }
     }
 
     /// The name of a call's process: the same call has the same name after every restart. The place in the journal is part of
     /// it, because some models use the ids of their calls again.
     pub fn name(&self, session: u64, call: &CallId) -> String {
         format!("{}/{session}/{}", self.thread, call.as_str())
+    }
+
+    pub(crate) fn is_owned(&self) -> bool {
+        self.ownership.get().is_some()
+    }
+
+    /// Commands belong to the thread from now on, and not only to the session of this program.
+    pub(crate) fn own(&self, ownership: Ownership) {
+        // The first lease is the only one of this life.
+        let _ = self.ownership.set(ownership);
+    }
+
+    /// By what a process of this name is claimed. Nothing where no other program could claim it.
+    pub(crate) fn claim(&self, process: &str) -> Option<AdoptionClaim> {
+        let Ownership { key, epoch } = self.ownership.get()?;
+        Some(AdoptionClaim { secret: key.secret(process), epoch: OwnerEpoch(*epoch) })
+    }
+
+    /// The key that claims are made with, by its id.
+    pub(crate) fn key_id(&self) -> Option<String> {
+        self.ownership.get().map(|ownership| ownership.key.id())
     }
 
     /// Whether a process with this name belongs to this thread.

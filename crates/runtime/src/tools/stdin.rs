@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_thread::{ApprovalDetail, ApprovalKind, CallDetail, CallId, CommandDetail, InteractionDetail};
+use outpost_thread::{ApprovalDetail, ApprovalKind, CallDetail, CallId, CommandDetail, InteractionDetail, WakeEnded};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::json;
@@ -11,7 +11,7 @@ use serde_json::json;
 use super::call::{OwnCall, OwnTool, WrittenCall};
 use super::catalogue::{function, string};
 use super::earlier::{EarlierCommand, session_of};
-use super::exec::{DEFAULT_OUTPUT_TOKENS, find_again, report};
+use super::exec::{DEFAULT_OUTPUT_TOKENS, FormerCommand, find_again, report};
 use super::narrow;
 use super::processes::{BackgroundProcesses, RunningCommand};
 use super::{ApprovedCall, CallContext, CallEnd, CallPlan, Executing, RequestedCall, ResultType, StepTools, Work};
@@ -91,6 +91,7 @@ impl StepTools {
             tool: call.tool.clone(),
             environment: None,
             process: None,
+            adoption_key: None,
             // Looking twice does no harm; writing twice does.
             repeatable: write.chars.is_empty(),
             detail: Some(CallDetail::TerminalInteraction(InteractionDetail {
@@ -190,7 +191,13 @@ impl StdinRun {
         if end.is_some() {
             self.processes.forget(self.session);
         }
-        report(result, call, &running, end, self.session, self.output_tokens)
+        let is_over = end.is_some();
+        let mut told = report(result, call, &running, end, self.session, self.output_tokens);
+        if is_over {
+            // The model hears of it here.
+            told.facts.push(WakeEnded { session: self.session }.into());
+        }
+        told
     }
 
     /// The command: as it is known here, or as it is found where it was started.
@@ -199,9 +206,10 @@ impl StdinRun {
             return Ok(running);
         }
         let earlier = self.earlier.as_ref().ok_or_else(|| not_running(self.session, &self.processes))?;
-        let process = find_again(context, &earlier.environment, &earlier.process).await.ok_or_else(|| {
+        let former = FormerCommand { environment: earlier.environment.clone(), process: earlier.process.clone(), key: earlier.key.clone() };
+        let process = find_again(&context.search(), &former, &self.processes).await.map_err(|reason| {
             format!(
-                "The command with the session id {} was running when the program ended, and it is lost: its outcome is unknown. \
+                "The command with the session id {} was running when the program ended, and it is lost: {reason}. Its outcome is unknown. \
                  Nothing was written to it.",
                 self.session
             )

@@ -202,7 +202,7 @@ fn process(
     }
     let policy = EnvPolicy { inherit: Inherit::All, ignore_default_excludes: false, exclude, set: BTreeMap::new(), include_only: vec![] };
     let id = format!("client-{}", server.runtime.new_id());
-    ProcessStart { id, argv, cwd, env_policy: Some(policy), env, tty, pipe_stdin: pipe_stdin && !tty, profiles: None }
+    ProcessStart { id, argv, cwd, env_policy: Some(policy), env, tty, pipe_stdin: pipe_stdin && !tty, profiles: None, adoption: None }
 }
 
 /// A job as later requests name it.

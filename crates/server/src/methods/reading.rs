@@ -403,7 +403,7 @@ async fn why(connection: Arc<ClientConnection>, params: ThreadWhyParams) -> Resu
 
 fn seen(environment: &outpost_thread::StepEnvironment) -> StepEnvironment {
     StepEnvironment {
-        environment_id: environment.id.to_string(),
+        environment_id: environment.shown(),
         state: environment.state.clone(),
         generation: environment.generation,
         executor_id: environment.executor.clone(),

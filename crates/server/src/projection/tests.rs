@@ -84,6 +84,7 @@ fn started(turn: &str, call: &str) -> Fact {
         environment: None,
         process: Some(call.into()),
         repeatable: false,
+        adoption_key: None,
         detail: Some(command(call).into()),
     }
     .into()

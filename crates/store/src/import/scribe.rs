@@ -265,5 +265,14 @@ impl Scribe {
 
 fn started(turn: &TurnId, asked: ImportedCall) -> CallStarted {
     let ImportedCall { call, tool, begun } = asked;
-    CallStarted { turn: turn.clone(), call, tool, environment: None, process: None, repeatable: false, detail: begun.map(Into::into) }
+    CallStarted {
+        turn: turn.clone(),
+        call,
+        tool,
+        environment: None,
+        process: None,
+        repeatable: false,
+        adoption_key: None,
+        detail: begun.map(Into::into),
+    }
 }

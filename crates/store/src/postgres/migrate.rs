@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{PostgresError, told};
 
-const MIGRATIONS: &[&str] = &[include_str!("1.sql"), include_str!("2.sql"), include_str!("3.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("1.sql"), include_str!("2.sql"), include_str!("3.sql"), include_str!("4.sql")];
 /// The version of the tables that this program makes.
 pub(super) const KNOWN: i64 = MIGRATIONS.len() as i64;
 /// The oldest version whose programs may write tables of this one: a migration leaves the version before it working, so that nodes can be

@@ -145,7 +145,7 @@ impl PostgresStore {
                     &batch.data,
                     &batch.worded,
                     &batch.words,
-                    &work.is_there,
+                    &(work.is_there || !summary.wakes.is_empty()),
                     &batch.is_progress,
                     &KNOWN,
                 ],

@@ -248,6 +248,7 @@ impl Run {
             environment: None,
             process: Some(format!("process of {}", call.id)),
             repeatable: false,
+            adoption_key: None,
             detail: None,
         });
         *self.world.effects.entry(call.id.to_string()).or_default() += 1;

@@ -127,6 +127,8 @@ pub struct Capabilities {
     pub write_mode: bool,
     /// Answers are followed, and `initialize` carries calls.
     pub call_follow: bool,
+    /// A process can be moved into another session.
+    pub process_adopt: bool,
     /// Many files in one message, compressed bytes in packs and blocks, and `fs/sync`.
     pub file_packs: bool,
     /// `fs/walk` takes `after`.

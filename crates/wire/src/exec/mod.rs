@@ -1,5 +1,6 @@
 //! The exec protocol: what an executor is asked and what it tells. One file per family of methods.
 
+pub mod adoption;
 pub mod attributes;
 pub mod calls;
 pub mod discovery;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::adoption::AdoptionClaim;
 use super::environment::{Limit, Shell, Unit};
 use super::policy::SandboxContext;
 use super::session::Empty;
@@ -46,6 +47,9 @@ pub struct StartParams {
     /// Ours: how large the terminal is from the first moment on. Others ignore it; they are told with `process/resize`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal_size: Option<TerminalSize>,
+    /// Ours: who may have the process besides this session. Others ignore it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adoption: Option<AdoptionClaim>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -117,6 +117,7 @@ async fn try_sandbox(environment: &Environment, info: &EnvironmentInfo) -> anyho
         tty: false,
         pipe_stdin: false,
         profiles: None,
+        adoption: None,
     };
     let sandbox = SandboxMode::ReadOnly { network_access: false }.context(&attachment);
     let process = environment.start_within(start, sandbox).await;

@@ -289,6 +289,7 @@ mod tests {
             environment: None,
             process: None,
             repeatable: false,
+            adoption_key: None,
             detail: Some(Recorded::from(Raw::from(detail))),
         };
         let report = json!({"exitCode": 0, "aggregatedOutput": "line 1\nline 2\n"});
