@@ -54,9 +54,10 @@ pub(crate) fn threads(count: u32) -> anyhow::Result<()> {
 }
 
 /// Nodes on one database that are killed, stopped and told to end at random while commands of their threads run.
+#[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 pub(crate) fn cluster(minutes: u32) -> anyhow::Result<()> {
     let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-    println!("seed {seed}");
+    eprintln!("seed {seed}");
     sh(cargo()
         .args(["test", "-p", "outpost", "--test", "serve", "--", "--nocapture", "nodes_fail_at_random"])
         .env("OUTPOST_SOAK_CLUSTER_MINUTES", minutes.to_string())

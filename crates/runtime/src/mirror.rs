@@ -160,6 +160,7 @@ async fn forward(mut asked: mpsc::Receiver<DriverCommand>, commands: mpsc::Sende
             }
             DriverCommand::Input(input, reply) => MirrorCommand::Input(input, reply),
             DriverCommand::Interrupt { turn, reason, reply } => MirrorCommand::Interrupt { turn, reason, reply },
+            // Who answers, the server knows of its client.
             DriverCommand::Answer { approval, decision, detail, reply, by: _ } => {
                 MirrorCommand::Answer { approval, decision, detail, reply }
             }

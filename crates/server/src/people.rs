@@ -75,6 +75,7 @@ const VIEWS: &[&str] = &[
     "server/diagnostics",
     "skills/list",
     "thread/backgroundTerminals/list",
+    "thread/entries/list",
     "thread/goal/get",
     "thread/items/list",
     "thread/items/read",

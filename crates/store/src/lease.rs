@@ -69,7 +69,7 @@ pub enum ClaimError {
     #[error("thread {0} exists already")]
     Exists(ThreadId),
     #[error("thread {thread} is being written by {holder}, for {} s; take it over, or ask there", age_ms / 1000)]
-    Held { thread: ThreadId, holder: LeaseHolder, age_ms: u64 },
+    Held { thread: ThreadId, holder: Box<LeaseHolder>, age_ms: u64 },
     #[error("the journal of thread {thread} cannot be opened: {why}")]
     Journal { thread: ThreadId, why: crate::reader::JournalError },
     #[error("cannot claim: {0}")]

@@ -427,7 +427,7 @@ impl LocalHome {
         let held_here = lock(&self.writers).get(&thread).cloned();
         if let (Some(_), ClaimMode::IfFree) = (&held_here, mode) {
             let holder = self.me();
-            return Err(ClaimError::Held { thread, holder, age_ms: 0 });
+            return Err(ClaimError::Held { thread, holder: Box::new(holder), age_ms: 0 });
         }
         let path = self.find(thread).ok_or(ClaimError::NotFound(thread))?;
         let file = LeaseFile::open(&Self::lease_path(&path))?;
@@ -441,7 +441,7 @@ impl LocalHome {
             let record = locked.read()?.unwrap_or_else(|| Record { fence: self.now(), ..Record::default() });
             if let Some(holder) = record.holder.filter(|holder| mode != ClaimMode::TakeOver && self.is_alive(holder)) {
                 let age_ms = self.now().saturating_sub(holder.since);
-                return Err(ClaimError::Held { thread, holder, age_ms });
+                return Err(ClaimError::Held { thread, holder: Box::new(holder), age_ms });
             }
             let epoch = record.fence + 1;
             let writer = JournalWriter::open(thread, &path, epoch, record.edition).map_err(|why| ClaimError::Journal { thread, why })?;

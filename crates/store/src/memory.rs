@@ -79,7 +79,7 @@ impl MemoryStore {
         let kept = threads.get_mut(&thread).ok_or(ClaimError::NotFound(thread))?;
         if let (Some(since), ClaimMode::IfFree) = (kept.held_since, mode) {
             let holder = here(since, now);
-            return Err(ClaimError::Held { thread, holder, age_ms: now.saturating_sub(since) });
+            return Err(ClaimError::Held { thread, holder: Box::new(holder), age_ms: now.saturating_sub(since) });
         }
         kept.epoch += 1;
         kept.held_since = Some(now);

@@ -44,6 +44,7 @@ fn facts() -> Vec<Fact> {
             thread_source: Some("user".into()),
             originator: Some("fixture".into()),
             program_version: Some("0.1.0".into()),
+            by: Some("ada".into()),
             parent: Some(Parent {
                 thread: id(7),
                 depth: 1,

@@ -55,7 +55,7 @@ fn blocks(text: &str) -> Vec<(usize, String)> {
             }
             None => blocks.push((number + 1, line.to_owned())),
         }
-        is_open = !(is_fence && !is_fenced);
+        is_open = !is_fence || is_fenced;
     }
     blocks
 }

@@ -50,6 +50,8 @@ async fn answer(connection: Arc<ClientConnection>, params: ThreadApprovalAnswerP
     let live = loaded(&connection, &params.thread_id).await?;
     let decision = serde_json::from_value::<Decision>(Value::from(params.decision.as_str()));
     let decision = decision.map_err(|_| Fault::invalid_request(format!("`{}` is no decision", params.decision)))?;
-    live.answer(ApprovalId(params.approval_id), decision, params.detail.map(Raw::from)).await.map_err(fault::command)?;
+    live.answer_by(ApprovalId(params.approval_id), decision, params.detail.map(Raw::from), connection.identity.name.clone())
+        .await
+        .map_err(fault::command)?;
     Ok(Nothing {})
 }

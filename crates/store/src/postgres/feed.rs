@@ -108,7 +108,7 @@ impl Listener {
                 }
             }
         });
-        let listener = Self { client: client, messages, task };
+        let listener = Self { client, messages, task };
         listener.client.batch_execute("listen outpost_threads").await.map_err(|error| chain(&error))?;
         Ok(listener)
     }

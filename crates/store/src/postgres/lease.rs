@@ -70,7 +70,7 @@ impl PostgresStore {
             let row = client.query_opt(HOLDER, &[&thread.to_string()]).await.map_err(failed)?.ok_or(ClaimError::NotFound(thread))?;
             self.check_version(&client).await.map_err(ClaimError::Database)?;
             let age_ms = small(row.get::<_, Option<i64>>(4).unwrap_or(0));
-            return Err(ClaimError::Held { thread, holder: holder(&row), age_ms });
+            return Err(ClaimError::Held { thread, holder: Box::new(holder(&row)), age_ms });
         };
         let epoch = small(row.get(0));
         let summary = serde_json::from_str(row.get(1)).unwrap_or_else(|_| ThreadSummary::new(thread));

@@ -114,7 +114,7 @@ impl RemoteDesk {
         }
         let params = ThreadListParams {
             cursor: arguments.after,
-            limit: Some(u32::try_from(arguments.limit).unwrap_or(u32::MAX)),
+            limit: Some(arguments.limit),
             archived: Some(arguments.archived),
             source_kinds: Some(arguments.source).filter(|sources| !sources.is_empty()),
             cwd: Some(arguments.cwd).filter(|cwds| !cwds.is_empty()).map(OneOrMany::Many),
