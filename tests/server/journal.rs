@@ -41,7 +41,7 @@ async fn entries_are_listed_in_order_and_told_to_those_who_ask() {
     turn(&mut plain, &id, "again").await;
     assert!(plain.heard("thread/entry").is_empty());
     let (_, refusal) = plain.error("thread/entries/list", json!({"threadId": "01900000-0000-7000-8000-000000000000"})).await;
-    assert!(refusal.contains("not found"), "{refusal}");
+    assert!(refusal.contains("no rollout found"), "{refusal}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
