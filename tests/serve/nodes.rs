@@ -56,6 +56,32 @@ async fn a_client_of_one_node_works_with_a_thread_of_another() {
     assert_eq!(model.requests().len(), 3);
 }
 
+/// A thread that moves to a third node is followed there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_follows_a_thread_to_a_third_node() {
+    let database = Database::create();
+    let model = ScriptedModel::with(vec![Reply::message("one"), Reply::message("two"), Reply::message("three")]).await;
+    let start = |name: &str| node(database.url(), &model, name, &["--no-auth"]);
+    let (first, second, third) = (start("a"), start("b"), start("c"));
+    let mut at_first = client(&first).await;
+    let id = thread(&mut at_first, json!({"environments": []})).await;
+    turn(&mut at_first, &id, "go").await;
+    let mut at_second = client(&second).await;
+    at_second.result("thread/resume", json!({"threadId": id})).await;
+    turn(&mut at_second, &id, "again").await;
+    let mut at_third = client(&third).await;
+    at_third.result("thread/takeover", json!({"threadId": id})).await;
+    assert_eq!(notice(&mut at_second, "thread/closed").await["threadId"], json!(id));
+    at_second.result("thread/resume", json!({"threadId": id})).await;
+    let ended = turn(&mut at_second, &id, "there").await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    let seen = at_second.result("thread/overview", json!({"threadIds": [id]})).await["data"][0]["holder"].clone();
+    assert_eq!(seen["node"], json!("c"), "{seen}");
+    // The first node has nothing to do with the thread any more.
+    drop(first.kill());
+    at_second.result("thread/resume", json!({"threadId": id})).await;
+}
+
 /// When the node is killed the client is told, and finds the thread again where it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_is_told_when_the_node_of_its_thread_ends() {

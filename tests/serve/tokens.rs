@@ -252,6 +252,15 @@ async fn a_role_says_what_a_person_may_do() {
         ("thread/resume", serde_json::json!({"threadId": id})),
         ("thread/start", serde_json::json!({})),
         ("command/exec", serde_json::json!({"command": ["id"]})),
+        // Naming its thread beside the matter opens nothing.
+        ("command/exec", serde_json::json!({"command": ["id"], "threadId": started})),
+        ("fs/readFile", serde_json::json!({"path": "/etc/hostname", "threadId": started})),
+        ("thread/start", serde_json::json!({"threadId": started})),
+        ("config/value/write", serde_json::json!({"keyPath": "model", "value": "x", "mergeStrategy": "replace", "threadId": started})),
+        ("thread/fork", serde_json::json!({"threadId": started})),
+        ("thread/resume", serde_json::json!({"threadId": started, "config": {"mcp_servers": {"x": {"command": "id"}}}})),
+        // Parameters in a list are read by handlers, but not by the check.
+        ("thread/read", serde_json::json!([id])),
     ] {
         assert!(one.refused(method, params).await.contains("uma may not do that"), "{method}");
     }
@@ -266,6 +275,17 @@ async fn a_role_says_what_a_person_may_do() {
     ] {
         assert!(limited.refused(method, params).await.contains("bob may not do that"), "{method}");
     }
+    // What ran in an environment is told of threads within the limits only.
+    let of = |activity: &Value| -> Vec<String> {
+        let all = [&activity["commands"], &activity["processes"]].into_iter().flat_map(|list| list.as_array().unwrap());
+        all.map(|entry| entry["threadId"].as_str().unwrap().to_owned()).collect()
+    };
+    let place = serde_json::json!({"environmentId": "local"});
+    while !of(&admin.call("environment/activity", place.clone()).await).contains(&id) {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    let own = one.call("environment/activity", place).await;
+    assert!(of(&own).iter().all(|thread| *thread == started), "{own}");
     // Reaching an executor is running commands there.
     for token in [box_only, server.token(&["--client", "--role", "viewer"])] {
         assert_eq!(server.get("/executors/reach/gpu", Some(&token)).await.0, 403);

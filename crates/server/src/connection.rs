@@ -242,10 +242,11 @@ impl Service for ClientConnection {
             if let Err(fault) = people::admit(&server, &self.identity, &method, &params).await {
                 return envelope::error(&id, &fault).into();
             }
-            if let Some(frame) = forward::forward(&self, &id, &method, &params).await {
-                return frame.into();
+            if let Some(reply) = forward::forward(&self, &id, &method, &params).await {
+                return reply;
             }
-            let reply = server.table.answer(self.clone(), Sent { id, trace }, &method, params).await;
+            let answer = server.table.answer(self.clone(), Sent { id, trace }, &method, params.clone());
+            let reply = forward::here(&self, &method, &params, answer).await;
             PeerReply { frame: people::filter(&server, &self.identity, &method, reply.frame).await, rest: reply.rest }
         })
     }

@@ -6,12 +6,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use outpost_rpc::frame::{self, FrameLimits, RpcMessage};
 use outpost_rpc::link::FrameSource;
-use outpost_rpc::{Close, FrameSink};
+use outpost_rpc::peer::PeerReply;
+use outpost_rpc::{Close, FrameSink, Link, PeerOptions};
 use outpost_store::Store;
 use outpost_thread::ThreadId;
 use outpost_wire::{Fault, RequestId, envelope};
@@ -26,6 +28,9 @@ use crate::people::ClientIdentity;
 
 /// The kind and the key under which a store keeps the secret by which its nodes know each other.
 pub(crate) const NODE_SECRET: (&str, &str) = ("secret", "nodes");
+
+/// How long a node may take until it has answered the handshake. One whose machine is gone does not answer at all.
+pub(crate) const DIAL: Duration = Duration::from_secs(5);
 
 /// These say what is stored; any node can answer them. While a thread is passed on, they are as well: its node knows how it stands.
 const READS: &[&str] = &[
@@ -51,11 +56,18 @@ pub(crate) struct ThreadForwarding {
     introduction: Mutex<Option<Bytes>>,
     links: AsyncMutex<HashMap<String, Arc<NodeLink>>>,
     /// Which thread is passed on to which node.
-    threads: Mutex<HashMap<ThreadId, Weak<NodeLink>>>,
+    threads: Routes,
     questions: Arc<Mutex<Questions>>,
     /// Threads that this node drives now: what another one says of them is over.
     taken: Arc<Mutex<HashSet<ThreadId>>>,
+    /// Threads that this node is about to drive: that another one lets go of them is no news.
+    taking: Arc<Mutex<HashSet<ThreadId>>>,
 }
+
+type Routes = Arc<Mutex<HashMap<ThreadId, Weak<NodeLink>>>>;
+/// An answer, and what is dropped once it is on its way to the client.
+type NodeAnswer = (Vec<u8>, oneshot::Sender<()>);
+type Waiting = Arc<Mutex<HashMap<RequestId, oneshot::Sender<NodeAnswer>>>>;
 
 /// Questions of other nodes that the client was asked.
 #[derive(Default)]
@@ -67,7 +79,7 @@ struct Questions {
 /// A client's link to another node.
 struct NodeLink {
     sink: FrameSink,
-    waiting: Arc<Mutex<HashMap<RequestId, oneshot::Sender<Vec<u8>>>>>,
+    waiting: Waiting,
     _reading: AbortOnDropHandle<()>,
 }
 
@@ -119,9 +131,57 @@ impl ThreadForwarding {
 
     fn known(&self, thread: ThreadId) -> Option<Arc<NodeLink>> {
         let mut threads = lock(&self.threads);
-        threads.retain(|_, link| link.upgrade().is_some_and(|link| !link.sink.is_closed()));
-        threads.get(&thread)?.upgrade()
+        threads.retain(|_, link| link.strong_count() > 0);
+        // Those of a link that has ended are removed when the client is told.
+        threads.get(&thread)?.upgrade().filter(|link| !link.sink.is_closed())
     }
+
+    /// A takeover begins; whether the thread is passed on until then.
+    fn take_over(&self, thread: ThreadId) -> bool {
+        lock(&self.taking).insert(thread);
+        lock(&self.threads).contains_key(&thread)
+    }
+
+    /// A takeover is over: if it went well, this node drives the thread from now on, else all is as it was.
+    fn took_over(&self, thread: ThreadId, is_taken: bool, was_routed: bool, client: &FrameSink) {
+        lock(&self.taking).remove(&thread);
+        if is_taken {
+            lock(&self.taken).insert(thread);
+            lock(&self.threads).remove(&thread);
+        } else if was_routed && !lock(&self.threads).contains_key(&thread) {
+            // What the other node said meanwhile was held back.
+            client.send(closed(thread));
+        }
+    }
+}
+
+fn closed(thread: ThreadId) -> Vec<u8> {
+    serde_json::json!({"method": "thread/closed", "params": {"threadId": thread}}).to_string().into_bytes()
+}
+
+#[derive(Deserialize)]
+struct Outcome {
+    error: Option<serde::de::IgnoredAny>,
+}
+
+fn is_refusal(frame: &[u8]) -> bool {
+    serde_json::from_slice(frame).map_or(true, |Outcome { error }| error.is_some())
+}
+
+/// Answers a request here; a thread that is taken over is not passed on any more once that has gone well.
+pub(crate) async fn here(
+    connection: &ClientConnection,
+    method: &str,
+    params: &Bytes,
+    answer: impl Future<Output = PeerReply>,
+) -> PeerReply {
+    let Some(thread) = Some(params).filter(|_| method == "thread/takeover").and_then(|params| thread_in(params)) else {
+        return answer.await;
+    };
+    let was_routed = connection.forwarding.take_over(thread);
+    let reply = answer.await;
+    connection.forwarding.took_over(thread, !is_refusal(&reply.frame), was_routed, &connection.outlet.clone_sink());
+    reply
 }
 
 fn plain_response(id: &RequestId, result: &Value) -> Vec<u8> {
@@ -129,14 +189,8 @@ fn plain_response(id: &RequestId, result: &Value) -> Vec<u8> {
 }
 
 /// Passes a request on if another node drives its thread; nothing if it is to be answered here.
-pub(crate) async fn forward(connection: &Arc<ClientConnection>, id: &RequestId, method: &str, params: &Bytes) -> Option<Vec<u8>> {
+pub(crate) async fn forward(connection: &Arc<ClientConnection>, id: &RequestId, method: &str, params: &Bytes) -> Option<PeerReply> {
     let Store::Postgres(store) = connection.server.runtime.store() else { return None };
-    if method == "thread/takeover"
-        && let Some(thread) = thread_in(params)
-    {
-        lock(&connection.forwarding.threads).remove(&thread);
-        lock(&connection.forwarding.taken).insert(thread);
-    }
     // A node that was asked by another one answers by itself: two that each take the other for the holder would go on for ever.
     if connection.identity.is_node || OWN.contains(&method) || connection.client().is_none() {
         return None;
@@ -146,12 +200,16 @@ pub(crate) async fn forward(connection: &Arc<ClientConnection>, id: &RequestId, 
     if connection.server.runtime.get(thread).is_some() {
         return None;
     }
-    let link = match forwarding.known(thread) {
+    // Who resumes a thread may do so because it moved.
+    let link = match forwarding.known(thread).filter(|_| method != "thread/resume") {
         Some(link) => link,
         None if READS.contains(&method) => return None,
         None => {
-            let holder = store.holder(thread).await.ok().flatten().filter(|holder| holder.instance != store.instance())?;
-            let address = holder.address.clone()?;
+            let holder = store.holder(thread).await.ok().flatten().filter(|holder| holder.instance != store.instance());
+            let Some((holder, address)) = holder.and_then(|holder| holder.address.clone().map(|address| (holder, address))) else {
+                lock(&forwarding.threads).remove(&thread);
+                return None;
+            };
             match connect(connection, &holder.instance, &address).await {
                 Ok(link) => link,
                 Err(why) => {
@@ -169,12 +227,17 @@ pub(crate) async fn forward(connection: &Arc<ClientConnection>, id: &RequestId, 
             lock(&forwarding.taken).remove(&thread);
             lock(&forwarding.threads).insert(thread, Arc::downgrade(&link));
         }
-        if let Ok(frame) = answer.await {
-            return Some(frame);
+        if let Ok((frame, sent)) = answer.await {
+            // It may be with another node when it is asked for again.
+            if method == "thread/unsubscribe" && !is_refusal(&frame) {
+                lock(&forwarding.threads).remove(&thread);
+            }
+            return Some(PeerReply { frame, rest: Some(Box::pin(async move { drop(sent) })) });
         }
     }
     lock(&link.waiting).remove(id);
-    Some(envelope::error(id, &Fault::internal(format!("the node that drives thread {thread} is gone; resume the thread"))))
+    let gone = envelope::error(id, &Fault::internal(format!("the node that drives thread {thread} is gone; resume the thread")));
+    Some(gone.into())
 }
 
 /// The client's link to a node, made if there is none.
@@ -188,31 +251,45 @@ async fn connect(connection: &Arc<ClientConnection>, instance: &str, address: &s
     let Store::Postgres(store) = connection.server.runtime.store() else { return Err("this store has no nodes".into()) };
     let secret = store.shared_one(NODE_SECRET.0, NODE_SECRET.1).await?.ok_or("the nodes of this store have no secret")?;
     let bearer = connection.identity.credential(&secret);
-    let mut link = outpost_environment::dial(address, Some(bearer)).await.map_err(|error| error.to_string())?;
-    link.gate.open();
     let introduction = lock(&forwarding.introduction).clone().ok_or("the client has not introduced itself")?;
-    let raw: &RawValue = serde_json::from_slice(&introduction).map_err(|error| error.to_string())?;
-    link.tx.send(envelope::request(&RequestId::Number(0), "initialize", raw));
-    match link.rx.next().await.map(|frame| frame.map_err(|error| error.to_string()).map(|frame| decode(&frame))) {
-        Some(Ok(Some(RpcMessage::Response { .. }))) => {}
-        Some(Ok(Some(RpcMessage::Error { fault, .. }))) => return Err(fault.message),
-        Some(Err(error)) => return Err(error),
-        _ => return Err("it does not speak this protocol".into()),
-    }
-    let waiting = Arc::<Mutex<HashMap<RequestId, oneshot::Sender<Vec<u8>>>>>::default();
-    let reading = Reading {
-        client: connection.outlet.clone_sink(),
-        node: link.tx.clone(),
-        waiting: waiting.clone(),
-        questions: forwarding.questions.clone(),
-        taken: forwarding.taken.clone(),
-        asked: HashMap::new(),
-        threads: HashSet::new(),
-    };
-    let reading = AbortOnDropHandle::new(tokio::spawn(reading.run(link.rx)));
-    let made = Arc::new(NodeLink { sink: link.tx, waiting, _reading: reading });
+    let link = tokio::time::timeout(DIAL, introduced(address, bearer, &introduction)).await;
+    let link = link.map_err(|_| format!("it does not answer within {} seconds", DIAL.as_secs()))??;
+    let waiting = Waiting::default();
+    let made = Arc::new_cyclic(|own| {
+        let reading = Reading {
+            client: connection.outlet.clone_sink(),
+            node: link.tx.clone(),
+            waiting: waiting.clone(),
+            questions: forwarding.questions.clone(),
+            taken: forwarding.taken.clone(),
+            taking: forwarding.taking.clone(),
+            asked: HashMap::new(),
+            routes: forwarding.threads.clone(),
+            own: own.clone(),
+        };
+        let reading = AbortOnDropHandle::new(tokio::spawn(reading.run(link.rx)));
+        NodeLink { sink: link.tx, waiting, _reading: reading }
+    });
     links.insert(instance.to_owned(), made.clone());
     Ok(made)
+}
+
+/// A link on which the client's introduction was answered.
+async fn introduced(address: &str, bearer: String, introduction: &[u8]) -> Result<Link, String> {
+    let mut link = outpost_environment::dial(address, Some(bearer)).await.map_err(|error| error.to_string())?;
+    link.gate.open();
+    let raw: &RawValue = serde_json::from_slice(introduction).map_err(|error| error.to_string())?;
+    link.tx.send(envelope::request(&RequestId::Number(0), "initialize", raw));
+    loop {
+        match link.rx.next().await.map(|frame| frame.map_err(|error| error.to_string()).map(|frame| decode(&frame))) {
+            Some(Ok(Some(RpcMessage::Response { .. }))) => return Ok(link),
+            // What the node tells all of its clients.
+            Some(Ok(Some(RpcMessage::Notification { .. }))) => {}
+            Some(Ok(Some(RpcMessage::Error { fault, .. }))) => return Err(fault.message),
+            Some(Err(error)) => return Err(error),
+            _ => return Err("it does not speak this protocol".into()),
+        }
+    }
 }
 
 fn decode(frame: &Bytes) -> Option<RpcMessage> {
@@ -223,48 +300,81 @@ fn decode(frame: &Bytes) -> Option<RpcMessage> {
 struct Reading {
     client: FrameSink,
     node: FrameSink,
-    waiting: Arc<Mutex<HashMap<RequestId, oneshot::Sender<Vec<u8>>>>>,
+    waiting: Waiting,
     questions: Arc<Mutex<Questions>>,
     taken: Arc<Mutex<HashSet<ThreadId>>>,
+    taking: Arc<Mutex<HashSet<ThreadId>>>,
     /// What the node's questions are called here.
     asked: HashMap<RequestId, String>,
-    /// Those that the client heard of through this link.
-    threads: HashSet<ThreadId>,
+    /// Which thread is passed on to which node, and which of them this one is.
+    routes: Routes,
+    own: Weak<NodeLink>,
 }
 
 impl Reading {
     async fn run(mut self, mut frames: FrameSource) {
-        while let Some(Ok(frame)) = frames.next().await {
-            self.take(&frame);
+        loop {
+            // A client that reads slowly slows its node down, and not the whole program.
+            self.client.room(PeerOptions::default().outbound).await;
+            let Some(Ok(frame)) = frames.next().await else { break };
+            if let Some(sent) = self.take(&frame) {
+                // What the node says after an answer, the client hears after it. The other end is dropped in any case.
+                let _ = sent.await;
+            }
         }
         self.node.close(Close::new(Close::NORMAL, ""));
         // Dropping the senders answers the requests that wait.
         lock(&self.waiting).clear();
         lock(&self.questions).open.retain(|name, _| !self.asked.values().any(|own| own == name));
-        for thread in self.threads.iter().filter(|thread| !lock(&self.taken).contains(*thread)) {
-            let closed = serde_json::json!({"method": "thread/closed", "params": {"threadId": thread}});
-            self.client.send(closed.to_string().into_bytes());
+        let passed_on: Vec<ThreadId> = {
+            let mut routes = lock(&self.routes);
+            let threads = routes.iter().filter(|(_, link)| Weak::ptr_eq(link, &self.own)).map(|(thread, _)| *thread).collect();
+            routes.retain(|_, link| !Weak::ptr_eq(link, &self.own));
+            threads
+        };
+        for thread in passed_on.into_iter().filter(|thread| !lock(&self.taking).contains(thread)) {
+            self.client.send(closed(thread));
         }
     }
 
-    fn take(&mut self, frame: &Bytes) {
+    /// Whether the client is to hear this of a thread from this node.
+    fn tells(&self, thread: ThreadId, method: &str) -> bool {
+        if lock(&self.taken).contains(&thread) {
+            return false;
+        }
+        let mut routes = lock(&self.routes);
+        match routes.get(&thread) {
+            Some(link) if link.strong_count() > 0 && !Weak::ptr_eq(link, &self.own) => return false,
+            Some(_) if method == "thread/closed" => {
+                routes.remove(&thread);
+                return !lock(&self.taking).contains(&thread);
+            }
+            // Only followers of a thread hear of its turns: an agent's thread is followed together with the one that made it.
+            None if method.starts_with("turn/") || method.starts_with("item/") => {
+                routes.insert(thread, self.own.clone());
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// Takes a frame; if it is an answer, what tells when the client has it.
+    fn take(&mut self, frame: &Bytes) -> Option<oneshot::Receiver<()>> {
         match decode(frame) {
             Some(RpcMessage::Response { id, .. } | RpcMessage::Error { id, .. }) => {
-                if let Some(waiting) = lock(&self.waiting).remove(&id) {
-                    let _ = waiting.send(frame.to_vec());
-                }
+                let waiting = lock(&self.waiting).remove(&id)?;
+                let (sent, is_sent) = oneshot::channel();
+                waiting.send((frame.to_vec(), sent)).ok()?;
+                return Some(is_sent);
             }
             // What is about no thread, this node says itself.
             Some(RpcMessage::Notification { method, params }) => {
-                let Some(thread) = thread_in(&params).filter(|thread| !lock(&self.taken).contains(thread)) else { return };
-                self.threads.insert(thread);
-                if method == "thread/closed" {
-                    self.threads.remove(&thread);
-                }
+                thread_in(&params).filter(|thread| self.tells(*thread, &method))?;
                 if method == "serverRequest/resolved" {
-                    return self.resolved(&params);
+                    self.resolved(&params);
+                } else {
+                    self.client.send(frame.to_vec());
                 }
-                self.client.send(frame.to_vec());
             }
             Some(RpcMessage::Request { id, method, params, .. }) => {
                 let name = {
@@ -281,6 +391,7 @@ impl Reading {
             }
             None => {}
         }
+        None
     }
 
     fn resolved(&mut self, params: &[u8]) {

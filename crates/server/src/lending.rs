@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use outpost_store::{NodeAddress, PostgresStore};
 use outpost_wire::EnvironmentId;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::executors::Executors;
+use crate::forward::DIAL;
 use crate::people::ClientIdentity;
 use crate::site::REACH;
 
@@ -54,7 +55,14 @@ impl Executors {
                 if door.waiting() > 0 {
                     break;
                 }
-                match outpost_environment::dial(&format!("{}{REACH}{id}", url.trim_end_matches('/')), Some(credential.to_owned())).await {
+                let address = format!("{}{REACH}{id}", url.trim_end_matches('/'));
+                let dialling = outpost_environment::dial(&address, Some(credential.to_owned()));
+                // A machine that is gone does not answer at all, and there are other nodes and executors to look at.
+                let Ok(dialled) = timeout(DIAL, dialling).await else {
+                    tracing::debug!(%id, url, "a node does not answer");
+                    continue;
+                };
+                match dialled {
                     Ok(link) => {
                         link.gate.open();
                         if let Err(error) = door.hand_in(link) {

@@ -111,6 +111,58 @@ const ADMIN: &[&str] = &[
 /// These name threads in lists; a client that is limited gets what is left of them.
 const LISTS: &[&str] = &["thread/list", "thread/loaded/list", "thread/search"];
 
+/// These are about the threads that they name. A thread that is named to any other method means nothing there: it does what it does
+/// beside all threads.
+const ABOUT_THREADS: &[&str] = &[
+    "app/list",
+    "mcpServer/resource/read",
+    "mcpServer/tool/call",
+    "mcpServerStatus/list",
+    "review/start",
+    "thread/approval/answer",
+    "thread/archive",
+    "thread/backgroundTerminals/clean",
+    "thread/backgroundTerminals/list",
+    "thread/backgroundTerminals/terminate",
+    "thread/compact/start",
+    "thread/delete",
+    "thread/entries/list",
+    "thread/fork",
+    "thread/goal/clear",
+    "thread/goal/get",
+    "thread/goal/set",
+    "thread/inject_items",
+    "thread/items/list",
+    "thread/items/read",
+    "thread/metadata/update",
+    "thread/name/set",
+    "thread/overview",
+    "thread/queue/add",
+    "thread/queue/delete",
+    "thread/queue/list",
+    "thread/queue/reorder",
+    "thread/queue/start",
+    "thread/queue/update",
+    "thread/read",
+    "thread/readState/update",
+    "thread/resume",
+    "thread/revert",
+    "thread/sample",
+    "thread/searchOccurrences",
+    "thread/settings/update",
+    "thread/shellCommand",
+    "thread/takeover",
+    "thread/turns/list",
+    "thread/unarchive",
+    "thread/unsubscribe",
+    "thread/verify",
+    "thread/why",
+    "turn/interrupt",
+    "turn/settings/update",
+    "turn/start",
+    "turn/steer",
+];
+
 impl ClientIdentity {
     pub fn is_limited(&self) -> bool {
         !self.environments.is_empty() || !self.threads.is_empty()
@@ -153,7 +205,18 @@ impl ClientIdentity {
         if !self.is_limited() {
             return Ok(());
         }
-        let named = named_environments(params);
+        for thread in self.check_names(method, params)? {
+            if !self.sees(server, thread).await {
+                return Err(self.refusal(&format!("its token is not for thread {thread}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the limits of its token allow what it names; the threads that are left to check.
+    fn check_names(&self, method: &str, params: &Value) -> Result<Vec<ThreadId>, Fault> {
+        let unreadable = || self.refusal("its token is limited, so write environments and capability roots as objects with their ids");
+        let named = named_environments(params).ok_or_else(unreadable)?;
         if let Some(other) =
             named.iter().find(|id| !self.environments.is_empty() && !self.environments.iter().any(|own| own.as_str() == **id))
         {
@@ -163,19 +226,23 @@ impl ClientIdentity {
         if ["path", "history"].iter().any(|member| !params[*member].is_null()) {
             return Err(self.refusal("its token is limited, so name a thread by its id"));
         }
-        let threads = named_threads(params);
-        for thread in &threads {
-            if !self.sees(server, *thread).await {
-                return Err(self.refusal(&format!("its token is not for thread {thread}")));
-            }
+        // A server's program runs where its declaration says.
+        if !params["config"]["mcp_servers"].is_null() {
+            return Err(self.refusal("its token is limited, so it declares no MCP servers"));
         }
-        if !threads.is_empty() || LISTS.contains(&method) || (VIEWS.contains(&method) && method != "thread/resume") {
-            return Ok(());
+        if method == "thread/fork" && !self.threads.is_empty() {
+            return Err(self.refusal("its token is limited to threads, so it starts none"));
         }
-        // What names no thread makes one, or runs beside all of them.
+        if ABOUT_THREADS.contains(&method) {
+            return named_threads(params).ok_or_else(|| self.refusal("its token is limited, so name a thread by its id"));
+        }
+        if LISTS.contains(&method) || VIEWS.contains(&method) {
+            return Ok(Vec::new());
+        }
+        // What is about no thread makes one, or runs beside all of them.
         let names_some = params["environments"].as_array().is_some_and(|list| !list.is_empty());
         if method == "thread/start" && self.threads.is_empty() {
-            return if names_some { Ok(()) } else { Err(self.refusal("its token is for single environments, so name them")) };
+            return if names_some { Ok(Vec::new()) } else { Err(self.refusal("its token is for single environments, so name them")) };
         }
         Err(self.refusal("its token is limited to threads or environments, and this belongs to none"))
     }
@@ -192,8 +259,10 @@ impl ClientIdentity {
             Some(live) => live.snapshot().await.ok().and_then(|state| state.selection.clone()),
             None => server.runtime.store().summary(thread).await.ok().flatten().and_then(|summary| summary.selection),
         };
+        // A thread without environments works in none of these.
         selection.is_some_and(|selection| {
-            selection.attachments().iter().all(|attachment| self.environments.contains(&attachment.environment_id))
+            let mut attachments = selection.attachments().iter().peekable();
+            attachments.peek().is_some() && attachments.all(|attachment| self.environments.contains(&attachment.environment_id))
         })
     }
 
@@ -214,14 +283,36 @@ impl ClientIdentity {
     }
 }
 
-fn named_environments(params: &Value) -> Vec<&str> {
-    let listed = params["environments"].as_array().into_iter().flatten().filter_map(|one| one["environmentId"].as_str());
-    listed.chain(params["environmentId"].as_str()).chain(params["environment"].as_str()).collect()
+/// All environments that are named; nothing if some cannot be read here, since a handler may read them all the same.
+fn named_environments(params: &Value) -> Option<Vec<&str>> {
+    let elements = |member: &str| match &params[member] {
+        Value::Null => Some(<&[Value]>::default()),
+        Value::Array(list) => Some(list.as_slice()),
+        _ => None,
+    };
+    let attached = elements("environments")?.iter().map(|one| one["environmentId"].as_str());
+    let roots = elements("selectedCapabilityRoots")?.iter().map(|one| one["location"]["environmentId"].as_str());
+    let alone = ["environmentId", "environment"].into_iter().filter_map(|member| params[member].as_str()).map(Some);
+    attached.chain(roots).chain(alone).collect()
 }
 
-fn named_threads(params: &Value) -> Vec<ThreadId> {
-    let listed = params["threadIds"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    listed.chain(params["threadId"].as_str()).filter_map(|text| text.parse().ok()).collect()
+/// All threads that are named; nothing if there is none, or one that is no id.
+fn named_threads(params: &Value) -> Option<Vec<ThreadId>> {
+    let listed = match &params["threadIds"] {
+        Value::Null => None,
+        list => Some(list.as_array()?),
+    };
+    let alone = &params["threadId"];
+    if listed.is_none() && alone.is_null() {
+        return None;
+    }
+    let all = listed.into_iter().flatten().chain(Some(alone).filter(|alone| !alone.is_null()));
+    all.map(|one| one.as_str()?.parse::<ThreadId>().ok()).collect()
+}
+
+/// Parameters as the checks read them: a handler would read a list as well, and pass over what is nested too deeply for us.
+fn readable(params: &[u8]) -> Option<Value> {
+    serde_json::from_slice(params).ok().filter(|params: &Value| params.is_object() || params.is_null())
 }
 
 /// Whether a client may send this.
@@ -229,7 +320,7 @@ pub(crate) async fn admit(server: &ServerShared, identity: &ClientIdentity, meth
     if *identity == ClientIdentity::default() || (identity.role == Role::Admin && !identity.is_limited()) {
         return Ok(());
     }
-    let params: Value = serde_json::from_slice(params).unwrap_or_default();
+    let params = readable(params).ok_or_else(|| identity.refusal("its parameters must be an object, and not nested deeply"))?;
     identity.check_role(method, &params)?;
     identity.check_limits(server, method, &params).await
 }
@@ -263,12 +354,14 @@ pub async fn node_secret(store: &Store) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn every_method_of_the_lists_exists_and_a_viewer_gets_none_that_changes_something() {
         let table = crate::methods::table();
-        for method in VIEWS.iter().chain(ADMIN).chain(LISTS) {
+        for method in VIEWS.iter().chain(ADMIN).chain(LISTS).chain(ABOUT_THREADS) {
             assert!(table.names().contains(method), "{method}");
         }
         let viewer = ClientIdentity { role: Role::Viewer, ..ClientIdentity::default() };
@@ -288,6 +381,55 @@ mod tests {
         assert!(viewer.check_role("thread/resume", &serde_json::json!({"threadId": "x", "model": "m"})).is_err());
         let operator = ClientIdentity { role: Role::Operator, ..ClientIdentity::default() };
         assert!(operator.check_role("turn/start", &Value::Null).is_ok() && operator.check_role("environment/add", &Value::Null).is_err());
+    }
+
+    #[test]
+    fn a_thread_that_is_named_beside_the_matter_opens_nothing() {
+        let thread = "0199a3c0-0000-7000-8000-000000000001";
+        let one = ClientIdentity { threads: vec![thread.parse().unwrap()], ..ClientIdentity::default() };
+        let place = ClientIdentity { environments: vec!["box".parse().unwrap()], ..ClientIdentity::default() };
+        let names = json!({"threadId": thread, "threadIds": [thread]});
+        let free = |method: &&&str| !ABOUT_THREADS.contains(*method) && !VIEWS.contains(*method) && !LISTS.contains(*method);
+        let table = crate::methods::table();
+        for method in table.names().iter().filter(free) {
+            for who in [&one, &place] {
+                assert!(who.check_names(method, &names).is_err(), "{method}");
+            }
+        }
+        assert!(["command/exec", "fs/readFile", "process/spawn", "config/value/write", "thread/start"].iter().all(|name| free(&name)));
+        assert_eq!(one.check_names("turn/start", &names).unwrap().len(), 2);
+        assert!(one.check_names("thread/fork", &names).is_err() && place.check_names("thread/fork", &names).is_ok());
+        for unnamed in [json!({}), json!({"threadId": "x"}), json!({"threadId": 1}), json!({"threadIds": thread})] {
+            assert!(one.check_names("thread/read", &unnamed).is_err(), "{unnamed}");
+        }
+    }
+
+    #[test]
+    fn environments_that_the_check_cannot_read_are_refused() {
+        let place = ClientIdentity { environments: vec!["box".parse().unwrap()], ..ClientIdentity::default() };
+        let own = json!({"environmentId": "box", "cwd": "/"});
+        let root = |location: Value| json!({"environments": [own], "selectedCapabilityRoots": [{"id": "r", "location": location}]});
+        let good = [json!({"environments": [own]}), root(json!({"type": "environment", "environmentId": "box", "path": "/"}))];
+        for params in good {
+            assert!(place.check_names("thread/start", &params).is_ok(), "{params}");
+        }
+        for params in [
+            json!({"environments": [own, ["local", "/"]]}),
+            json!({"environments": [own, {"environmentId": ["local"]}]}),
+            json!({"environments": {"0": own}}),
+            json!({"environments": [own, {"environmentId": "local"}]}),
+            root(json!({"type": "environment", "environmentId": "local", "path": "/"})),
+            root(json!(["environment", "local", "/"])),
+            json!({"environments": [own], "selectedCapabilityRoots": [["r", {"type": "environment", "environmentId": "local", "path": "/"}]]}),
+            json!({"environments": [own], "config": {"mcp_servers": {"x": {"command": "id"}}}}),
+        ] {
+            assert!(place.check_names("thread/start", &params).is_err(), "{params}");
+        }
+        let deep = format!("{{\"threadId\":\"x\",\"y\":{}{}}}", "[".repeat(200), "]".repeat(200));
+        for unreadable in ["[\"x\"]", "\"x\"", "1", deep.as_str()] {
+            assert_eq!(readable(unreadable.as_bytes()), None, "{unreadable}");
+        }
+        assert_eq!((readable(b"null"), readable(b"{}")), (Some(Value::Null), Some(json!({}))));
     }
 
     #[test]

@@ -90,14 +90,23 @@ impl Site {
     }
 
     /// Who a client is that was let in.
-    fn identity(&self, pass: &Pass) -> ClientIdentity {
-        let person = |token: &String| self.tokens.person(token);
-        pass.identity.clone().or_else(|| pass.token.as_ref().and_then(person)).unwrap_or_default()
+    fn identity(&self, pass: &Pass) -> Result<ClientIdentity, Refused> {
+        match (&pass.identity, &pass.token) {
+            (Some(identity), _) => Ok(identity.clone()),
+            // It may have been revoked since it was checked.
+            (None, Some(token)) => {
+                self.tokens.person(token).ok_or_else(|| Refused::Stranger("this token is not good any more; ask for another".into()))
+            }
+            (None, None) => Ok(ClientIdentity::default()),
+        }
     }
 
     /// A client that reaches an executor runs commands there.
     fn reach(&self, id: &str, pass: Pass) -> HttpOutcome {
-        let identity = self.identity(&pass);
+        let identity = match self.identity(&pass) {
+            Ok(identity) => identity,
+            Err(refused) => return refused.into(),
+        };
         let is_limited = !identity.threads.is_empty()
             || (!identity.environments.is_empty() && !identity.environments.iter().any(|own| own.as_str() == id));
         if identity.role < Role::Operator || is_limited {
@@ -183,11 +192,12 @@ impl Site {
     }
 
     fn client(&self, visit: &HttpRequest) -> HttpOutcome {
-        let pass = match self.check(visit, &TokenPurpose::Client) {
-            Ok(pass) => pass,
+        let known = self.check(visit, &TokenPurpose::Client).and_then(|pass| Ok((self.identity(&pass)?, pass)));
+        let (identity, pass) = match known {
+            Ok(known) => known,
             Err(refused) => return refused.into(),
         };
-        let (on_client, admission, identity) = (self.on_client.clone(), self.admission.clone(), self.identity(&pass));
+        let (on_client, admission) = (self.on_client.clone(), self.admission.clone());
         HttpOutcome::Link(Box::new(move |link| {
             if !pass.is_for_ever() {
                 let place = admission.admit(pass, link.tx.clone());

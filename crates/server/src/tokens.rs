@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::people::{ClientIdentity, Role};
+use crate::people::ClientIdentity;
 
 /// What a token is good for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,13 +145,10 @@ impl TokenStore {
         found.inspect_err(|error| tracing::warn!(%error, "a token cannot be read, so it is not accepted")).ok()?
     }
 
-    /// Who has a token; nothing if no one was named.
+    /// Who has a token: without a name, a client that may do everything. Nothing if the token is gone, or cannot be read.
     pub fn person(&self, digest: &str) -> Option<ClientIdentity> {
-        match self.read(digest) {
-            Ok(token) => token?.person,
-            // A token that cannot be read now was let in before: it may only look until it can.
-            Err(_) => Some(ClientIdentity { role: Role::Viewer, ..ClientIdentity::default() }),
-        }
+        let found = self.read(digest).inspect_err(|error| tracing::warn!(%error, "a token cannot be read, so it is not accepted"));
+        found.ok()?.map(|token| token.person.unwrap_or_default())
     }
 
     /// Whether a token that was shown earlier is still good. One whose file cannot be looked at for a moment is.
@@ -277,9 +274,11 @@ mod tests {
         let file = home.path().join("issued").join(&issued.digest);
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(!fs::read_to_string(file).unwrap().contains("\"s\""));
+        assert_eq!(tokens.person(&issued.digest), Some(ClientIdentity::default()));
         assert!(matches!(tokens.revoke("00"), Err(TokenError::Unknown(_))));
         assert_eq!(tokens.revoke(issued.name()).unwrap(), issued);
         assert!(!tokens.is_good(&issued.digest) && tokens.find("s").is_none());
+        assert_eq!(tokens.person(&issued.digest), None, "a token that is gone is not one without a person");
     }
 
     #[test]
@@ -302,7 +301,7 @@ mod tests {
         let tokens = TokenStore::new(home.path());
         let issued = tokens.issue("s", executor("gpu"), None, 1).unwrap();
         fs::write(home.path().join("issued").join(&issued.digest), "{}").unwrap();
-        assert!(tokens.find("s").is_none());
+        assert!(tokens.find("s").is_none() && tokens.person(&issued.digest).is_none());
         assert!(matches!(tokens.list(), Err(TokenError::Damaged { .. })));
     }
 }

@@ -373,17 +373,20 @@ async fn an_append_is_one_round_trip_and_notes_are_batched() {
     let (lease, written) = start(&store, 1).await;
     let mut last = written.len() as u64;
     proxy.take_statements();
+    let begun = std::time::Instant::now();
     for turn in 0..200 {
         last = store.append(&lease, entries(last + 1, plain_turn(turn)), Need::Stored).await.unwrap().last;
     }
     let statements = proxy.take_statements();
+    // At most one batch per pause, however slow the machine is.
+    let most = begun.elapsed().as_millis() / 100 + 2;
     let count = |part: &str| statements.iter().filter(|text| text.contains(part)).count();
     assert_eq!(count("insert into outpost_entries"), 200);
     assert!(statements.iter().all(|text| !text.contains("pg_notify") || !text.contains("outpost_entries")), "no note inside an append");
-    assert!(count("pg_notify") < 100, "{} notes for one thread", count("pg_notify"));
-    let others = statements
-        .iter()
-        .filter(|text| !["outpost_entries", "pg_notify", "outpost_nodes", "set statement_timeout"].iter().any(|part| text.contains(part)));
+    assert!(count("pg_notify") as u128 <= most, "{} notes for one thread", count("pg_notify"));
+    // Leases are renewed and idle connections tried beside it.
+    let aside = ["outpost_entries", "pg_notify", "outpost_nodes", "set statement_timeout", "set expires"];
+    let others = statements.iter().filter(|text| !text.is_empty() && !aside.iter().any(|part| text.contains(part)));
     assert_eq!(others.collect::<Vec<_>>(), [] as [&String; 0]);
 }
 

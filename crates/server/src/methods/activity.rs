@@ -35,6 +35,9 @@ async fn activity(connection: Arc<ClientConnection>, params: EnvironmentActivity
     let place = params.environment_id.as_str();
     let mut processes = Vec::new();
     for live in server.runtime.loaded().into_iter().filter_map(|id| server.runtime.get(id)) {
+        if !connection.identity.sees(server, live.id()).await {
+            continue;
+        }
         // A thread that is just being unloaded has none.
         let running = terminals::of(&connection, &live).await.unwrap_or_default();
         processes.extend(running.into_iter().filter(|one| one.environment_id.as_deref() == Some(place)).map(|one| EnvironmentProcess {
@@ -57,6 +60,9 @@ async fn activity(connection: Arc<ClientConnection>, params: EnvironmentActivity
     };
     let mut commands = Vec::new();
     for row in server.runtime.store().list(query).await.map_err(fault::read)?.threads {
+        if !connection.identity.sees(server, row.id).await {
+            continue;
+        }
         // One that cannot be read does not hide the others.
         commands.extend(lately(server, row.id, place).await.unwrap_or_default());
     }

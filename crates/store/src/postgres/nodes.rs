@@ -57,6 +57,10 @@ impl PostgresStore {
         if !self.0.entered.initialized() {
             return;
         }
+        // Followers are not left waiting for what was written last.
+        if let Err(error) = super::notes::flush(&self.0).await {
+            tracing::debug!(error, "changes could not be told");
+        }
         let mut is_over = self.0.is_over.lock().await;
         *is_over = true;
         let left = match self.client().await {

@@ -31,9 +31,32 @@ impl Notes {
         self.there.notify_one();
     }
 
-    fn take(&self) -> Vec<String> {
-        lock(&self.changed).drain().map(|(thread, last)| format!("{thread} {last}")).collect()
+    fn take(&self) -> HashMap<ThreadId, Seq> {
+        std::mem::take(&mut *lock(&self.changed))
     }
+
+    /// What could not be sent is sent later, unless there is something newer about a thread.
+    fn put_back(&self, unsent: HashMap<ThreadId, Seq>) {
+        let mut changed = lock(&self.changed);
+        for (thread, last) in unsent {
+            changed.entry(thread).or_insert(last);
+        }
+        self.there.notify_one();
+    }
+}
+
+/// Sends what was collected; whether there was anything.
+pub(super) async fn flush(shared: &Shared) -> Result<bool, String> {
+    let notes = shared.notes.take();
+    if notes.is_empty() {
+        return Ok(false);
+    }
+    let texts: Vec<String> = notes.iter().map(|(thread, last)| format!("{thread} {last}")).collect();
+    let sent = match shared.pool.get().await {
+        Ok(client) => client.execute(SEND, &[&texts]).await.map_err(|error| told(&error)),
+        Err(error) => Err(error),
+    };
+    sent.map(|_| true).inspect_err(|_| shared.notes.put_back(notes))
 }
 
 /// Sends what was collected until the store is gone.
@@ -43,22 +66,35 @@ pub(super) async fn send(shared: Weak<Shared>) {
         // A store that is dropped meanwhile is noticed at the next look.
         let _ = tokio::time::timeout(Duration::from_secs(5), there.notified()).await;
         let Some(shared) = shared.upgrade() else { return };
-        let notes = shared.notes.take();
-        if notes.is_empty() {
-            continue;
-        }
-        let sent = match shared.pool.get().await {
-            Ok(client) => client.execute(SEND, &[&notes]).await.map(drop).map_err(|error| told(&error)),
-            Err(error) => Err(error),
-        };
+        let sent = flush(&shared).await;
         drop(shared);
         match sent {
-            Ok(()) => sleep(PAUSE).await,
-            // Followers read again after a gap, and a database that was away has broken their connections, too.
+            Ok(false) => {}
+            Ok(true) => sleep(PAUSE).await,
             Err(error) => {
                 tracing::debug!(error, "changes could not be told");
                 sleep(AGAIN).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: u8) -> ThreadId {
+        format!("00000000-0000-7000-8000-00000000000{n}").parse().unwrap()
+    }
+
+    #[test]
+    fn what_could_not_be_sent_stays_unless_something_newer_is_there() {
+        let (notes, one, two) = (Notes::default(), id(1), id(2));
+        notes.add(one, 1);
+        notes.add(two, 1);
+        let unsent = notes.take();
+        notes.add(one, 2);
+        notes.put_back(unsent);
+        assert_eq!(notes.take(), HashMap::from([(one, 2), (two, 1)]));
     }
 }
