@@ -34,7 +34,7 @@ impl Transfer {
                     Ok(())
                 }
                 // One of them is not what it was, or cannot be written: each by itself says which, and why.
-                Err(EnvironmentError::Fault(_) | EnvironmentError::Nonsense { .. }) => self.copy_each(pack, placing).await,
+                Err(EnvironmentError::Fault(_) | EnvironmentError::Nonsense { .. }) => self.copy_each(pack).await,
                 Err(error) => match pack.first() {
                     Some(first) => Err(self.unwritten(&first.to, error)),
                     None => Ok(()),
