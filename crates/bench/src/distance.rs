@@ -121,7 +121,7 @@ impl Ground {
         let mut command = match peer {
             // Into the target, as ours.
             Peer::Rsync => self.rsync(&["-a", &format!("{from}/"), &to]),
-            // The protocol over plain ssh: it needs fewer flights than sftp, which this server does not offer.
+            // The older protocol: this server offers no sftp.
             Peer::Scp => self.ssh("scp", &["-O", "-q", "-r", &from, &to]),
         };
         let (theirs_time, _) = self.measured(&mut command).await?;
