@@ -4,10 +4,14 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
+use bytes::Bytes;
 use outpost_environment::{Connector, Environment, Location, Transfer, TransferError, TransferOptions};
 use outpost_rpc::link::memory;
 use outpost_testkit::{Client, LinkKind};
+use outpost_wire::exec::packs::{Compression, PackedBytes};
+use outpost_wire::fault;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
 use crate::support::{Site, options, over_sites, soon, uri};
 
@@ -87,22 +91,27 @@ over_sites! {
     }
 }
 
-/// An executor with a directory whose listing holds this one name.
-fn liar(name: &'static str) -> Connector {
+/// An executor with a directory that has this listing. Read together its files are this, and each by itself is `each`.
+fn liar(entries: Value, pack: Value) -> Connector {
     Connector::new("liar", move || {
         let (ours, theirs) = memory::pair();
+        let (entries, pack) = (entries.clone(), pack.clone());
         tokio::spawn(async move {
             let mut client = Client::new(theirs);
             while let Ok(request) = client.receive().await {
-                let attributes = |kind: &str| json!({"kind": kind, "size": 1, "mode": 511, "modifiedAtMs": 0, "inode": 1});
                 let answer = match request["method"].as_str().unwrap_or_default() {
                     "initialize" => json!({
                         "sessionId": "s",
-                        "environmentInfo": {"shell": {"name": "sh", "path": "/bin/sh"}, "capabilities": {"fileAttributes": true}},
+                        "environmentInfo": {
+                            "shell": {"name": "sh", "path": "/bin/sh"},
+                            "capabilities": {"fileAttributes": true, "filePacks": true},
+                        },
                     }),
-                    "fs/getAttributes" => attributes("directory"),
-                    "fs/listAttributes" => json!({"entries": [{"name": name, "attributes": attributes("file")}]}),
+                    "fs/getAttributes" => listed("x", "directory")["attributes"].clone(),
+                    "fs/listAttributes" => json!({"entries": entries}),
                     "fs/readBlock" => json!({"chunk": "eA==", "eof": true}),
+                    "fs/readFile" => json!({"dataBase64": "ZWFjaA=="}),
+                    "fs/readPack" => pack.clone(),
                     "initialized" => continue,
                     _ => json!({}),
                 };
@@ -113,15 +122,128 @@ fn liar(name: &'static str) -> Connector {
     })
 }
 
+fn listed(name: &str, kind: &str) -> Value {
+    json!({"name": name, "attributes": {"kind": kind, "size": 1, "mode": 511, "modifiedAtMs": 0, "inode": 1}})
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_source_of_a_copy_does_not_choose_where_things_go() {
     let site = Site::new(LinkKind::Memory);
     for name in ["../evil", "..", "a/b", "%2e%2e/evil", "/evil", ""] {
-        let liar = Environment::new(liar(name), options());
+        let liar = Environment::new(liar(json!([listed(name, "file")]), json!({})), options());
         let transfer = Transfer::new(at(&liar, Path::new("/x")), at(&site.environment(), &site.path("copy")), RECURSIVE, "test".into());
         let error = soon(name, transfer.run()).await.unwrap_err();
         assert!(matches!(&error, TransferError::Source { source, .. } if source.to_string().contains("as a name")), "{name}: {error:?}");
         assert_eq!(transfer.clean_up().await, Vec::<String>::new());
     }
     assert_eq!(fs::read_dir(site.path("")).unwrap().count(), 0);
+}
+
+/// A link, and then a file of the same name that would be written through it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_is_listed_once() {
+    let site = Site::new(LinkKind::Memory);
+    let outside = site.path("outside");
+    fs::write(&outside, "old").unwrap();
+    let mut link = listed("x", "symlink");
+    link["attributes"]["linkTarget"] = json!(outside.to_str().unwrap());
+    for entries in [json!([link, listed("x", "file")]), json!([listed("x", "file"), listed("y", "file"), link])] {
+        let liar = Environment::new(liar(entries, json!({})), options());
+        let transfer = Transfer::new(at(&liar, Path::new("/x")), at(&site.environment(), &site.path("copy")), RECURSIVE, "test".into());
+        let copied = soon("a copy of x and x", transfer.run()).await;
+        assert_eq!(fs::read_to_string(&outside).unwrap(), "old");
+        let error = copied.unwrap_err();
+        assert!(matches!(&error, TransferError::Source { source, .. } if source.to_string().contains("twice")), "{error:?}");
+        assert_eq!(transfer.clean_up().await, Vec::<String>::new());
+    }
+    assert_eq!(fs::read_dir(site.path("")).unwrap().count(), 1);
+}
+
+/// `fs/writeFile` follows links, and a file system that ignores case may have one under the name of a file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_no_pack_took_is_written_under_a_name_of_the_copy() {
+    let site = Site::new(LinkKind::Memory);
+    fs::create_dir(site.path("from")).unwrap();
+    fs::write(site.path("from/file"), "text").unwrap();
+    let (calls, mut called) = mpsc::unbounded_channel();
+    let destination = Connector::new("destination", move || {
+        let (ours, theirs) = memory::pair();
+        let calls = calls.clone();
+        tokio::spawn(async move {
+            let mut client = Client::new(theirs);
+            while let Ok(request) = client.receive().await {
+                let refuse = |code: i64| json!({"id": request["id"], "error": {"code": code, "message": "refused"}});
+                let answer = match request["method"].as_str().unwrap_or_default() {
+                    "initialize" => json!({"id": request["id"], "result": {
+                        "sessionId": "s",
+                        "environmentInfo": {
+                            "shell": {"name": "sh", "path": "/bin/sh"},
+                            "capabilities": {"fileAttributes": true, "filePacks": true, "writeMode": true},
+                        },
+                    }}),
+                    "fs/getAttributes" => refuse(fault::NOT_FOUND),
+                    "fs/writePack" => refuse(fault::INVALID_PARAMS),
+                    "initialized" => continue,
+                    _ => json!({"id": request["id"], "result": {}}),
+                };
+                let _ = calls.send(request);
+                client.send(&answer);
+            }
+        });
+        std::future::ready(Ok(ours))
+    });
+    let destination = Environment::new(destination, options());
+    let transfer = Transfer::new(at(&site.environment(), &site.path("from")), at(&destination, Path::new("/to")), RECURSIVE, "test".into());
+    soon("a copy", transfer.run()).await.unwrap();
+    let (mut packs, mut written) = (0, Vec::new());
+    while let Ok(call) = called.try_recv() {
+        packs += usize::from(call["method"] == "fs/writePack");
+        if call["method"] == "fs/writeFile" {
+            written.push(call["params"]["path"].as_str().unwrap().to_owned());
+        }
+    }
+    assert_eq!((packs, written.len()), (1, 1), "{written:?}");
+    assert!(written[0].ends_with(".part"), "{written:?}");
+}
+
+/// The first copy may have brought the link.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_is_not_copied_through_a_link() {
+    let site = Site::new(LinkKind::Memory);
+    for directory in ["from/d", "to/from", "outside"] {
+        fs::create_dir_all(site.path(directory)).unwrap();
+    }
+    fs::write(site.path("from/d/f"), "new").unwrap();
+    symlink(site.path("outside"), site.path("to/from/d")).unwrap();
+    let environment = site.environment();
+    let transfer = Transfer::new(at(&environment, &site.path("from")), at(&environment, &site.path("to")), RECURSIVE, "test".into());
+    let error = soon("a copy over a link", transfer.run()).await.unwrap_err();
+    assert!(matches!(&error, TransferError::WouldReplaceFile { path, .. } if path.ends_with("to/from/d")), "{error:?}");
+    assert_eq!(fs::read_dir(site.path("outside")).unwrap().count(), 0);
+    assert!(site.path("to/from/d").is_symlink());
+}
+
+/// Each of these would take memory or write bytes that were not asked for: the files are read one by one instead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pack_is_what_was_asked_for() {
+    let site = Site::new(LinkKind::Memory);
+    let pack = |sizes: &[u64], raw: &[u8], compression| json!({"sizes": sizes, "bytes": PackedBytes::pack(Bytes::copy_from_slice(raw), compression)});
+    let mut huge = pack(&[1 << 46], &[0; 4096], None);
+    huge["bytes"]["compression"] = json!("zstd");
+    let packs = [
+        huge,
+        pack(&[u64::MAX, 2], b"x", None),
+        pack(&[1, 1], b"xy", None),
+        pack(&[], b"", None),
+        pack(&[2 << 20], &[0; 2 << 20], None),
+        pack(&[4096], &[0; 4096], Some(Compression::Zstd)),
+    ];
+    for (index, pack) in packs.into_iter().enumerate() {
+        let liar = Environment::new(liar(json!([listed("file", "file")]), pack), options());
+        let there = site.path(&format!("copy-{index}"));
+        let transfer = Transfer::new(at(&liar, Path::new("/x")), at(&site.environment(), &there), RECURSIVE, "test".into());
+        soon("a copy", transfer.run()).await.unwrap_or_else(|error| panic!("pack {index}: {error:?}"));
+        assert_eq!(fs::read_to_string(there.join("file")).unwrap(), "each", "pack {index}");
+        assert_eq!(fs::read_dir(&there).unwrap().count(), 1, "pack {index}");
+    }
 }

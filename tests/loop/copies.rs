@@ -86,14 +86,17 @@ async fn traced(words: &[&str]) -> Option<String> {
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join(format!("small-{index}")), format!("{index} ").repeat(50)).unwrap();
     }
-    let begun = fs::read_to_string(&trace).unwrap_or_default().len();
+    // Each is asked for in vain: what was called before is written down when its name is.
+    let marked = async |name: &str| {
+        let url = format!("{}:{}", executor.url(), directory.path().join(name).display());
+        let _ = tokio::process::Command::new(OUTPOST).args(["cp", &url, "/dev/null"]).output().await;
+        eventually("everything is written down", || fs::read_to_string(&trace).unwrap_or_default().contains(name)).await;
+        fs::read_to_string(&trace).unwrap()
+    };
+    let begun = marked("the-beginning").await.len();
     let copy = directory.path().join("copy");
     cp(&[words, &[&source.display().to_string(), &format!("{}:{}", executor.url(), copy.display())]].concat()).await;
-    // The last thing that is asked for.
-    let url = format!("{}:{}", executor.url(), directory.path().join("the-end").display());
-    let _ = tokio::process::Command::new(OUTPOST).args(["cp", &url, "/dev/null"]).output().await;
-    eventually("everything is written down", || fs::read_to_string(&trace).unwrap_or_default().contains("the-end")).await;
-    let text = fs::read_to_string(&trace).unwrap();
+    let text = marked("the-end").await;
     Some(text[begun..].lines().filter(|line| !line.contains("resumed>")).map(|line| format!("{line}\n")).collect())
 }
 

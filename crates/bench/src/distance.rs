@@ -121,7 +121,8 @@ impl Ground {
         let mut command = match peer {
             // Into the target, as ours.
             Peer::Rsync => self.rsync(&["-a", &format!("{from}/"), &to]),
-            Peer::Scp => self.ssh("scp", &["-q", "-r", &from, &to]),
+            // The older protocol: this server offers no sftp.
+            Peer::Scp => self.ssh("scp", &["-O", "-q", "-r", &from, &to]),
         };
         let (theirs_time, _) = self.measured(&mut command).await?;
         ensure!(same(&ours, &theirs)?, "the copies of {what} differ");
@@ -208,7 +209,8 @@ async fn rows(plan: &Plan) -> anyhow::Result<Vec<Row>> {
 
 /// Turns of an agent whose model answers at once.
 async fn turns(plan: &Plan, ground: &Ground) -> anyhow::Result<Vec<Row>> {
-    let run = |id: String| Reply::call(&id, "exec_command", &json!({"cmd": "true"}));
+    // Each command is another one: a model that repeats itself is stopped.
+    let run = |id: String| Reply::call(&id, "exec_command", &json!({"cmd": format!("true {id}")}));
     let mut replies = vec![Reply::message("first"), Reply::message("plain"), run("one".into()), Reply::message("one")];
     replies.extend((0..10).map(|index| run(format!("ten-{index}"))));
     replies.push(Reply::message("ten"));
@@ -219,12 +221,15 @@ async fn turns(plan: &Plan, ground: &Ground) -> anyhow::Result<Vec<Row>> {
     let id = thread(&mut client, far).await;
     turn(&mut client, &id, "go").await;
     let mut rows = Vec::new();
-    for what in ["a turn in which nothing runs", "a turn with 1 command", "a turn with 10 commands, one after the other"] {
+    for (what, commands) in
+        [("a turn in which nothing runs", 0), ("a turn with 1 command", 1), ("a turn with 10 commands, one after the other", 10)]
+    {
         // What the last one left to tell is told.
         tokio::time::sleep(ground.plan_delay * 2).await;
         let (before, since) = (ground.clock.flights(), Instant::now());
         turn(&mut client, &id, "go").await;
         let (ours, flights) = (since.elapsed(), ground.clock.flights() - before);
+        ensure!(flights >= commands, "{what} took {flights} flights: not all of it ran");
         rows.push(Row { what: what.into(), ours, flights, peer: None, most: None });
     }
     Ok(rows)

@@ -296,55 +296,52 @@ impl Transfer {
         self.finish(&path, to, placing).await
     }
 
-    /// A file that fits into one message each way. It is written under another name, and put in its place by the same flight.
-    async fn copy_small(&self, from: &PathUri, attributes: &Attributes, to: &PathUri, placing: Placing) -> Result<(), TransferError> {
+    /// A file that fits into one message each way. It is written under another name, and put in its place by the same flight: `fs/writeFile`
+    /// follows a link that has the name of the file, and the source must not choose where that leads.
+    async fn copy_small(&self, from: &PathUri, attributes: &Attributes, to: &PathUri) -> Result<(), TransferError> {
         let bytes = self.source.environment.files().read(from.clone()).await.map_err(|error| self.unread(from, error))?;
         let length = bytes.len() as u64;
-        let path = self.begin(to, placing);
+        let path = self.begin(to, Placing::Each);
         let (data_base64, mode) = (bytes.into(), Some(attributes.mode));
         let params = WriteFileParams { path: path.clone(), data_base64, follow_symlinks: None, sync: None, mode, sandbox: None };
         let there = &self.destination.environment;
-        let written = match placing {
-            Placing::Together => there.call::<WriteFile>(&params, Repeat::Harmless).await.map(drop),
-            Placing::Each => {
-                let files = there.files();
-                // File calls of one connection take effect in the order in which they were sent.
-                let placed = tokio::join!(biased; there.call::<WriteFile>(&params, Repeat::Never), files.rename(path.clone(), to.clone()));
-                match placed {
-                    (Ok(_), Ok(())) => {
-                        self.lock().remove(&path);
-                        self.progress.add(length);
-                        return Ok(());
-                    }
-                    (Err(EnvironmentError::Unknown { .. }), _) | (_, Err(EnvironmentError::Unknown { .. })) => {
-                        return self.copy_small_again(params, to, length).await;
-                    }
-                    // The two may have been parted by a connection that was lost before either was sent.
-                    (Ok(_), Err(EnvironmentError::Fault(fault))) if fault.code == fault::NOT_FOUND => {
-                        return self.copy_small_again(params, to, length).await;
-                    }
-                    (Err(error), _) | (Ok(_), Err(error)) => Err(error),
-                }
+        let files = there.files();
+        // File calls of one connection take effect in the order in which they were sent.
+        let placed = tokio::join!(biased; there.call::<WriteFile>(&params, Repeat::Never), files.rename(path.clone(), to.clone()));
+        match placed {
+            (Ok(_), Ok(())) => {
+                self.lock().remove(&path);
+                self.progress.add(length);
+                Ok(())
             }
-        };
-        written.map_err(|error| self.unwritten(to, error))?;
-        self.progress.add(length);
-        self.finish(&path, to, placing).await
+            (Err(EnvironmentError::Unknown { .. }), _) | (_, Err(EnvironmentError::Unknown { .. })) => {
+                self.copy_small_again(params, to, length).await
+            }
+            // The two may have been parted by a connection that was lost before either was sent.
+            (Ok(_), Err(EnvironmentError::Fault(fault))) if fault.code == fault::NOT_FOUND => {
+                self.copy_small_again(params, to, length).await
+            }
+            (Err(error), _) | (Ok(_), Err(error)) => Err(self.unwritten(to, error)),
+        }
     }
 
-    /// After a lost connection, one after the other and under another name: what was sent before may still take effect.
-    async fn copy_small_again(&self, params: WriteFileParams, to: &PathUri, length: u64) -> Result<(), TransferError> {
+    /// After a lost connection, one after the other and each time under another name: what was sent before may still take effect, and a file
+    /// that may only be read cannot be written once more.
+    async fn copy_small_again(&self, mut params: WriteFileParams, to: &PathUri, length: u64) -> Result<(), TransferError> {
         let there = &self.destination.environment;
-        let (before, path) = (params.path.clone(), self.begin(to, Placing::Each));
-        let params = WriteFileParams { path: path.clone(), ..params };
-        let written = async {
-            there.call::<WriteFile>(&params, Repeat::Harmless).await?;
-            there.files().remove(before.clone()).await
-        };
-        written.await.map_err(|error| self.unwritten(to, error))?;
-        self.lock().remove(&before);
+        loop {
+            let before = std::mem::replace(&mut params.path, self.begin(to, Placing::Each));
+            let written = there.call::<WriteFile>(&params, Repeat::Never).await;
+            there.files().remove(before.clone()).await.map_err(|error| self.unwritten(to, error))?;
+            self.lock().remove(&before);
+            match written {
+                Ok(_) => break,
+                Err(EnvironmentError::Unknown { .. }) => {}
+                Err(error) => return Err(self.unwritten(to, error)),
+            }
+        }
         self.progress.add(length);
-        self.put_in_place(&path, to).await
+        self.put_in_place(&params.path, to).await
     }
 
     async fn copy_file(&self, from: &PathUri, attributes: &Attributes, to: &PathUri, placing: Placing) -> Result<(), TransferError> {

@@ -34,7 +34,7 @@ impl Transfer {
                     Ok(())
                 }
                 // One of them is not what it was, or cannot be written: each by itself says which, and why.
-                Err(EnvironmentError::Fault(_) | EnvironmentError::Nonsense { .. }) => self.copy_each(pack, placing).await,
+                Err(EnvironmentError::Fault(_) | EnvironmentError::Nonsense { .. }) => self.copy_each(pack).await,
                 Err(error) => match pack.first() {
                     Some(first) => Err(self.unwritten(&first.to, error)),
                     None => Ok(()),
@@ -74,10 +74,14 @@ impl Transfer {
         let departure = self.reading.depart(Instant::now());
         let answer = here.call::<ReadPack>(&params, Repeat::Harmless).await?;
         self.reading.arrive(departure, answer.bytes.data.0.len(), Instant::now());
-        let length = answer.sizes.iter().try_fold(0_u64, |sum, size| sum.checked_add(*size)).and_then(|sum| usize::try_from(sum).ok());
-        let Some(length) = length.filter(|_| answer.sizes.len() == pack.len()) else {
-            return Err(nonsense("its sizes are not those of the files that were asked for".into()));
+        let length = answer.sizes.iter().try_fold(0_u64, |sum, size| sum.checked_add(*size)).filter(|sum| *sum <= BYTES);
+        // Memory is taken for as many bytes as the answer announces.
+        let Some(length) = length.filter(|_| answer.sizes.len() == pack.len()).and_then(|sum| usize::try_from(sum).ok()) else {
+            return Err(nonsense(format!("its sizes are not those of {} files with at most {BYTES} bytes in all", pack.len())));
         };
+        if answer.bytes.compression.is_some() && params.compression.is_none() {
+            return Err(nonsense("its bytes are compressed, which was not asked for".into()));
+        }
         let raw = answer.bytes.unpack(length).map_err(|error| nonsense(error.to_string()))?;
         if self.reading.is_trial() {
             self.reading.compress(raw.clone()).await;

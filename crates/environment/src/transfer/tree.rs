@@ -77,7 +77,7 @@ impl Transfer {
             .into_iter()
             .map(|item| SmallFile { from: item.below(root), to: item.below(&base), attributes: item.attributes.clone() })
             .collect();
-        let copy_small = async { if takes_packs { self.copy_packs(small, placing).await } else { self.copy_each(small, placing).await } };
+        let copy_small = async { if takes_packs { self.copy_packs(small, placing).await } else { self.copy_each(small).await } };
         let copy_large = large.into_iter().map(|item| async {
             let (from, to) = (item.below(root), item.below(&base));
             match (&item.attributes.kind, &item.attributes.link_target) {
@@ -103,13 +103,13 @@ impl Transfer {
     }
 
     /// Small files, each with calls of its own that are all on their way at once.
-    pub(super) async fn copy_each(&self, files: Vec<SmallFile>, placing: Placing) -> Result<(), TransferError> {
+    pub(super) async fn copy_each(&self, files: Vec<SmallFile>) -> Result<(), TransferError> {
         let room = Semaphore::new(SMALL_ROOM as usize);
         let room = &room;
         let copies = files.into_iter().map(|file| async move {
             let weight = u32::try_from(file.attributes.size >> 10).unwrap_or(SMALL_ROOM).clamp(1, SMALL_ROOM);
             let _room = room.acquire_many(weight).await;
-            self.copy_small(&file.from, &file.attributes, &file.to, placing).await
+            self.copy_small(&file.from, &file.attributes, &file.to).await
         });
         stream::iter(copies).buffer_unordered(SMALL_FILES).try_collect::<()>().await
     }
@@ -153,11 +153,18 @@ impl Transfer {
             });
             let mut lists = std::pin::pin!(stream::iter(lists).buffered(LISTS));
             while let Some((names, entries, path)) = lists.next().await {
+                let nonsense = |reason: String| {
+                    let reason = format!("it lists {reason} in {}", show(&path));
+                    failed(self, &path, EnvironmentError::Nonsense { name: environment.name().to_owned(), reason })
+                };
+                let mut seen = HashSet::new();
                 for entry in entries? {
                     if !is_name(&entry.name.0) {
-                        let reason = format!("it lists {:?} as a name in {}", entry.name, show(&path));
-                        let source = EnvironmentError::Nonsense { name: environment.name().to_owned(), reason };
-                        return Err(failed(self, &path, source));
+                        return Err(nonsense(format!("{:?} as a name", entry.name)));
+                    }
+                    // What is first a link and then a file would be written where the link leads.
+                    if !seen.insert(entry.name.clone()) {
+                        return Err(nonsense(format!("{:?} twice", entry.name)));
                     }
                     let child = path.child(&entry.name);
                     let mut names = names.clone();
@@ -183,7 +190,12 @@ impl Transfer {
         let paths: Vec<(PathUri, u32)> = directories.iter().map(|item| (item.below(base), item.attributes.mode | 0o700)).collect();
         let looks = paths.iter().map(|(path, _)| async {
             match files.attributes(path.clone()).await {
-                Ok(attributes) => Ok(attributes.kind == FileKind::Directory),
+                Ok(attributes) if attributes.kind == FileKind::Directory => Ok(true),
+                // A link is not followed: an earlier copy may have brought it, and its source chose where it leads.
+                Ok(_) => {
+                    let name = self.destination.environment.name().to_owned();
+                    Err(TransferError::WouldReplaceFile { name, path: show(path) })
+                }
                 Err(EnvironmentError::Fault(fault)) if fault.code == fault::NOT_FOUND => Ok(false),
                 Err(error) => Err(self.unwritten(path, error)),
             }

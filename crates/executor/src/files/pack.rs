@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use outpost_wire::Fault;
 use outpost_wire::exec::packs::PackPlacing;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, openat, syncfs, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, fstat, openat, stat, syncfs, unlinkat};
 use rustix::io::Errno;
 
 use super::atomic;
@@ -47,7 +47,13 @@ fn write_one<'a>(file: &'a NewFile, placing: PackPlacing, data: &[u8], last: &mu
             let flags =
                 OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
             // Its owner's alone until it has its permissions, which come last: bytes that are written take set-id bits away.
-            let mut new = File::from(openat(directory, name, flags, Mode::from_raw_mode(0o600))?);
+            let open = || openat(directory, name, flags, Mode::from_raw_mode(0o600));
+            let opened = match open() {
+                // From a call before this one, whose answer was lost: it has its permissions, and may only be read.
+                Err(Errno::ACCESS) => unlinkat(directory, name, AtFlags::empty()).and_then(|()| open()).map_err(|_| Errno::ACCESS),
+                other => other,
+            };
+            let mut new = File::from(opened?);
             let written = new.write_all(data).and_then(|()| Ok(fchmod(&new, mode)?));
             if written.is_err() {
                 let _ = unlinkat(directory, name, AtFlags::empty());
@@ -60,7 +66,23 @@ fn write_one<'a>(file: &'a NewFile, placing: PackPlacing, data: &[u8], last: &mu
 /// Everything that was written to the file system of a path.
 pub(crate) fn sync(path: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    Ok(syncfs(openat(CWD, path, flags, Mode::empty())?)?)
+    let open = |path: &Path| openat(CWD, path, flags, Mode::empty());
+    match open(path) {
+        // It may not be read even by the user that copied it. The directory that it lies in is on the same file system, unless something is
+        // mounted there.
+        Err(Errno::ACCESS) => {
+            let device = stat(path)?.st_dev;
+            let above = path.parent().and_then(|above| open(above).ok());
+            match above.filter(|above| fstat(above).is_ok_and(|stat| stat.st_dev == device)) {
+                Some(above) => Ok(syncfs(above)?),
+                None => {
+                    rustix::fs::sync();
+                    Ok(())
+                }
+            }
+        }
+        opened => Ok(syncfs(opened?)?),
+    }
 }
 
 #[cfg(test)]
@@ -68,14 +90,32 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
     use super::*;
 
     fn file(path: PathBuf, size: usize, mode: u32) -> NewFile {
         NewFile { path, size, mode }
     }
 
+    /// Runs this without the rights of root that pass over permissions.
+    fn as_user(run: impl FnOnce() + Send + 'static) {
+        let run = move || {
+            let sets = CapabilitySets { effective: CapabilitySet::empty(), ..capabilities(None).unwrap() };
+            set_capabilities(None, sets).unwrap();
+            run();
+        };
+        // Rights are a thread's own.
+        std::thread::spawn(run).join().unwrap();
+    }
+
     #[test]
     fn a_pack_is_written_file_by_file() {
+        write_pack();
+        as_user(write_pack);
+    }
+
+    fn write_pack() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("d")).unwrap();
         let at = |name: &str| root.path().join(name);
@@ -103,6 +143,24 @@ mod tests {
         assert_eq!(fs::read_to_string(&outside).unwrap(), "old");
         assert!(!link.is_symlink());
         assert_eq!(fs::read_to_string(&link).unwrap(), "new");
+    }
+
+    #[test]
+    fn what_may_not_be_read_is_synced() {
+        as_user(|| {
+            let root = tempfile::tempdir().unwrap();
+            let (directory, path) = (root.path().join("d"), root.path().join("d/f"));
+            fs::create_dir(&directory).unwrap();
+            fs::write(&path, "x").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+            assert!(fs::read(&path).is_err(), "it can be read");
+            sync(&path).unwrap();
+            fs::set_permissions(&directory, fs::Permissions::from_mode(0o300)).unwrap();
+            sync(&path).unwrap();
+            sync(&directory).unwrap();
+            assert!(sync(&directory.join("missing")).is_err());
+            fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
+        });
     }
 
     #[test]
