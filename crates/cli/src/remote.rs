@@ -242,13 +242,18 @@ impl RemoteServer {
         Ok(self.call::<EnvironmentList>(&NoParams {}).await?.data)
     }
 
+    /// The names, with those of all environments in the place of `*`.
+    pub(crate) async fn expanded(&self, names: &[String]) -> anyhow::Result<Vec<String>> {
+        match names {
+            [every] if every == "*" => Ok(self.environments().await?.into_iter().map(|entry| entry.environment_id).collect()),
+            names => Ok(names.to_vec()),
+        }
+    }
+
     /// `-e ENV[=DIR]`, as the server knows them.
     pub(crate) async fn select(&self, names: &[String]) -> anyhow::Result<Vec<EnvironmentParams>> {
         let known = self.environments().await?;
-        let wishes: Vec<String> = match names {
-            [every] if every == "*" => known.iter().map(|entry| entry.environment_id.clone()).collect(),
-            names => names.to_vec(),
-        };
+        let wishes = self.expanded(names).await?;
         let mut chosen = Vec::new();
         for wish in &wishes {
             let (name, directory) = wish.split_once('=').map_or((wish.as_str(), None), |(name, directory)| (name, Some(directory)));

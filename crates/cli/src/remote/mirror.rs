@@ -10,7 +10,6 @@ use outpost_runtime::model::ModelProgress;
 use outpost_store::MemoryStore;
 use outpost_thread::{CallId, Entry, Fact, Raw, Thread, ThreadCreated, ThreadId, TurnId};
 use outpost_wire::PathUri;
-use outpost_wire::app::environment::EnvironmentParams;
 use outpost_wire::app::event::{AgentMessageDelta, CommandOutputDelta, ErrorNotice, McpServerStatusUpdated, Warning};
 use outpost_wire::app::journal::{
     JournalEntry, ThreadApprovalAnswer, ThreadApprovalAnswerParams, ThreadEntriesList, ThreadEntriesListParams, ThreadEntry,
@@ -30,6 +29,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Notified, RemoteServer};
+use crate::agents_remote::places_of;
 
 /// A thread of a server that is followed here.
 pub(crate) struct OpenedMirror {
@@ -308,14 +308,7 @@ impl RemoteThread {
                     params.effort = changed.settings.reasoning_effort;
                 }
                 Fact::SelectionChanged(changed) => {
-                    params.environments = changed.selection.map(|selection| {
-                        let place = |place: &Attachment| EnvironmentParams {
-                            environment_id: place.environment_id.to_string(),
-                            cwd: place.cwd.to_syntax(),
-                            runtime_workspace_roots: None,
-                        };
-                        selection.attachments().iter().map(place).collect()
-                    });
+                    params.environments = changed.selection.as_ref().map(places_of);
                     params.selected_capability_roots = changed.capability_roots.map(|roots| {
                         roots.into_iter().filter_map(|root| serde_json::from_value(serde_json::to_value(root).ok()?).ok()).collect()
                     });
