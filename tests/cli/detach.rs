@@ -102,7 +102,8 @@ async fn the_answer_of_a_turn_that_is_over_is_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_of_a_turn_that_is_over_are_told() {
     let scene = Scene::new(vec![]).await;
-    let begun = scene.command(&["exec", "--detach", "--provider", "offline", "$ false"]).current_dir(scene.work.path()).output().unwrap();
+    let begun =
+        scene.command(&["exec", "--detach", "--provider", "offline", "$ sh -c 'exit 3'"]).current_dir(scene.work.path()).output().unwrap();
     assert!(begun.status.success(), "{begun:?}");
     let id = String::from_utf8(begun.stdout).unwrap().trim().to_owned();
     eventually("the owner has ended", || !has_owner(&scene)).await;
