@@ -124,7 +124,7 @@ async fn ctrl_c_is_taken_on_a_terminal_whatever_was_inherited() {
     assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
 }
 
-fn journal_has(scene: &Scene, text: &str) -> bool {
+pub(crate) fn journal_has(scene: &Scene, text: &str) -> bool {
     let found = Command::new("grep").args(["-rqs", text]).arg(scene.home.path()).status().unwrap();
     found.success()
 }

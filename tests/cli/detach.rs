@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use outpost_testkit::TestTerminal;
 use outpost_testkit::executor::eventually;
-use outpost_testkit::model::Reply;
-use serde_json::Value;
+use outpost_testkit::model::{Reply, call};
+use serde_json::{Value, json};
 
-use crate::chat::{Scene, run};
+use crate::chat::{Scene, journal_has, run};
 
 /// A call that runs until there is a file.
 fn waits_for(file: &Path) -> Reply {
@@ -41,7 +41,12 @@ async fn a_detached_turn_goes_on_in_the_background_and_is_waited_for_there() {
     assert!(said(&begun).contains(&format!("outpost chat resume {id}")), "{begun:?}");
     eventually("the command runs", || file.with_extension("begun").exists()).await;
     // Another program attaches, hears the rest and ends with the turn.
-    let mut waiting = scene.command(&["exec", "resume", &id]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let piped = std::process::Stdio::piped;
+    let mut waiting = scene.command(&["exec", "resume", &id]).stdout(piped()).stderr(piped()).spawn().unwrap();
+    let mut first = String::new();
+    let mut shown = BufReader::new(waiting.stderr.take().unwrap());
+    shown.read_line(&mut first).unwrap();
+    assert!(first.contains(&id), "{first}");
     std::fs::write(&file, "").unwrap();
     let mut told = String::new();
     waiting.stdout.take().unwrap().read_to_string(&mut told).unwrap();
@@ -81,6 +86,115 @@ async fn detach_leaves_a_conversation_and_its_running_command() {
     assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
 }
 
+/// A program that comes when the turn is over already is told the same as one that waited.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answer_of_a_turn_that_is_over_is_told() {
+    let scene = Scene::new(vec![Reply::message("all done")]).await;
+    let begun = scene.command(&["exec", "--detach", "say it"]).current_dir(scene.work.path()).output().unwrap();
+    let id = String::from_utf8(begun.stdout).unwrap().trim().to_owned();
+    eventually("the owner has ended", || !has_owner(&scene)).await;
+    let answer = scene.work.path().join("answer");
+    let resumed = scene.command(&["exec", "resume", &id, "-o", answer.to_str().unwrap()]).output().unwrap();
+    assert!(resumed.status.success() && String::from_utf8_lossy(&resumed.stdout).contains("all done"), "{resumed:?}");
+    assert_eq!(std::fs::read_to_string(&answer).unwrap().trim(), "all done");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_of_a_turn_that_is_over_are_told() {
+    let scene = Scene::new(vec![]).await;
+    let begun =
+        scene.command(&["exec", "--detach", "--provider", "offline", "$ sh -c 'exit 3'"]).current_dir(scene.work.path()).output().unwrap();
+    assert!(begun.status.success(), "{begun:?}");
+    let id = String::from_utf8(begun.stdout).unwrap().trim().to_owned();
+    eventually("the owner has ended", || !has_owner(&scene)).await;
+    let resumed = scene.command(&["exec", "resume", &id]).output().unwrap();
+    assert_eq!(resumed.status.code(), Some(1), "{resumed:?}");
+}
+
+/// A turn in the background whose agent asks before it touches `made`. The turn is over when there is `told`.
+async fn agent_asks(scene: &Scene) -> String {
+    let waits = run("waits", "until [ -e told ]; do sleep 0.1; done");
+    let spawns = call("spawned", "spawn_agent", &json!({"message": "job"}));
+    scene.model.push_for("\"text\":\"job\"", Reply::call("inner", "exec_command", &json!({"cmd": "touch made"})));
+    scene.model.push_for("\"text\":\"job\"", Reply::Items(vec![run("tells", "touch told")]));
+    scene.model.push_for("\"text\":\"begin\"", Reply::Items(vec![spawns, waits]));
+    let begun = scene.command(&["exec", "--detach", "begin"]).current_dir(scene.work.path()).output().unwrap();
+    assert!(begun.status.success(), "{begun:?}");
+    eventually("the agent has asked", || journal_has(scene, "approvalAsked")).await;
+    String::from_utf8(begun.stdout).unwrap().trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_question_of_an_agent_is_refused_where_no_user_is() {
+    let scene = Scene::new(vec![]).await;
+    let id = agent_asks(&scene).await;
+    let mut waiting = scene.command(&["exec", "resume", &id]).stdout(std::process::Stdio::null()).spawn().unwrap();
+    eventually("the agent goes on", || scene.work.path().join("told").exists()).await;
+    assert!(waiting.wait().unwrap().success());
+    assert!(!scene.work.path().join("made").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_question_of_an_agent_is_asked_in_the_conversation_that_comes_later() {
+    let scene = Scene::new(vec![]).await;
+    let id = agent_asks(&scene).await;
+    let mut terminal = TestTerminal::start(&scene.command(&["chat", "resume", &id]));
+    terminal.wait_for("asks:");
+    terminal.wait_for("touch made");
+    terminal.wait_for("Allow?");
+    terminal.type_keys("y\r");
+    eventually("the agent's command has run", || scene.work.path().join("told").exists()).await;
+    assert!(scene.work.path().join("made").exists());
+    terminal.type_keys("/quit\r");
+}
+
+/// `--cd`, `-e '*'` and `-c` mean the same whether this program drives the thread or the process in the background.
+#[tokio::test(flavor = "multi_thread")]
+async fn directories_and_settings_are_not_dropped_where_another_process_drives_the_thread() {
+    let scene = Scene::new(vec![]).await;
+    let other = tempfile::tempdir().unwrap();
+    let go = scene.work.path().join("go");
+    scene.model.push(waits_for(&go));
+    scene.model.push(Reply::message("one"));
+    // The owner is started in the home of the test, and works where the user is.
+    let begun = scene.command(&["exec", "--detach", "-e", "*", "first"]).current_dir(scene.work.path()).output().unwrap();
+    assert!(begun.status.success(), "{begun:?}");
+    let id = String::from_utf8(begun.stdout).unwrap().trim().to_owned();
+    eventually("the command runs", || go.with_extension("begun").exists()).await;
+    let refused = scene.command(&["-c", "sandbox_mode=read-only", "exec", "resume", &id]).output().unwrap();
+    assert!(!refused.status.success() && said(&refused).contains("-c sandbox_mode has no effect"), "{refused:?}");
+    // A second detached turn, from elsewhere: each works in the directory of its user.
+    scene.model.push_for("\"text\":\"second\"", Reply::Items(vec![run("w2", "pwd > where")]));
+    let second = scene.command(&["exec", "--detach", "-e", "*", "second"]).current_dir(other.path()).output().unwrap();
+    assert!(second.status.success(), "{second:?}");
+    eventually("the second has run", || other.path().join("where").exists()).await;
+    std::fs::write(&go, "").unwrap();
+    eventually("the owner has ended", || !has_owner(&scene)).await;
+    // The thread moves.
+    scene.model.push_for("\"text\":\"third\"", Reply::Items(vec![run("w3", "pwd > moved")]));
+    let cd = other.path().to_str().unwrap();
+    let third = scene.command(&["exec", "resume", "--detach", "--cd", cd, &id, "third"]).output().unwrap();
+    assert!(third.status.success(), "{third:?}");
+    eventually("the thread has moved", || other.path().join("moved").exists()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_process_in_the_background_waits_for_a_slow_webhook() {
+    let scene = Scene::new(vec![Reply::message("the answer")]).await;
+    // The first answer, an error, comes when the process would have ended without it.
+    let (url, heard) = webhook(Duration::from_secs(5));
+    let config = std::fs::read_to_string(scene.home.path().join("config.toml")).unwrap();
+    let table = format!("{config}\n[notify]\nurl = \"{url}\"\nsecret_env = \"HOOK_SECRET\"\n");
+    std::fs::write(scene.home.path().join("config.toml"), table).unwrap();
+    let mut command = scene.command(&["exec", "--detach", "hello"]);
+    let begun = command.env("HOOK_SECRET", "a very secret key").output().unwrap();
+    assert!(begun.status.success(), "{begun:?}");
+    for _ in 0..2 {
+        let body: Value = serde_json::from_str(&heard.recv_timeout(Duration::from_secs(120)).unwrap().body).unwrap();
+        assert_eq!((body["type"].as_str(), body["message"].as_str()), (Some("turn_completed"), Some("the answer")));
+    }
+}
+
 /// A request that a webhook was sent.
 struct Heard {
     headers: Vec<(String, String)>,
@@ -93,8 +207,8 @@ impl Heard {
     }
 }
 
-/// An HTTP server that answers the first request with an error and the others with 204.
-fn webhook() -> (String, mpsc::Receiver<Heard>) {
+/// An HTTP server that answers the first request with an error, late, and the others with 204.
+fn webhook(late: Duration) -> (String, mpsc::Receiver<Heard>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
     let (sender, heard) = mpsc::channel();
@@ -114,9 +228,13 @@ fn webhook() -> (String, mpsc::Receiver<Heard>) {
             let length = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-length")).unwrap().1.parse().unwrap();
             let mut body = vec![0; length];
             reader.read_exact(&mut body).unwrap();
+            let heard = Heard { headers, body: String::from_utf8(body).unwrap() };
+            let _ = sender.send(heard);
+            if number == 0 {
+                std::thread::sleep(late);
+            }
             let status = if number == 0 { "503 Service Unavailable" } else { "204 No Content" };
             write!(reader.get_mut(), "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").unwrap();
-            let _ = sender.send(Heard { headers, body: String::from_utf8(body).unwrap() });
         }
     });
     (url, heard)
@@ -125,7 +243,7 @@ fn webhook() -> (String, mpsc::Receiver<Heard>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_webhook_hears_of_ends_and_failures_and_can_verify_them() {
     let scene = Scene::new(vec![Reply::message("the answer"), Reply::status(400, "{}")]).await;
-    let (url, heard) = webhook();
+    let (url, heard) = webhook(Duration::ZERO);
     let config = std::fs::read_to_string(scene.home.path().join("config.toml")).unwrap();
     let table = format!("{config}\n[notify]\nurl = \"{url}\"\nsecret_env = \"HOOK_SECRET\"\n");
     std::fs::write(scene.home.path().join("config.toml"), table).unwrap();

@@ -313,6 +313,7 @@ async fn commands_of_the_conversation_do_what_they_say() {
     assert_eq!(scene.model.requests().pop().unwrap().body["model"], "other");
     terminal.type_keys("/status\r");
     terminal.wait_for_row("environments   local (ready)");
+    terminal.wait_for_row("approvals      untrusted");
     terminal.type_keys("/export talk.md\r");
     terminal.wait_for_row("written to talk.md");
     assert!(std::fs::read_to_string(scene.work.path().join("talk.md")).unwrap().contains("first answer"));

@@ -24,7 +24,7 @@ use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, Selection}
 
 use crate::ProcessContext;
 use crate::agent_args::{AgentOptions, Which};
-use crate::agents_remote::{LocalPlace, RemoteAgents, server_for};
+use crate::agents_remote::{RemoteAgents, check_settings, selection_of, server_for};
 use crate::assembly::{Assembly, RuntimeOptions};
 use crate::commands::thread::find;
 use crate::environments::{token, unknown};
@@ -102,13 +102,14 @@ pub(crate) struct ThreadOrigin {
 }
 
 /// What the options say about this machine and the others.
-struct Here {
-    cwd: PathUri,
+#[derive(Clone)]
+pub(crate) struct Here {
+    pub cwd: PathUri,
     /// It was named, and did not just happen to be the present one.
     is_named: bool,
     more: Vec<PathUri>,
-    environments: Vec<String>,
-    roots: Vec<CapabilityRoot>,
+    pub environments: Vec<String>,
+    pub roots: Vec<CapabilityRoot>,
 }
 
 impl Agents {
@@ -126,12 +127,11 @@ impl Agents {
         audience: Audience,
         own: &ProcessContext,
     ) -> anyhow::Result<Self> {
+        check_settings(&server, &own.settings)?;
         let config = Config::read(Home::from_environment().map(|home| home.config()).as_deref(), &own.settings)?;
         let limits = if options.full_output { FULL_OUTPUT } else { FeedLimits::default() };
         let here = Here::new(options)?;
-        let directories = std::iter::once(&here.cwd).chain(&here.more).cloned().collect();
-        let place = LocalPlace { directories, roots: here.roots.clone() };
-        let remote = RemoteAgents::new(server, options, place, limits)?;
+        let remote = RemoteAgents::new(server, options, here.clone(), limits)?;
         Ok(Self {
             engine: AgentEngine::Server(Box::new(remote)),
             settings: Settings::default(),
@@ -316,12 +316,7 @@ impl Agents {
     /// Environments by name, as `-e` takes them.
     pub(crate) async fn select(&self, names: &[String]) -> anyhow::Result<Selection> {
         if let AgentEngine::Server(remote) = &self.engine {
-            let places = remote.server.select(names).await?;
-            let places = places
-                .into_iter()
-                .map(|place| Ok(Attachment::new(EnvironmentId::parse(&place.environment_id)?, PathUri::from_syntax(&place.cwd)?)));
-            let places = places.collect::<anyhow::Result<Vec<_>>>()?;
-            return Selection::new(places).map_err(|duplicate| anyhow::anyhow!("environment `{}` is named twice", duplicate.0));
+            return selection_of(remote.select(names).await?);
         }
         let here = Here { environments: names.to_vec(), is_named: false, more: vec![], roots: vec![], cwd: self.here.cwd.clone() };
         here.named(self.own_runtime()?).await
@@ -573,9 +568,14 @@ impl Here {
         .collect()
     }
 
+    /// Whether `--cd` or `--add-dir` was given.
+    pub(crate) fn is_placed(&self) -> bool {
+        self.is_named || !self.more.is_empty()
+    }
+
     /// `--cd` and `--add-dir` are about this machine and change nothing elsewhere.
-    fn refine(&self, selection: Selection) -> anyhow::Result<Selection> {
-        if !self.is_named && self.more.is_empty() {
+    pub(crate) fn refine(&self, selection: Selection) -> anyhow::Result<Selection> {
+        if !self.is_placed() {
             return Ok(selection);
         }
         if selection.get(&EnvironmentId::local()).is_none() {

@@ -8,25 +8,19 @@ use outpost_store::{ListOrder, MemoryStore, Store, ThreadSummary};
 use outpost_thread::ThreadId;
 use outpost_wire::PathUri;
 use outpost_wire::app::environment::{CapabilityRootParams, EnvironmentEntry, EnvironmentParams};
-use outpost_wire::app::settings::AskForApproval;
+use outpost_wire::app::settings::{AskForApproval, ThreadSettingsUpdate, ThreadSettingsUpdateParams};
 use outpost_wire::app::thread::{
     SandboxName, ThreadFork, ThreadForkParams, ThreadListParams, ThreadOpened, ThreadResume, ThreadResumeParams, ThreadStart,
     ThreadStartParams,
 };
-use outpost_wire::intent::{CapabilityRoot, EnvironmentId};
+use outpost_wire::intent::{Attachment, EnvironmentId, Selection};
 use serde_json::json;
 
 use crate::ProcessContext;
 use crate::agent_args::AgentOptions;
-use crate::agents::{Open, ThreadOrigin};
+use crate::agents::{Here, Open, ThreadOrigin};
 use crate::remote::{OpenedMirror, RemoteServer, list_params};
 use crate::store;
-
-/// What the command line says about this machine, and about folders anywhere.
-pub(crate) struct LocalPlace {
-    pub directories: Vec<PathUri>,
-    pub roots: Vec<CapabilityRoot>,
-}
 
 /// Threads of a server, and what the command line says about new ones.
 pub(crate) struct RemoteAgents {
@@ -34,10 +28,8 @@ pub(crate) struct RemoteAgents {
     pub store: Store,
     mirrors: MemoryStore,
     limits: FeedLimits,
-    environments: Vec<String>,
-    roots: Vec<CapabilityRoot>,
-    /// The directory of the user, and others that commands may write, if the server runs for this home.
-    directories: Vec<PathUri>,
+    /// What the command line says about this machine, and about folders anywhere.
+    here: Here,
     model: Option<String>,
     provider: Option<String>,
     sandbox: Option<String>,
@@ -47,7 +39,7 @@ pub(crate) struct RemoteAgents {
 }
 
 impl RemoteAgents {
-    pub(crate) fn new(server: RemoteServer, options: &AgentOptions, place: LocalPlace, limits: FeedLimits) -> anyhow::Result<Self> {
+    pub(crate) fn new(server: RemoteServer, options: &AgentOptions, here: Here, limits: FeedLimits) -> anyhow::Result<Self> {
         let is_about_here = [
             (options.cd.is_some() && !server.is_of_home, "--cd", "name the directory with -e ENV=DIR"),
             (!options.add_dirs.is_empty() && !server.is_of_home, "--add-dir", "name the directory with -e ENV=DIR"),
@@ -61,9 +53,7 @@ impl RemoteAgents {
             store: Store::Memory(mirrors.clone()),
             mirrors,
             limits,
-            environments: options.environments.clone(),
-            roots: place.roots,
-            directories: if server.is_of_home { place.directories } else { Vec::new() },
+            here,
             model: options.model.clone(),
             provider: options.provider(),
             sandbox: options.sandbox().map(str::to_owned),
@@ -74,23 +64,29 @@ impl RemoteAgents {
     }
 
     async fn places(&self) -> anyhow::Result<Option<Vec<EnvironmentParams>>> {
-        match self.environments.as_slice() {
+        match self.here.environments.as_slice() {
             [] => Ok(None),
-            names => self.select(names).await.map(Some),
+            names => self.refined(self.select(names).await?).map(Some),
         }
     }
 
     /// Environments by name; on this machine the directory of the user is meant.
-    async fn select(&self, names: &[String]) -> anyhow::Result<Vec<EnvironmentParams>> {
-        let Some(cwd) = self.directories.first() else { return self.server.select(names).await };
-        let local = EnvironmentId::local().to_string();
-        let names: Vec<String> =
-            names.iter().map(|name| if *name == local { format!("{name}={}", cwd.to_syntax()) } else { name.clone() }).collect();
-        let mut places = self.server.select(&names).await?;
-        for place in places.iter_mut().filter(|place| place.environment_id == local && place.cwd == cwd.to_syntax()) {
-            place.runtime_workspace_roots = Some(self.directories.iter().map(PathUri::to_syntax).collect());
+    pub(crate) async fn select(&self, names: &[String]) -> anyhow::Result<Vec<EnvironmentParams>> {
+        if !self.server.is_of_home {
+            return self.server.select(names).await;
         }
-        Ok(places)
+        let local = EnvironmentId::local().to_string();
+        let here = |name: String| if name == local { format!("{name}={}", self.here.cwd.to_syntax()) } else { name };
+        let names: Vec<String> = self.server.expanded(names).await?.into_iter().map(here).collect();
+        self.server.select(&names).await
+    }
+
+    /// With what `--cd` and `--add-dir` say.
+    fn refined(&self, places: Vec<EnvironmentParams>) -> anyhow::Result<Vec<EnvironmentParams>> {
+        if !self.here.is_placed() {
+            return Ok(places);
+        }
+        Ok(places_of(&self.here.refine(selection_of(places)?)?))
     }
 
     fn sandbox(&self) -> Option<SandboxName> {
@@ -103,7 +99,7 @@ impl RemoteAgents {
     }
 
     fn roots(&self) -> Option<Vec<CapabilityRootParams>> {
-        let roots = self.roots.iter().filter_map(|root| serde_json::from_value(serde_json::to_value(root).ok()?).ok());
+        let roots = self.here.roots.iter().filter_map(|root| serde_json::from_value(serde_json::to_value(root).ok()?).ok());
         Some(roots.collect::<Vec<_>>()).filter(|roots| !roots.is_empty())
     }
 
@@ -130,7 +126,7 @@ impl RemoteAgents {
         let known = self.server.environments().await?;
         let default = known.iter().find(|entry| entry.is_default).map(|entry| entry.environment_id.clone());
         match default {
-            Some(name) => self.select(&[name]).await.map(Some),
+            Some(name) => self.refined(self.select(&[name]).await?).map(Some),
             None => Ok(None),
         }
     }
@@ -142,7 +138,18 @@ impl RemoteAgents {
         params.sandbox = self.sandbox();
         params.environments = self.places().await?;
         params.selected_capability_roots = self.roots();
-        self.follow(self.server.call::<ThreadResume>(&params).await?).await
+        let opened = self.server.call::<ThreadResume>(&params).await?;
+        if params.environments.is_none() && self.here.is_placed() {
+            let own = opened.thread.environments.iter().flatten().map(|place| EnvironmentParams {
+                environment_id: place.environment_id.clone(),
+                cwd: place.cwd.clone(),
+                runtime_workspace_roots: Some(place.runtime_workspace_roots.clone()),
+            });
+            let environments = Some(self.refined(own.collect())?);
+            let change = ThreadSettingsUpdateParams { thread_id: id.to_string(), environments, ..Default::default() };
+            self.server.call::<ThreadSettingsUpdate>(&change).await?;
+        }
+        self.follow(opened).await
     }
 
     async fn follow(&self, opened: ThreadOpened) -> anyhow::Result<Open> {
@@ -182,6 +189,46 @@ impl RemoteAgents {
     }
 }
 
+/// Environments as clients name them, as a selection.
+pub(crate) fn selection_of(places: Vec<EnvironmentParams>) -> anyhow::Result<Selection> {
+    let path = |text: &String| PathUri::from_syntax(text).or_else(|error| PathUri::parse(text).map_err(|_| error));
+    let attachment = |place: EnvironmentParams| -> anyhow::Result<Attachment> {
+        let attachment = Attachment::new(EnvironmentId::parse(&place.environment_id)?, path(&place.cwd)?);
+        match place.runtime_workspace_roots {
+            Some(roots) => Ok(attachment.with_roots(roots.iter().map(path).collect::<Result<Vec<_>, _>>()?)),
+            None => Ok(attachment),
+        }
+    };
+    let attachments = places.into_iter().map(attachment).collect::<anyhow::Result<Vec<_>>>()?;
+    Selection::new(attachments).map_err(|duplicate| anyhow::anyhow!("environment `{}` is named twice", duplicate.0))
+}
+
+/// The same the other way round.
+pub(crate) fn places_of(selection: &Selection) -> Vec<EnvironmentParams> {
+    let place = |place: &Attachment| EnvironmentParams {
+        environment_id: place.environment_id.to_string(),
+        cwd: place.cwd.to_syntax(),
+        runtime_workspace_roots: Some(place.workspace_roots.iter().map(PathUri::to_syntax).collect()),
+    };
+    selection.attachments().iter().map(place).collect()
+}
+
+/// Refuses what would have no effect: a turn must not run with a looser sandbox than the user wrote.
+pub(crate) fn check_settings(server: &RemoteServer, settings: &[String]) -> anyhow::Result<()> {
+    let Some(key) = ineffective(settings) else { return Ok(()) };
+    bail!(
+        "-c {key} has no effect on a thread that {} drives: use --model, --provider or --sandbox after the verb, or write the key into the \
+         server's config.toml and restart it",
+        server.address()
+    )
+}
+
+/// The first `-c KEY=VALUE` that would have no effect where a server drives the thread: all but what is about this program.
+fn ineffective(settings: &[String]) -> Option<&str> {
+    let keys = settings.iter().map(|setting| setting.split('=').next().unwrap_or_default().trim());
+    keys.into_iter().find(|key| !matches!(key.split('.').next().map(str::trim), Some("client" | "notify")))
+}
+
 /// The server that this run is for: the one that the user named, or the server of this home that already works on the thread.
 pub(crate) async fn server_for(which: &crate::agent_args::Which, own: &ProcessContext) -> anyhow::Result<Option<RemoteServer>> {
     use crate::agent_args::Which;
@@ -204,4 +251,33 @@ pub(crate) async fn server_for(which: &crate::agent_args::Which, own: &ProcessCo
         None => *which == Which::Pick,
     };
     Ok(Some(server).filter(|_| is_there))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_settings_of_this_program_go_with_a_server() {
+        let first = |settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
+            ineffective(&settings).map(str::to_owned)
+        };
+        assert_eq!(first(&["client.server=ws://host:1", "notify=[\"true\"]", "notify.url=http://host"]), None);
+        assert_eq!(first(&["client.server=", "sandbox_mode=read-only"]).as_deref(), Some("sandbox_mode"));
+        assert_eq!(first(&["notifying=1"]).as_deref(), Some("notifying"));
+    }
+
+    #[test]
+    fn environments_keep_their_roots_both_ways() {
+        let places = vec![
+            EnvironmentParams {
+                environment_id: "local".into(),
+                cwd: "/work".into(),
+                runtime_workspace_roots: Some(vec!["/work".into(), "/more".into()]),
+            },
+            EnvironmentParams { environment_id: "gpu".into(), cwd: "/srv".into(), runtime_workspace_roots: Some(vec![]) },
+        ];
+        assert_eq!(places_of(&selection_of(places.clone()).unwrap()), places);
+    }
 }

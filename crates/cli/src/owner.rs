@@ -3,7 +3,7 @@
 //! If `outpost serve` or `outpost app-server` runs for the home, that is the owner. Otherwise one is started in the background; it ends
 //! when no turn runs in it and no client is connected.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Stdio;
@@ -14,16 +14,20 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use outpost_runtime::Runtime;
 use outpost_runtime::live::{LiveThread, ThreadActivity, ThreadEvent};
-use outpost_thread::{Fact, ThreadId};
+use outpost_store::PageRequest;
+use outpost_thread::{Fact, Seq, ThreadId};
 use outpost_wire::app::thread::{ThreadResume, ThreadResumeParams};
 use serde_json::json;
 use tokio::process::Command;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 use crate::ProcessContext;
 use crate::home::Home;
 use crate::notify::Notifier;
 use crate::remote::RemoteServer;
+use crate::store;
 use crate::variables::own_program;
 
 /// How long an owner may take to listen.
@@ -100,18 +104,94 @@ impl Drop for ClientGuard {
     }
 }
 
-/// Waits until there is nothing to go on with. Meanwhile the user is notified of what happens in turns, as `exec` would.
-pub(crate) async fn until_idle(runtime: &Runtime, clients: &Clients, notifier: &Notifier) {
-    let mut followed: HashSet<ThreadId> = HashSet::new();
+/// Notifies the user of what happens in turns, as `exec` would.
+pub(crate) struct Notifying {
+    notifier: Notifier,
+    /// Who follows which thread.
+    followed: HashMap<ThreadId, AbortHandle>,
+    tasks: JoinSet<()>,
+    over: CancellationToken,
+    /// What happened before was not the work of this process.
+    looked_at: u64,
+}
+
+impl Notifying {
+    pub(crate) fn new(notifier: Notifier) -> Self {
+        let (followed, tasks, over) = (HashMap::new(), JoinSet::new(), CancellationToken::new());
+        Self { notifier, followed, tasks, over, looked_at: store::now() }
+    }
+
+    fn look(&mut self, runtime: &Runtime, live: &[LiveThread]) {
+        let looked_at = std::mem::replace(&mut self.looked_at, store::now());
+        self.followed.retain(|_, task| !task.is_finished());
+        while self.tasks.try_join_next().is_some() {}
+        for thread in live.iter().filter(|thread| thread.maker().is_none()) {
+            self.followed.entry(thread.id()).or_insert_with(|| {
+                let notifier = self.notifier.clone().of_thread(thread.id());
+                let turns = TurnWatch { thread: thread.clone(), notifier, since: looked_at };
+                self.tasks.spawn(turns.run(runtime.clone(), self.over.clone()))
+            });
+        }
+    }
+
+    /// Waits until everything that happened was told.
+    pub(crate) async fn finish(mut self) {
+        self.over.cancel();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// A thread of whose turns the user is notified.
+struct TurnWatch {
+    thread: LiveThread,
+    notifier: Notifier,
+    /// A turn may be over before it is followed. What is older was told by the process that drove the thread then.
+    since: u64,
+}
+
+impl TurnWatch {
+    async fn run(mut self, runtime: Runtime, over: CancellationToken) {
+        let begun = last_turn(&runtime, self.thread.id()).await;
+        drop(runtime);
+        let mut follow = self.thread.follow(begun.saturating_sub(1));
+        loop {
+            let event: ThreadEvent = tokio::select! {
+                // Everything that has happened, before the end.
+                biased;
+                followed = follow.next() => followed.into(),
+                () = over.cancelled() => break,
+            };
+            if matches!(event, ThreadEvent::Status(ThreadActivity::Closed)) {
+                break;
+            }
+            self.hear(&event);
+        }
+        self.notifier.settle().await;
+    }
+
+    fn hear(&mut self, event: &ThreadEvent) {
+        let ThreadEvent::Entry(entry) = event else { return };
+        let is_told = entry.at < self.since;
+        match &entry.fact {
+            Fact::TurnFinished(_) | Fact::ApprovalAsked(_) if is_told => {}
+            Fact::ApprovalAsked(asked) => self.notifier.question(asked),
+            _ => self.notifier.event(event),
+        }
+    }
+}
+
+/// The first entry of the current or last turn.
+async fn last_turn(runtime: &Runtime, thread: ThreadId) -> Seq {
+    let last = runtime.store_of(thread).await.page(thread, PageRequest { turns: 1, ..PageRequest::default() }).await;
+    last.ok().and_then(|page| page.entries.first().map(|entry| entry.seq)).unwrap_or(1)
+}
+
+/// Waits until there is nothing to go on with.
+pub(crate) async fn until_idle(runtime: &Runtime, clients: &Clients, notifying: &mut Notifying) {
     let mut idle_since = Instant::now();
     loop {
         let live: Vec<LiveThread> = runtime.loaded().into_iter().filter_map(|id| runtime.get(id)).collect();
-        for thread in live.iter().filter(|thread| thread.maker().is_none()) {
-            if followed.insert(thread.id()) {
-                tokio::spawn(notify(thread.clone(), notifier.clone().of_thread(thread.id())));
-            }
-        }
-        followed.retain(|id| live.iter().any(|thread| thread.id() == *id));
+        notifying.look(runtime, &live);
         let is_busy = live.iter().any(|thread| matches!(thread.status(), ThreadActivity::Active { .. }));
         if is_busy || clients.0.load(Ordering::Acquire) > 0 {
             idle_since = Instant::now();
@@ -120,21 +200,5 @@ pub(crate) async fn until_idle(runtime: &Runtime, clients: &Clients, notifier: &
             return;
         }
         sleep(LOOK).await;
-    }
-}
-
-async fn notify(thread: LiveThread, mut notifier: Notifier) {
-    let mut follow = thread.follow_from_now();
-    loop {
-        let event: ThreadEvent = follow.next().await.into();
-        if matches!(event, ThreadEvent::Status(ThreadActivity::Closed)) {
-            return;
-        }
-        notifier.event(&event);
-        if let ThreadEvent::Entry(entry) = &event
-            && let Fact::ApprovalAsked(asked) = &entry.fact
-        {
-            notifier.question(asked);
-        }
     }
 }

@@ -6,7 +6,7 @@
 mod mirror;
 mod threads;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -94,6 +94,71 @@ impl Routes {
     fn took(&self) {
         self.waiting.fetch_sub(1, Ordering::AcqRel);
         self.taken.notify_waiters();
+    }
+
+    /// Hears of a thread from now on.
+    fn of_thread(self: &Arc<Self>, thread: &str) -> Route {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut table = self.lock();
+        if !table.is_lost {
+            table.threads.insert(thread.to_owned(), sender);
+        }
+        Route { routes: self.clone(), receiver, kept: VecDeque::new() }
+    }
+
+    /// Hears of every thread that was not opened here.
+    fn of_others(self: &Arc<Self>) -> Route {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut table = self.lock();
+        if !table.is_lost {
+            table.others = Some(sender);
+        }
+        Route { routes: self.clone(), receiver, kept: VecDeque::new() }
+    }
+}
+
+/// The receiving end of a route.
+pub(crate) struct Route {
+    routes: Arc<Routes>,
+    receiver: mpsc::UnboundedReceiver<Notified>,
+    /// What was heard while an answer was waited for.
+    kept: VecDeque<Notified>,
+}
+
+impl Route {
+    /// Nothing once the connection is lost.
+    pub(crate) async fn next(&mut self) -> Option<Notified> {
+        if let Some(kept) = self.kept.pop_front() {
+            return Some(kept);
+        }
+        let notified = self.receiver.recv().await?;
+        self.routes.took();
+        Some(notified)
+    }
+
+    /// Waits for an answer of the server. What comes meanwhile is kept: answers are read from the same connection, which is not read
+    /// any further while too many notifications wait.
+    pub(crate) async fn hold<T>(&mut self, answer: impl Future<Output = T>) -> T {
+        let mut answer = std::pin::pin!(answer);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut answer => return answer,
+                Some(notified) = self.receiver.recv() => {
+                    self.routes.took();
+                    self.kept.push_back(notified);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        self.receiver.close();
+        while self.receiver.try_recv().is_ok() {
+            self.routes.took();
+        }
     }
 }
 
@@ -242,13 +307,18 @@ impl RemoteServer {
         Ok(self.call::<EnvironmentList>(&NoParams {}).await?.data)
     }
 
+    /// The names, with those of all environments in the place of `*`.
+    pub(crate) async fn expanded(&self, names: &[String]) -> anyhow::Result<Vec<String>> {
+        match names {
+            [every] if every == "*" => Ok(self.environments().await?.into_iter().map(|entry| entry.environment_id).collect()),
+            names => Ok(names.to_vec()),
+        }
+    }
+
     /// `-e ENV[=DIR]`, as the server knows them.
     pub(crate) async fn select(&self, names: &[String]) -> anyhow::Result<Vec<EnvironmentParams>> {
         let known = self.environments().await?;
-        let wishes: Vec<String> = match names {
-            [every] if every == "*" => known.iter().map(|entry| entry.environment_id.clone()).collect(),
-            names => names.to_vec(),
-        };
+        let wishes = self.expanded(names).await?;
         let mut chosen = Vec::new();
         for wish in &wishes {
             let (name, directory) = wish.split_once('=').map_or((wish.as_str(), None), |(name, directory)| (name, Some(directory)));
@@ -271,36 +341,55 @@ impl RemoteServer {
     }
 
     /// Hears of a thread from now on.
-    fn route(&self, thread: &str) -> mpsc::UnboundedReceiver<Notified> {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let mut table = self.routes.lock();
-        if !table.is_lost {
-            table.threads.insert(thread.to_owned(), sender);
-        }
-        receiver
+    fn route(&self, thread: &str) -> Route {
+        self.routes.of_thread(thread)
     }
 
-    /// Hears of every thread that was not opened here.
-    pub(crate) fn others(&self) -> OtherThreads {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let mut table = self.routes.lock();
-        if !table.is_lost {
-            table.others = Some(sender);
-        }
-        OtherThreads { server: self.clone(), receiver }
+    /// Hears of every thread that was not opened here: agents of those that were.
+    pub(crate) fn others(&self) -> Route {
+        self.routes.of_others()
     }
 }
 
-/// What is heard of agents of a thread.
-pub(crate) struct OtherThreads {
-    server: RemoteServer,
-    receiver: mpsc::UnboundedReceiver<Notified>,
-}
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
 
-impl OtherThreads {
-    pub(crate) async fn next(&mut self) -> Option<Notified> {
-        let notified = self.receiver.recv().await?;
-        self.server.routes.took();
-        Some(notified)
+    use super::*;
+
+    fn flooded(routes: &Arc<Routes>) -> ClientService {
+        let service = ClientService(routes.clone());
+        for _ in 0..WAITING {
+            service.notification("thread/entry", br#"{"threadId":"t"}"#).unwrap();
+        }
+        assert!(service.room().now_or_never().is_none(), "no more is read");
+        service
+    }
+
+    #[tokio::test]
+    async fn the_connection_is_read_while_an_answer_is_waited_for() {
+        let routes = Arc::<Routes>::default();
+        let mut route = routes.of_thread("t");
+        let service = flooded(&routes);
+        // An answer can only come once there is room.
+        route.hold(service.room()).now_or_never().unwrap();
+        service.notification("thread/closed", br#"{"threadId":"t"}"#).unwrap();
+        let mut heard = Vec::new();
+        for _ in 0..=WAITING {
+            heard.extend(route.next().await.map(|notified| notified.method));
+        }
+        assert_eq!((heard.len(), heard.last().map(String::as_str)), (WAITING + 1, Some("thread/closed")), "in order, and nothing is lost");
+        assert_eq!(routes.waiting.load(Ordering::Acquire), 0);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_heard_any_more_does_not_count() {
+        let routes = Arc::<Routes>::default();
+        let route = routes.of_thread("t");
+        let service = flooded(&routes);
+        drop(route);
+        service.room().now_or_never().unwrap();
+        service.notification("thread/entry", br#"{"threadId":"t"}"#).unwrap();
+        assert_eq!(routes.waiting.load(Ordering::Acquire), 0);
     }
 }

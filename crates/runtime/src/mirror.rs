@@ -95,14 +95,16 @@ impl ThreadMirror {
             }
             self.last = entry.end();
             let activity = self.fold(&entry);
-            if let Fact::TurnStarted(started) = &entry.fact {
-                self.turn.send_replace(Some(started.turn.clone()));
-            }
+            let begun = if let Fact::TurnStarted(started) = &entry.fact { Some(started.turn.clone()) } else { None };
             self.feed.set_mark(self.last);
             if tells == Tells::Followers {
                 self.feed.publish(ThreadEvent::Entry(Arc::new(entry)), ENTRY_WEIGHT);
             }
             self.status.send_replace(activity);
+            // Last: what waits for the turn looks at the status next, and ends where no turn runs.
+            if begun.is_some() {
+                self.turn.send_replace(begun);
+            }
         }
         true
     }
@@ -196,7 +198,9 @@ fn elsewhere() -> CommandError {
 
 #[cfg(test)]
 mod tests {
-    use outpost_thread::{MetadataChanged, ThreadCreated};
+    use std::task::{Context, Wake, Waker};
+
+    use outpost_thread::{MetadataChanged, ThreadCreated, TurnStarted};
     use uuid::Uuid;
 
     use super::*;
@@ -228,5 +232,34 @@ mod tests {
         assert_eq!(asked.await.unwrap(), Err(CommandError::NoTurn));
         drop(mirror);
         assert!(matches!(follow.next().await, Followed::End));
+    }
+
+    /// Looks at the status of a thread at the moment in which it is woken.
+    struct Looks {
+        live: LiveThread,
+        seen: Mutex<Vec<ThreadActivity>>,
+    }
+
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            self.seen.lock().unwrap().push(self.live.status());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_thread_is_active_when_its_turn_is_said_to_have_begun() {
+        let store = MemoryStore::new(Arc::new(|| 0), None);
+        let initial = Thread::begin(&entry(1)).unwrap();
+        let (live, mut mirror, _commands) = ThreadMirror::new(initial, store, FeedLimits::default()).await.unwrap();
+        assert!(mirror.entries(vec![entry(1)], Tells::NoOne).await);
+        let looks = Arc::new(Looks { live, seen: Mutex::default() });
+        let mut turns = mirror.turns();
+        let mut begun = Box::pin(turns.changed());
+        let waker = Waker::from(looks.clone());
+        assert!(begun.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let started = TurnStarted::new(TurnId("t1".into()), vec![]);
+        assert!(mirror.entries(vec![Entry { seq: 2, at: 2, fact: started.into() }], Tells::Followers).await);
+        let seen = looks.seen.lock().unwrap().clone();
+        assert!(matches!(seen.as_slice(), [ThreadActivity::Active { .. }]), "{seen:?}");
     }
 }

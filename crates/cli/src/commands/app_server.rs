@@ -19,7 +19,7 @@ use crate::home::{APP, Home};
 use crate::lock::Lock;
 use crate::notify::Notifier;
 use crate::out::say;
-use crate::owner::{self, Clients};
+use crate::owner::{self, Clients, Notifying};
 use crate::{ProcessContext, store};
 
 pub(crate) async fn run(arguments: AppServerArguments, own: &ProcessContext) -> ExitCode {
@@ -55,7 +55,7 @@ async fn serve(arguments: &AppServerArguments, rules: Option<DoorRules>, own: &P
         }
         (socket, _) => socket.inspect_err(|error| tracing::debug!("this server is not found at run/app.sock: {error:#}")).ok(),
     };
-    let clients = Clients::default();
+    let (clients, mut notifying) = (Clients::default(), Notifying::new(notifier));
     let at_home = async {
         match socket {
             Some(socket) => {
@@ -97,7 +97,7 @@ async fn serve(arguments: &AppServerArguments, rules: Option<DoorRules>, own: &P
     };
     let idle = async {
         match arguments.until_idle {
-            true => owner::until_idle(&assembly.runtime, &clients, &notifier).await,
+            true => owner::until_idle(&assembly.runtime, &clients, &mut notifying).await,
             false => std::future::pending().await,
         }
     };
@@ -108,6 +108,8 @@ async fn serve(arguments: &AppServerArguments, rules: Option<DoorRules>, own: &P
         () = stop => Ok(()),
     };
     assembly.shut_down().await;
+    // Also of turns that this end interrupted.
+    notifying.finish().await;
     served
 }
 

@@ -9,22 +9,25 @@ mod shapes;
 use self::left::EarlierCommands;
 pub(crate) use self::left::words as left_running;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use outpost_environment::{EnvironmentState, RegistryNews, Watcher};
 use outpost_runtime::follow::ThreadFollower;
 use outpost_runtime::live::{BackgroundProcess, LiveThread, NewInput, ThreadActivity, ThreadEvent};
+use outpost_store::PageRequest;
 use outpost_thread::{
     ApprovalId, CallDetail, CallFinished, CallId, CallOutcome, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus,
     said,
 };
 use outpost_wire::intent::{Attachment, EnvironmentId};
 use tokio::signal::unix::SignalKind;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::ProcessContext;
 use crate::agent_args::{ExecArguments, ExecRequest, Which};
@@ -34,6 +37,7 @@ use crate::commands::exec::lines::{JsonLines, failed};
 use crate::commands::exec::shapes::LineShape;
 use crate::frame::line;
 use crate::notify::Notifier;
+use crate::remote::RemoteServer;
 use crate::render::{Screen, Style, why};
 use crate::signals::Watched;
 
@@ -87,6 +91,11 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
         None if agents.was_cut_short(&before).await? => Some(NewInput::go_on()),
         input => input,
     };
+    // The turn that is waited for may have done a part of its work, or ended a moment ago.
+    if which != Which::New && input.is_none() && before.queued.is_empty() && !options.wait && !options.stop {
+        end.hear_last_turn(&agents, &before).await;
+        report.answered_before(&end, &before);
+    }
     let told = async {
         let mut found = Vec::new();
         let shortfall = agents.shortfall();
@@ -99,6 +108,8 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
             report.note("there is nothing to finish: the last turn came to its end; give a prompt to go on");
         }
         refuse_open_questions(&thread, &before).await;
+        let server = agents.remote().map(|remote| remote.server.clone());
+        let _refusing = server.map(|server| AbortOnDropHandle::new(tokio::spawn(refuse_agents(server, thread.id()))));
         if let Some(input) = input {
             thread.input(input).await?;
         }
@@ -179,6 +190,14 @@ impl End {
         };
         let is_away = |id: &EnvironmentId| away.contains(id);
         self.failed_in.iter().any(|place| place.as_ref().or(primary.as_ref()).is_some_and(is_away))
+    }
+
+    /// What was stored of the current or last turn before anything was followed.
+    async fn hear_last_turn(&mut self, agents: &Agents, before: &Thread) {
+        let page = agents.store().page(before.id, PageRequest { turns: 1, ..PageRequest::default() }).await;
+        for entry in page.map(|page| page.entries).unwrap_or_default().into_iter().filter(|entry| entry.seq <= before.last) {
+            self.event(&ThreadEvent::Entry(Arc::new(entry)));
+        }
     }
 
     fn call_ended(&mut self, finished: &CallFinished) {
@@ -313,6 +332,27 @@ async fn refuse_open_questions(thread: &LiveThread, before: &Thread) {
     }
 }
 
+/// The same for agents of a thread of a server, which lets them ask.
+async fn refuse_agents(server: RemoteServer, root: ThreadId) {
+    let mut others = server.others();
+    let open = others.hold(server.open_questions(root)).await;
+    let open = open.inspect_err(|error| tracing::warn!("questions of agents cannot be read: {error:#}")).unwrap_or_default();
+    let mut asked: VecDeque<(ThreadId, ApprovalId)> = open.into_iter().map(|(agent, asked)| (agent, asked.approval)).collect();
+    loop {
+        while let Some((agent, approval)) = asked.pop_front() {
+            if let Some(agent) = server.answerable(agent).await {
+                others.hold(refuse(&agent, approval)).await;
+            }
+        }
+        let Some(heard) = others.next().await else { return };
+        if let Some((agent, entry)) = heard.entry()
+            && let Fact::ApprovalAsked(question) = entry.fact
+        {
+            asked.push_back((agent, question.approval));
+        }
+    }
+}
+
 async fn refuse(thread: &LiveThread, approval: ApprovalId) {
     if let Err(error) = thread.answer(approval, Decision::Denied, None).await {
         tracing::debug!(%error, "a question was answered already");
@@ -418,6 +458,13 @@ impl Report {
     fn tick(&mut self) {
         if let Self::Screen(screen, _) = self {
             screen.tick();
+        }
+    }
+
+    /// What the agent said last in a turn that was over before it was followed is shown at the end.
+    fn answered_before(&mut self, end: &End, before: &Thread) {
+        if let (Self::Screen(_, pending), None) = (self, &before.turn) {
+            pending.clone_from(&end.answer);
         }
     }
 

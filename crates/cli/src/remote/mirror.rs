@@ -10,7 +10,6 @@ use outpost_runtime::model::ModelProgress;
 use outpost_store::MemoryStore;
 use outpost_thread::{CallId, Entry, Fact, Raw, Thread, ThreadCreated, ThreadId, TurnId};
 use outpost_wire::PathUri;
-use outpost_wire::app::environment::EnvironmentParams;
 use outpost_wire::app::event::{AgentMessageDelta, CommandOutputDelta, ErrorNotice, McpServerStatusUpdated, Warning};
 use outpost_wire::app::journal::{
     JournalEntry, ThreadApprovalAnswer, ThreadApprovalAnswerParams, ThreadEntriesList, ThreadEntriesListParams, ThreadEntry,
@@ -29,7 +28,8 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Notified, RemoteServer};
+use super::{Notified, RemoteServer, Route};
+use crate::agents_remote::places_of;
 
 /// A thread of a server that is followed here.
 pub(crate) struct OpenedMirror {
@@ -43,22 +43,22 @@ impl RemoteServer {
     /// Follows a thread that was started or resumed on this connection.
     pub(crate) async fn mirror(&self, opened: &ThreadOpened, store: MemoryStore, limits: FeedLimits) -> anyhow::Result<OpenedMirror> {
         // First to listen and then to look, so that nothing falls in between.
-        let notified = self.route(&opened.thread.id);
+        let mut notified = self.route(&opened.thread.id);
         let initial = initial(opened)?;
         let (thread, mut mirror, commands) = ThreadMirror::new(initial, store, limits).await.context("the thread is open already")?;
-        self.catch_up(&mut mirror, Tells::NoOne).await?;
+        self.catch_up(&mut mirror, Tells::NoOne, &mut notified).await?;
         let before = mirror.state();
         let pump = Pump { server: self.clone(), id: opened.thread.id.clone(), turns: mirror.turns(), mirror };
         let task = tokio::spawn(pump.run(notified, commands));
         Ok(OpenedMirror { thread, before, _pump: AbortOnDropHandle::new(task) })
     }
 
-    /// Reads what is stored and not known here yet.
-    async fn catch_up(&self, mirror: &mut ThreadMirror, tells: Tells) -> anyhow::Result<()> {
+    /// Reads what is stored and not known here yet. What is notified meanwhile stays to be heard.
+    async fn catch_up(&self, mirror: &mut ThreadMirror, tells: Tells, notified: &mut Route) -> anyhow::Result<()> {
         let mut after = mirror.last();
         loop {
             let params = ThreadEntriesListParams { thread_id: mirror.id().to_string(), after: Some(after), limit: None };
-            let page = self.call::<ThreadEntriesList>(&params).await?;
+            let page = notified.hold(self.call::<ThreadEntriesList>(&params)).await?;
             if !mirror.entries(page.data.into_iter().map(entry).collect(), tells).await {
                 anyhow::bail!("{} told the entries of thread {} out of order", self.address(), mirror.id());
             }
@@ -123,15 +123,13 @@ struct Pump {
 }
 
 impl Pump {
-    async fn run(mut self, mut notified: mpsc::UnboundedReceiver<Notified>, mut commands: mpsc::Receiver<MirrorCommand>) {
+    async fn run(mut self, mut notified: Route, mut commands: mpsc::Receiver<MirrorCommand>) {
         loop {
             tokio::select! {
                 biased;
-                heard = notified.recv() => match heard {
+                heard = notified.next() => match heard {
                     Some(heard) => {
-                        let is_open = self.hear(&heard).await;
-                        self.server.routes.took();
-                        if !is_open {
+                        if !self.hear(&heard, &mut notified).await {
                             return;
                         }
                     }
@@ -156,12 +154,12 @@ impl Pump {
     }
 
     /// Whether the thread is still open.
-    async fn hear(&mut self, heard: &Notified) -> bool {
+    async fn hear(&mut self, heard: &Notified, notified: &mut Route) -> bool {
         match heard.method.as_str() {
             "thread/entry" => {
                 if let Some(ThreadEntry { entry: told, .. }) = read(&heard.params)
                     && !self.mirror.entries(vec![entry(told)], Tells::Followers).await
-                    && let Err(error) = self.server.catch_up(&mut self.mirror, Tells::Followers).await
+                    && let Err(error) = self.server.catch_up(&mut self.mirror, Tells::Followers, notified).await
                 {
                     tracing::warn!("a part of what happened cannot be read: {error:#}");
                 }
@@ -308,14 +306,7 @@ impl RemoteThread {
                     params.effort = changed.settings.reasoning_effort;
                 }
                 Fact::SelectionChanged(changed) => {
-                    params.environments = changed.selection.map(|selection| {
-                        let place = |place: &Attachment| EnvironmentParams {
-                            environment_id: place.environment_id.to_string(),
-                            cwd: place.cwd.to_syntax(),
-                            runtime_workspace_roots: None,
-                        };
-                        selection.attachments().iter().map(place).collect()
-                    });
+                    params.environments = changed.selection.as_ref().map(places_of);
                     params.selected_capability_roots = changed.capability_roots.map(|roots| {
                         roots.into_iter().filter_map(|root| serde_json::from_value(serde_json::to_value(root).ok()?).ok()).collect()
                     });

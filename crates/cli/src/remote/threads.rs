@@ -1,8 +1,8 @@
 //! The threads of a server, as lists and verbs see them.
 
 use anyhow::bail;
-use outpost_store::{ListOrder, MemoryStore, Need, ThreadSummary};
-use outpost_thread::ThreadId;
+use outpost_store::{ListOrder, MemoryStore, Need, Store, ThreadSummary};
+use outpost_thread::{ApprovalAsked, ThreadId};
 use outpost_wire::PathUri;
 use outpost_wire::app::SortDirection;
 use outpost_wire::app::journal::{ThreadEntriesList, ThreadEntriesListParams};
@@ -95,6 +95,26 @@ impl RemoteServer {
     pub(crate) async fn is_loaded(&self, id: ThreadId) -> bool {
         let loaded = self.call::<ThreadLoadedList>(&ThreadLoadedListParams { cursor: None, limit: None }).await;
         loaded.is_ok_and(|loaded| loaded.data.contains(&id.to_string()))
+    }
+
+    /// What agents below a thread asked and is not answered yet. Clients are notified only of what is asked after they came.
+    pub(crate) async fn open_questions(&self, root: ThreadId) -> anyhow::Result<Vec<(ThreadId, ApprovalAsked)>> {
+        let mut params =
+            ThreadListParams { ancestor_thread_id: Some(root.to_string()), limit: Some(PAGE), ..list_params(ListOrder::Updated, false) };
+        let mut open = Vec::new();
+        loop {
+            let listed = self.call::<ThreadList>(&params).await?;
+            for agent in listed.data.iter().filter(|agent| matches!(agent.status, ThreadStatus::Active { .. })) {
+                let Ok(id) = agent.id.parse() else { continue };
+                let copy = Store::Memory(self.copy(id).await?);
+                let turn = outpost_store::open(&copy, id).await?.thread.turn;
+                open.extend(turn.into_iter().flat_map(|turn| turn.approvals).map(|approval| (id, approval.asked)));
+            }
+            params.cursor = listed.next_cursor;
+            if params.cursor.is_none() {
+                return Ok(open);
+            }
+        }
     }
 
     /// A copy of a thread's journal, for those who only read.

@@ -32,7 +32,7 @@ impl AgentQuestions {
         let runtime = match (agents.own_runtime(), agents.remote()) {
             (Ok(runtime), _) => runtime,
             (Err(_), Some(remote)) => {
-                let task = tokio::spawn(remote_questions(remote.server.clone(), sender));
+                let task = tokio::spawn(remote_questions(remote.server.clone(), root, sender));
                 return Self { news, _task: AbortOnDropHandle::new(task) };
             }
             (Err(_), None) => return Self { news, _task: AbortOnDropHandle::new(tokio::spawn(async {})) },
@@ -127,8 +127,16 @@ async fn watch(agent: LiveThread, sender: mpsc::UnboundedSender<AgentNews>) {
 }
 
 /// The same for a thread of a server: it tells of the agents of every thread that is opened there.
-async fn remote_questions(server: RemoteServer, sender: mpsc::UnboundedSender<AgentNews>) {
+async fn remote_questions(server: RemoteServer, root: ThreadId, sender: mpsc::UnboundedSender<AgentNews>) {
+    // First to listen and then to look; a question that is found twice is ignored.
     let mut others = server.others();
+    let open = others.hold(server.open_questions(root)).await;
+    let open = open.inspect_err(|error| tracing::warn!("questions of agents cannot be read: {error:#}")).unwrap_or_default();
+    for (thread, asked) in open {
+        if let Some(agent) = server.answerable(thread).await {
+            let _ = sender.send(AgentNews::Asked(agent, Box::new(asked)));
+        }
+    }
     while let Some(heard) = others.next().await {
         let Some((thread, entry)) = heard.entry() else { continue };
         let news = match entry.fact {

@@ -121,7 +121,7 @@ async fn status(agents: &Agents, thread: &LiveThread) -> Said {
     let environments = status.environments.iter().map(|(name, standing)| format!("{name} ({})", standing.as_deref().unwrap_or("ready")));
     let chosen = outpost_runtime::settings::approval(&state.effective_settings()).ok().flatten();
     let policy = chosen.or_else(|| agents.own_runtime().ok().map(|runtime| runtime.config().approval));
-    let policy = policy.map_or_else(|| "as the server has it".to_owned(), |policy| format!("{policy:?}"));
+    let policy = policy.map_or_else(|| "as the server has it".to_owned(), |policy| policy.name().to_owned());
     let mut tokens = format!("{} in this thread", short(status.tokens));
     if let Some(cost) = status.cost {
         tokens.push_str(&format!(", about ${cost:.2} at the list prices of {} ({LISTED})", status.model));
