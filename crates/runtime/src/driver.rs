@@ -23,6 +23,7 @@ use step::AnnouncedContext;
 pub(crate) use step::user_message;
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -553,7 +554,10 @@ impl Driver {
         }
         self.mailbox.close();
         match stop {
-            Stop::HandedOver => self.journal.store.hand_over(self.journal.lease).await,
+            Stop::HandedOver => {
+                self.shared.loaded.is_work_left.store(true, Ordering::Release);
+                self.journal.store.hand_over(self.journal.lease).await;
+            }
             _ => self.journal.store.release(self.journal.lease).await,
         }
         let status = match stop {
