@@ -99,6 +99,8 @@ pub(crate) struct RuntimeShared {
     pub counts: Counts,
     /// By what the programs of the store claim each other's commands, once it was asked for.
     adoption: OnceCell<Option<AdoptionKey>>,
+    /// That there is none was told.
+    pub is_lack_of_key_told: AtomicBool,
 }
 
 /// What users decided about commands, for good.
@@ -194,6 +196,7 @@ impl Runtime {
             skills: KnownSkills { discoveries: Discoveries::default(), host: host_skills, required: Mutex::default() },
             counts: Counts::default(),
             adoption: OnceCell::new(),
+            is_lack_of_key_told: AtomicBool::new(false),
         }))
     }
 
