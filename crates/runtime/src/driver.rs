@@ -256,6 +256,7 @@ impl Driver {
         let is_followed = self.audience.feed.has_readers();
         let is_held = self.lie_down(is_idle && !is_followed);
         let time_left = self.time_left();
+        let waits_for_place = is_idle && self.wakes.wait_for_place();
         tokio::select! {
             command = self.mailbox.recv() => match command {
                 Some(command) => self.command(command).await,
@@ -267,6 +268,7 @@ impl Driver {
                 Err(_) => Ok(()),
             },
             () = self.wakes.ended(), if self.wakes.are_followed() => Ok(()),
+            () = tokio::time::sleep(LOOK_AGAIN), if waits_for_place => Ok(()),
             Some(question) = self.calls.questions.1.recv() => self.ask_user(question).await,
             () = tokio::time::sleep(CONTEXT_KEPT), if sleeps => {
                 self.model.context = None;
@@ -330,7 +332,7 @@ impl Driver {
 
     /// Does what the state asks for until only waiting is left.
     async fn advance(&mut self) -> Result<(), Stop> {
-        self.follow_wakes().await?;
+        self.follow_wakes().await;
         loop {
             if self.thread.turn.is_none() {
                 self.wake().await?;

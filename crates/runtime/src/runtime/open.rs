@@ -191,7 +191,7 @@ impl RuntimeShared {
                 return matches!(live.status(), ThreadActivity::Active { .. }).then_some(live);
             }
             let thread = self.state_of(id).await.ok()?;
-            if thread.turn.is_none() && thread.queued.is_empty() {
+            if thread.turn.is_none() && thread.queued.is_empty() && thread.wakes.is_empty() {
                 return None;
             }
             let loaded = self.load(id).await;
