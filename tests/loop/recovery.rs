@@ -347,6 +347,23 @@ async fn killed_while_a_command_is_written_to() {
     assert!(!stage.told().contains("outcome is unknown"), "{}", stage.told());
 }
 
+/// The wake-up and the write that was under way look for the same command at once, and both find it.
+#[tokio::test]
+async fn killed_while_a_command_that_wakes_is_written_to() {
+    let command = "read line; echo $line >> lines; while [ ! -e go ]; do sleep 0.05; done; echo over";
+    let begin = Reply::call("c", "exec_command", &json!({"cmd": command, "yield_time_ms": 250, "login": false, "wake": true}));
+    let write = Reply::call("w", "write_stdin", &json!({"session_id": 6000, "chars": "once\n", "yield_time_ms": 30000}));
+    let stage = Stage::new(vec![begin, write, Reply::message("written")]).await;
+    let place = stage.in_worker();
+    let go = |stage: &Stage| std::fs::write(stage.work.path().join("go"), "").unwrap();
+    let output = stage.kill_and_resume(&["-e", &place], |stage| stage.file("lines").is_some(), go).await;
+    assert_eq!(said(&output), "written");
+    assert_eq!(stage.file("lines").as_deref(), Some("once\n"));
+    let told = stage.told();
+    assert!(told.contains("Exit code: 0") && told.contains("\\nover") && !told.contains("it is lost"), "{told}");
+    assert_eq!(stage.model.requests().len(), 3, "its end is told once");
+}
+
 /// An agent goes on with its work when its maker is resumed, and whoever waits for it waits for that.
 #[tokio::test]
 async fn killed_while_an_agent_works() {

@@ -346,3 +346,48 @@ async fn a_wake_up_begins_one_turn_where_it_was_set() {
     eventually("nothing is left to do", || cluster.database.ask("select work from outpost_threads") == "f").await;
     assert_eq!(cluster.asked(), 3);
 }
+
+/// The end of a command waits for the end of a turn when its node is told to end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_that_was_not_told_outlives_the_node_that_hands_its_thread_over() {
+    let work = WORK.replace("exit 5", "touch over; exit 5");
+    let command = Reply::call("c", "exec_command", &json!({"cmd": work, "yield_time_ms": 250, "wake": true}));
+    let cluster = Cluster::new(vec![command, Reply::Silent(String::new())]).await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let (_client, thread) = cluster.turn(&first).await;
+    eventually("the model is asked again", || cluster.asked() == 2).await;
+    cluster.go();
+    eventually("the command is over", || cluster.work.path().join("over").exists()).await;
+    cluster.model.push(Reply::message("waiting"));
+    cluster.model.push(Reply::message("plotted"));
+    drop(first.stop());
+    eventually("the model is woken", || cluster.asked() == 4).await;
+    let turns = completed(&second, &thread).await;
+    assert_eq!(turns.len(), 2, "{turns:?}");
+    let woken = cluster.model.requests()[3].body["input"].to_string();
+    assert!(woken.contains("Exit code: 5") && woken.contains("line 6"), "{woken}");
+}
+
+/// No other node is there when its node is told to end; each next one follows the command, however often that happens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wake_up_outlives_many_restarts_of_the_only_node() {
+    let command = Reply::call("c", "exec_command", &json!({"cmd": WORK, "yield_time_ms": 250, "wake": true}));
+    let cluster = Cluster::new(vec![command, Reply::message("waiting"), Reply::message("plotted")]).await;
+    let mut node = cluster.node();
+    let (_client, thread) = cluster.turn(&node).await;
+    completed(&node, &thread).await;
+    let held =
+        "select count(*) from outpost_threads t join outpost_nodes n on n.instance = t.instance where n.expires > now() and t.claims = 0";
+    for _ in 0..4 {
+        drop(node.stop());
+        node = cluster.node();
+        eventually("the next node has the thread", || cluster.database.ask(held) == "1").await;
+    }
+    cluster.go();
+    eventually("the model is woken", || cluster.asked() == 3).await;
+    let turns = completed(&node, &thread).await;
+    assert_eq!(turns.len(), 2, "{turns:?}");
+    let woken = cluster.model.requests()[2].body["input"].to_string();
+    assert!(woken.contains("Exit code: 5") && woken.contains("line 6"), "{woken}");
+    assert_eq!(std::fs::read_to_string(cluster.work.path().join("ran")).unwrap(), "ran\n", "it ran once");
+}

@@ -162,11 +162,13 @@ impl Assembly {
 
     /// Ends what runs here.
     pub(crate) async fn shut_down(self) {
-        self.runtime.shutdown(Duration::from_secs(10)).await;
+        let report = self.runtime.shutdown(Duration::from_secs(10)).await;
         self.runtime.store().close().await;
         // What a sandbox needs in a workspace goes with its session; it should not lie there until the grace is over.
         let registry = self.runtime.registry();
-        let environments = registry.list().into_iter().filter_map(|status| registry.get(&status.id));
+        // A command that has exited may not have been told yet: its result is kept for the program that asks for it.
+        let idle = registry.list().into_iter().filter(|_| !report.is_work_left);
+        let environments = idle.filter_map(|status| registry.get(&status.id));
         let sessions = self.sessions.as_ref();
         join_all(environments.map(|environment| async move {
             match environment.end_if_idle().await {

@@ -58,7 +58,8 @@ impl Adoptions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes who may have a process that a session is about to start. Refused if it was claimed under a newer lease.
+    /// Notes who may have a process that a session is about to start. Refused if it was claimed under a newer lease. The session must
+    /// show the start already: a claimant that comes later has to find it and wait for it.
     pub(crate) fn begin(&self, process_id: &str, claim: &AdoptionClaim, session: &Arc<Session>) -> Result<(), Fault> {
         if claim.secret.0.len() < SHORTEST_SECRET {
             return Err(fault::short_secret(SHORTEST_SECRET));
@@ -100,7 +101,9 @@ impl Adoptions {
                 // A claimant that asks again, because the answer was lost, has it already.
                 let is_repeated = is_own && known.epoch == params.epoch;
                 if !is_repeated && !known.epoch.yields_to(params.epoch) {
-                    return Err(fault::adopted_since(id));
+                    // Also one that was told that nothing runs: the answer is the same.
+                    let is_void = known.epoch == params.epoch && known.holder().is_none();
+                    return Err(if is_void { fault::not_adoptable(id) } else { fault::adopted_since(id) });
                 }
                 known.holder()
             }

@@ -532,11 +532,11 @@ impl Session {
     pub(crate) fn list(&self) -> Vec<ProcessSummary> {
         let processes: Vec<_> = self.lock().processes.iter().map(|(id, entry)| (id.clone(), entry.clone())).collect();
         let summary = |(id, entry): (String, ProcessEntry)| match entry {
-            ProcessEntry::Starting(_) => None,
-            ProcessEntry::Live(process) => Some(process.summary()),
-            ProcessEntry::Past(fate) => Some(past::summary(id, &fate)),
+            ProcessEntry::Starting(starting) => starting.summary(id),
+            ProcessEntry::Live(process) => process.summary(),
+            ProcessEntry::Past(fate) => past::summary(id, &fate),
         };
-        let mut rows: Vec<_> = processes.into_iter().filter_map(summary).collect();
+        let mut rows: Vec<_> = processes.into_iter().map(summary).collect();
         rows.sort_by(|a, b| a.process_id.cmp(&b.process_id));
         rows
     }

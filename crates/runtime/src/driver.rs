@@ -23,6 +23,7 @@ use step::AnnouncedContext;
 pub(crate) use step::user_message;
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -255,6 +256,7 @@ impl Driver {
         let is_followed = self.audience.feed.has_readers();
         let is_held = self.lie_down(is_idle && !is_followed);
         let time_left = self.time_left();
+        let waits_for_place = is_idle && self.wakes.wait_for_place();
         tokio::select! {
             command = self.mailbox.recv() => match command {
                 Some(command) => self.command(command).await,
@@ -266,6 +268,7 @@ impl Driver {
                 Err(_) => Ok(()),
             },
             () = self.wakes.ended(), if self.wakes.are_followed() => Ok(()),
+            () = tokio::time::sleep(LOOK_AGAIN), if waits_for_place => Ok(()),
             Some(question) = self.calls.questions.1.recv() => self.ask_user(question).await,
             () = tokio::time::sleep(CONTEXT_KEPT), if sleeps => {
                 self.model.context = None;
@@ -329,7 +332,7 @@ impl Driver {
 
     /// Does what the state asks for until only waiting is left.
     async fn advance(&mut self) -> Result<(), Stop> {
-        self.follow_wakes().await?;
+        self.follow_wakes().await;
         loop {
             if self.thread.turn.is_none() {
                 self.wake().await?;
@@ -553,7 +556,10 @@ impl Driver {
         }
         self.mailbox.close();
         match stop {
-            Stop::HandedOver => self.journal.store.hand_over(self.journal.lease).await,
+            Stop::HandedOver => {
+                self.shared.loaded.is_work_left.store(true, Ordering::Release);
+                self.journal.store.hand_over(self.journal.lease).await;
+            }
             _ => self.journal.store.release(self.journal.lease).await,
         }
         let status = match stop {

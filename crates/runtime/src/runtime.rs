@@ -7,6 +7,7 @@ mod orphans;
 
 use std::collections::HashMap;
 use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use outpost_environment::{Discoveries, Registry};
@@ -98,6 +99,8 @@ pub(crate) struct RuntimeShared {
     pub counts: Counts,
     /// By what the programs of the store claim each other's commands, once it was asked for.
     adoption: OnceCell<Option<AdoptionKey>>,
+    /// That there is none was told.
+    pub is_lack_of_key_told: AtomicBool,
 }
 
 /// What users decided about commands, for good.
@@ -116,6 +119,8 @@ pub(crate) struct LoadedThreads {
     agent_starts: ThreadFeed<AgentStart>,
     /// Readers of whole threads that look for damage. Few at a time, so that others can use the disk.
     checking: Semaphore,
+    /// A thread was left in the middle of its work: commands of it are asked for by the program that takes it up.
+    pub is_work_left: AtomicBool,
 }
 
 /// What is known of skills, for all threads.
@@ -186,10 +191,12 @@ impl Runtime {
                 created: ThreadFeed::new(FeedLimits::default()),
                 agent_starts: ThreadFeed::new(FeedLimits::default()),
                 checking: Semaphore::new(CHECKS),
+                is_work_left: AtomicBool::new(false),
             },
             skills: KnownSkills { discoveries: Discoveries::default(), host: host_skills, required: Mutex::default() },
             counts: Counts::default(),
             adoption: OnceCell::new(),
+            is_lack_of_key_told: AtomicBool::new(false),
         }))
     }
 

@@ -4,10 +4,9 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
 use outpost_wire::exec::adoption::AdoptionSecret;
@@ -15,9 +14,6 @@ use sha2::{Digest, Sha256};
 
 /// The file of a home that holds its key.
 const FILE: &str = "adoption.key";
-/// Another program may just be writing it.
-const LOOKS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// Kept in the database of a shared store, or in the home.
 #[derive(Clone, PartialEq, Eq)]
@@ -69,24 +65,29 @@ impl AdoptionKey {
     pub(crate) fn of_home(home: &Path) -> Result<Self, String> {
         let path = home.join(FILE);
         let failed = |error: io::Error| format!("{}: {error}", path.display());
-        match File::options().write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(mut file) => {
-                let key = Self::generate()?;
-                writeln!(file, "{}", key.text()).and_then(|()| file.sync_data()).map_err(failed)?;
-                return Ok(key);
+        let read = || match std::fs::read_to_string(&path) {
+            Ok(text) => {
+                Self::parse(&text).map(Some).ok_or_else(|| format!("{} holds no key; remove it, and a new one is made", path.display()))
             }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed(error)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(error)),
+        };
+        if let Some(key) = read()? {
+            return Ok(key);
         }
-        for _ in 0..LOOKS {
-            let mut text = String::new();
-            File::open(&path).and_then(|mut file| file.read_to_string(&mut text)).map_err(failed)?;
-            if let Some(key) = Self::parse(&text) {
-                return Ok(key);
-            }
-            std::thread::sleep(PAUSE);
+        // Another program sees a whole key or none, also if this one is killed meanwhile.
+        let key = Self::generate()?;
+        let new = home.join(format!("{FILE}.{}", key.id()));
+        let written = File::options().write(true).create_new(true).mode(0o600).open(&new);
+        let written = written.and_then(|mut file| writeln!(file, "{}", key.text()).and_then(|()| file.sync_data()));
+        let named = written.and_then(|()| std::fs::hard_link(&new, &path));
+        // It has its name, or is of no use.
+        let _ = std::fs::remove_file(&new);
+        match named {
+            Ok(()) => Ok(key),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => read()?.ok_or_else(|| failed(error)),
+            Err(error) => Err(failed(error)),
         }
-        Err(format!("{} holds no key; remove it, and a new one is made", path.display()))
     }
 }
 
@@ -110,8 +111,12 @@ mod tests {
         assert!(keys.iter().all(|key| *key == keys[0]));
         let mode = home.path().join(FILE).metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        std::fs::write(home.path().join(FILE), "nonsense").unwrap();
-        assert!(AdoptionKey::of_home(home.path()).unwrap_err().contains("adoption.key holds no key"));
+        let files: Vec<_> = std::fs::read_dir(home.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(files, [FILE], "nothing else is left there");
+        for damaged in ["nonsense", ""] {
+            std::fs::write(home.path().join(FILE), damaged).unwrap();
+            assert!(AdoptionKey::of_home(home.path()).unwrap_err().contains("adoption.key holds no key; remove it"));
+        }
     }
 
     #[test]

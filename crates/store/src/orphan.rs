@@ -65,7 +65,7 @@ impl ThreadWork {
 
     /// Whether an entry shows that the thread gets on.
     pub fn is_progress(kind: &str) -> bool {
-        matches!(kind, "modelAnswered" | "callFinished" | "turnFinished" | "wakeSet")
+        matches!(kind, "modelAnswered" | "callFinished" | "turnFinished")
     }
 }
 

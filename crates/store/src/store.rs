@@ -236,6 +236,15 @@ impl Store {
         })
     }
 
+    /// That a thread was taken up says nothing against it: it only waits.
+    pub fn forget_claims<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            if let Self::Postgres(store) = self {
+                store.forget_claims(lease).await;
+            }
+        })
+    }
+
     /// Whether the store can be used now, and why not.
     pub async fn ping(&self) -> Result<(), String> {
         match self {

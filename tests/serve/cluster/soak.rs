@@ -123,6 +123,10 @@ async fn round(cluster: &Cluster, nodes: &mut [Option<Server>], fault: Fault, di
     eventually("others have its threads", || cluster.database.ask(&format!("{others}'{holder}'")) == "0").await;
     tally.hand_offs.push(began.elapsed());
     tally.adopted += tasks.iter().filter(|(_, _, at, _)| *at == victim).count();
+    // Before anything that takes long: a call that ends while its command waits has no exit code.
+    for (name, ..) in &tasks {
+        std::fs::write(file(name, "go"), "").unwrap();
+    }
     match stopped {
         Some(node) => {
             node.signal(rustix::process::Signal::CONT);
@@ -131,7 +135,6 @@ async fn round(cluster: &Cluster, nodes: &mut [Option<Server>], fault: Fault, di
         None => nodes[victim] = Some(cluster.node()),
     }
     for (name, id, ..) in &tasks {
-        std::fs::write(file(name, "go"), "").unwrap();
         let turns = completed(nodes[dice.below(NODES)].as_ref().unwrap(), id).await;
         assert_eq!(turns.len(), 1, "{turns:?}");
         let items = turns[0]["items"].as_array().unwrap();

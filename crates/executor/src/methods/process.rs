@@ -67,17 +67,18 @@ fn find(connection: &ExecutorConnection, id: &str) -> Result<Option<ProcessEntry
 async fn start(connection: &ExecutorConnection, params: StartParams) -> Result<StartResponse, Fault> {
     let (session, _) = connection.session()?;
     let process_id = params.process_id.clone();
-    if let Some(claim) = &params.adoption {
-        connection.executor().adoptions.begin(&process_id, claim, &session)?;
-    }
+    let adoption = params.adoption.clone();
+    let begin = || adoption.as_ref().map_or(Ok(()), |claim| connection.executor().adoptions.begin(&process_id, claim, &session));
     let pace = Pace::of(&params, connection, &session);
     let sandbox_type = loop {
         match session.claim(&params)? {
             Claim::New(start) => {
+                begin()?;
                 let snapshot = start.prepare(session.snapshot(&params)).await?;
                 break pace.run(&session, move || start.launch(params, snapshot.as_deref())).await?;
             }
             Claim::Known => {
+                begin()?;
                 let known = session.clone();
                 break pace.run(&session, move || known.sandbox_type(&params)).await?;
             }

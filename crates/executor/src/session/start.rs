@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outpost_sandbox::policy::{NetworkRule, Policy};
 use outpost_sandbox::{Launch, LaunchIo, TerminalSize};
 use outpost_wire::Fault;
-use outpost_wire::exec::process::{SandboxType, StartParams};
+use outpost_wire::exec::process::{ProcessMetadata, ProcessSummary, SandboxType, StartParams};
 use tokio_util::sync::CancellationToken;
 
 use super::{ProcessEntry, Session};
@@ -16,6 +16,9 @@ use crate::{fault, variables};
 /// What others see of it meanwhile.
 pub(crate) struct Starting {
     fingerprint: String,
+    argv: Vec<String>,
+    metadata: Option<ProcessMetadata>,
+    tty: bool,
     /// The process is not wanted any more.
     ended: CancellationToken,
     /// It runs, or will not.
@@ -25,6 +28,21 @@ pub(crate) struct Starting {
 impl Starting {
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
+    }
+
+    /// As one that has not exited: a session with a start under way is not idle.
+    pub(super) fn summary(&self, process_id: String) -> ProcessSummary {
+        ProcessSummary {
+            process_id,
+            argv: self.argv.clone(),
+            metadata: self.metadata.clone(),
+            pid: None,
+            tty: self.tty,
+            next_seq: 1,
+            exited: false,
+            exit_code: None,
+            closed: false,
+        }
     }
 
     /// Called under the session's lock, so that it comes either before the process is there or finds it there.
@@ -73,7 +91,14 @@ impl Session {
             Some(ProcessEntry::Starting(starting)) => Ok(Claim::Underway(starting.clone())),
             Some(ProcessEntry::Live(_) | ProcessEntry::Past(_)) => Ok(Claim::Known),
             None => {
-                let starting = Starting { fingerprint, ended: CancellationToken::new(), over: CancellationToken::new() };
+                let starting = Starting {
+                    fingerprint,
+                    argv: params.argv.clone(),
+                    metadata: params.metadata.clone(),
+                    tty: params.tty,
+                    ended: CancellationToken::new(),
+                    over: CancellationToken::new(),
+                };
                 let start = StartPermit { session: self.clone(), id: params.process_id.clone(), starting: Arc::new(starting) };
                 state.processes.insert(start.id.clone(), ProcessEntry::Starting(start.starting.clone()));
                 Ok(Claim::New(start))

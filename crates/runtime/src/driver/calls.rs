@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use outpost_store::Need;
 use outpost_thread::{ApprovalAsked, ApprovalId, Call, CallFinished, CallId, CallState, Fact, Raw, Seq, Thread, TurnId};
@@ -189,6 +190,7 @@ impl Driver {
         match self.shared.adoption_key(&self.journal.store).await {
             Ok(Some(key)) => self.processes.own(Ownership { key, epoch: self.journal.lease.epoch }),
             Ok(None) => {}
+            Err(_) if self.shared.is_lack_of_key_told.swap(true, Ordering::Relaxed) => {}
             Err(error) => tracing::warn!(thread = %self.thread.id, error, "commands end with the session of this program: there is no key"),
         }
     }

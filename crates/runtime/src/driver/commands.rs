@@ -149,8 +149,10 @@ impl Driver {
                 // Of what is kept in memory only, no later program can ask.
                 if matches!(self.journal.store, Store::Memory(_)) {
                     self.processes.terminate_all().await;
+                    return Err(Stop::Unloaded);
                 }
-                Err(Stop::Unloaded)
+                // The next program follows its commands without being asked.
+                Err(if self.thread.wakes.is_empty() { Stop::Unloaded } else { Stop::HandedOver })
             }
         }
     }

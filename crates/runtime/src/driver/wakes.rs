@@ -1,7 +1,8 @@
 //! Commands whose end begins a turn: followed wherever they run, also after a restart, and told to the model exactly once.
 //!
 //! The wake-up and the end of it are entries of the thread. The input that begins the turn is written together with the end, so a program
-//! that is killed before has told nothing, and one that is killed after has nothing left to tell.
+//! that is killed before has told nothing, and one that is killed after has nothing left to tell. The input has a key, by which one that
+//! was killed between the two is known.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Driver, Stop};
 use crate::tools::CallRuntime;
-use crate::tools::exec::{FormerCommand, SearchAround, find_again};
+use crate::tools::exec::{FormerCommand, FoundCommand, SearchAround, find_again};
 use crate::tools::left::LeftCommands;
 use crate::tools::processes::{ProcessEnd, RunningCommand};
 
@@ -42,6 +43,11 @@ impl Wakes {
         !self.followers.is_empty()
     }
 
+    /// Whether the turn of one that has ended waits for its place among the agents at work.
+    pub(super) fn wait_for_place(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
     /// Waits until one of them has ended.
     pub(super) async fn ended(&mut self) {
         if let Some(Ok(ended)) = self.followers.join_next().await {
@@ -52,13 +58,15 @@ impl Wakes {
 
 impl Driver {
     /// Follows those that are not followed yet: they were set just now, or by an earlier life of the thread.
-    pub(super) async fn follow_wakes(&mut self) -> Result<(), Stop> {
-        let new: Vec<WakeSet> = self.thread.wakes.iter().filter(|wake| !self.wakes.followed.contains(&wake.session)).cloned().collect();
+    pub(super) async fn follow_wakes(&mut self) {
+        // A place that is withheld is not searched: its node has the command, and its end is not known here.
+        let is_withheld = |wake: &WakeSet| self.shared.is_withheld(&self.thread, &wake.environment);
+        let is_new = |wake: &&WakeSet| !self.wakes.followed.contains(&wake.session) && !is_withheld(wake);
+        let new: Vec<WakeSet> = self.thread.wakes.iter().filter(is_new).cloned().collect();
         if new.is_empty() {
-            return Ok(());
+            return;
         }
         self.own_processes().await;
-        let mut taken_up = Vec::new();
         for wake in new {
             let session = wake.session;
             self.wakes.followed.insert(session);
@@ -69,8 +77,6 @@ impl Driver {
                 });
                 continue;
             }
-            // Said again: a thread that waits for long is not one that ends its nodes.
-            taken_up.push(Fact::from(wake.clone()));
             let (shared, thread) = (self.shared.clone(), self.thread.clone());
             let left = LeftCommands {
                 registry: shared.registry.clone(),
@@ -79,18 +85,18 @@ impl Driver {
                 thread: thread.clone(),
             };
             self.wakes.followers.spawn(async move {
-                let former = FormerCommand { environment: wake.environment, process: wake.process, key: wake.adoption_key };
+                let former = FormerCommand { session, environment: wake.environment, process: wake.process, key: wake.adoption_key };
                 let cancel = CancellationToken::new();
                 let runtime = CallRuntime::new(shared);
                 let around = SearchAround { runtime: &runtime, thread: &thread, cancel: &cancel };
                 let command = match find_again(&around, &former, &left.processes).await {
-                    Ok(process) => {
+                    Ok(FoundCommand::Followed(command)) => Ok(command),
+                    Ok(FoundCommand::Process(process)) => {
                         let earlier = left.earlier(session).await;
                         let (detail, shown) = earlier.map(|earlier| (earlier.detail, earlier.shown)).unwrap_or_default();
                         let command = left.processes.follow_after(wake.call, process, detail, shown);
                         // One more than are kept is followed here all the same.
                         drop(left.processes.keep(session, command.clone()));
-                        command.wait(Duration::MAX).await;
                         Ok(command)
                     }
                     // A call of the running turn may have found it first.
@@ -102,12 +108,14 @@ impl Driver {
                 EndedCommand { session, command }
             });
         }
-        self.record(taken_up, Need::Stored).await
     }
 
     /// Begins a turn with what has ended, unless the model was told of it in another way.
     pub(super) async fn wake(&mut self) -> Result<(), Stop> {
-        if self.wakes.ended.is_empty() {
+        // One that was told in another way begins no turn, and needs no place among the agents at work.
+        let is_awaited = |ended: &EndedCommand| self.thread.wakes.iter().any(|wake| wake.session == ended.session);
+        let has_new = self.wakes.ended.iter().any(is_awaited);
+        if self.wakes.ended.is_empty() || (has_new && !self.seat.work()) {
             return Ok(());
         }
         let mut facts = Vec::new();
@@ -118,18 +126,28 @@ impl Driver {
             }
             let text = told(session, &command);
             self.processes.forget(session);
+            let key = format!("wake/{session}");
+            // The program was killed after it had written the first of the two.
+            if self.thread.keyed(&key).is_some() {
+                facts.push(WakeEnded { session }.into());
+                continue;
+            }
             let received = InputReceived {
                 input: InputId((self.shared.ids)()),
                 turn: None,
                 origin: InputOrigin::Agent,
-                client_key: Some(format!("wake/{session}")),
+                client_key: Some(key),
                 by: None,
                 content: vec![Raw::from(json!({"type": "text", "text": text}))],
                 items: Vec::new(),
             };
             facts.extend([received.into(), WakeEnded { session }.into()]);
         }
-        self.record(facts, Need::BeforeEffect).await
+        self.record(facts, Need::BeforeEffect).await?;
+        if self.thread.turn.is_none() && self.thread.queued.is_empty() {
+            self.seat.rest();
+        }
+        Ok(())
     }
 
     /// No turn begins with the end of such a command, or of any.

@@ -34,9 +34,19 @@ impl RuntimeShared {
         self.with_own_local(view, thread)
     }
 
+    /// Whether a thread does without an environment on this node.
+    pub(crate) fn is_withheld(&self, thread: &Thread, environment: &EnvironmentId) -> bool {
+        *environment == EnvironmentId::local() && self.other_local(thread).is_some()
+    }
+
+    /// This machine and the one that is `local` in a thread, if they are two.
+    fn other_local<'a>(&'a self, thread: &'a Thread) -> Option<(&'a str, &'a str)> {
+        self.node_host().zip(thread.local_host.as_deref()).filter(|(own, host)| own != host)
+    }
+
     /// `local` is one machine. On any other, a thread that has worked there does without it.
     fn with_own_local(&self, view: StepView, thread: &Thread) -> StepView {
-        let Some((own, host)) = self.node_host().zip(thread.local_host.as_deref()).filter(|(own, host)| own != host) else { return view };
+        let Some((own, host)) = self.other_local(thread) else { return view };
         let reason = format!(
             "in this thread it is `local@{host}`, and this node runs on {own}; it waits for a node on {host}. To go on here, select `local` anew"
         );

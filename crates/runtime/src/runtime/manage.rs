@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use outpost_store::{AppendError, ClaimError, ClaimMode, ForkRequest, ForkStoreError, Lease, PageRequest, ReadError, Store};
@@ -90,6 +91,8 @@ pub struct ShutdownReport {
     pub completed: Vec<ThreadId>,
     pub submit_failed: Vec<ThreadId>,
     pub timed_out: Vec<ThreadId>,
+    /// Another program, or the next start of this one, goes on with a thread and asks for its commands.
+    pub is_work_left: bool,
 }
 
 impl Runtime {
@@ -189,6 +192,8 @@ impl Runtime {
                 }
             }
             self.0.mcp.pool.shut_down(within).await;
+            let is_complete = report.submit_failed.is_empty() && report.timed_out.is_empty();
+            report.is_work_left = !is_complete || self.0.loaded.is_work_left.load(Ordering::Acquire);
             for ids in [&mut report.completed, &mut report.submit_failed, &mut report.timed_out] {
                 ids.sort_by_key(ToString::to_string);
             }

@@ -100,7 +100,12 @@ impl RuntimeShared {
         }
         let lease = claim.lease;
         let seat = self.seat(&thread);
+        let is_waiting = thread.turn.is_none() && thread.queued.is_empty() && !thread.wakes.is_empty();
         let agents: Vec<ThreadId> = thread.agents.iter().filter(|(_, agent)| agent.open).map(|(id, _)| *id).collect();
+        // A thread that only waits for commands does not end its nodes, however many of them end meanwhile.
+        if mode == ClaimMode::Orphaned && is_waiting && agents.is_empty() {
+            store.forget_claims(&lease).await;
+        }
         if let Some(selection) = thread.effective_selection() {
             // Its first turn finds them connected, or on the way.
             self.registry.prepare(selection, &thread.capability_roots);
@@ -186,7 +191,7 @@ impl RuntimeShared {
                 return matches!(live.status(), ThreadActivity::Active { .. }).then_some(live);
             }
             let thread = self.state_of(id).await.ok()?;
-            if thread.turn.is_none() && thread.queued.is_empty() {
+            if thread.turn.is_none() && thread.queued.is_empty() && thread.wakes.is_empty() {
                 return None;
             }
             let loaded = self.load(id).await;

@@ -43,6 +43,8 @@ const DEFAULT_YIELD: u64 = 10_000;
 const UNTIL_IT_ENDS: Duration = Duration::MAX;
 /// So long a command that was stopped may take to be gone.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// So long a search waits for another one that has found the same command.
+const NOT_YET: Duration = Duration::from_millis(20);
 pub(super) const DEFAULT_OUTPUT_TOKENS: usize = 10_000;
 
 pub(super) const TOOL: OwnTool =
@@ -423,6 +425,7 @@ impl ExecRun {
             item.and_then(|item| item.read::<Item>().ok()).and_then(|item| serde_json::from_str::<ExecCommand>(&item.arguments).ok());
         Some(Self {
             origin: Origin::Adopt(FormerCommand {
+                session: 0,
                 environment: started.environment.clone()?,
                 process: started.process.clone()?,
                 key: started.adoption_key.clone(),
@@ -451,7 +454,7 @@ impl ExecRun {
                     }
                 };
                 match started {
-                    Ok(process) => (process, around),
+                    Ok(process) => (Ok(process), around),
                     Err(EnvironmentError::Unknown { .. } | EnvironmentError::Lost { .. } | EnvironmentError::Gone { .. }) => {
                         tracing::debug!(id, "the start of a command is unknown");
                         return CallEnd::lost(result, call);
@@ -462,12 +465,16 @@ impl ExecRun {
                     }
                 }
             }
-            Origin::Adopt(former) => match find_again(&context.search(), &former, &processes).await {
-                Ok(process) => (process, None),
+            Origin::Adopt(former) => match find_again(&context.search(), &FormerCommand { session, ..former }, &processes).await {
+                Ok(FoundCommand::Process(process)) => (Ok(process), None),
+                Ok(FoundCommand::Followed(running)) => (Err(running), None),
                 Err(reason) => return CallEnd::lost_because(result, call, &reason),
             },
         };
-        let running = processes.follow(call.clone(), process, detail, around);
+        let running = match process {
+            Ok(process) => processes.follow(call.clone(), process, detail, around),
+            Err(running) => running,
+        };
         let end = tokio::select! {
             end = running.wait(yield_time) => end,
             () = context.cancel.cancelled() => {
@@ -509,10 +516,19 @@ impl CallContext {
 
 /// A command that an earlier life of the thread started.
 pub(crate) struct FormerCommand {
+    /// What it is called while it outlives its call.
+    pub session: u64,
     pub environment: EnvironmentId,
     pub process: String,
     /// The key that it was to be claimed with.
     pub key: Option<String>,
+}
+
+/// What a search for such a command found.
+pub(crate) enum FoundCommand {
+    Process(RemoteProcess),
+    /// Another search of this thread was faster.
+    Followed(Arc<RunningCommand>),
 }
 
 /// Where a search for such a command begins, and what ends it.
@@ -533,12 +549,15 @@ pub(crate) async fn find_again(
     around: &SearchAround<'_>,
     former: &FormerCommand,
     processes: &BackgroundProcesses,
-) -> Result<RemoteProcess, String> {
+) -> Result<FoundCommand, String> {
     let SearchAround { runtime, thread, cancel } = around;
     let FormerCommand { environment: id, process, .. } = former;
     let deadline = Instant::now() + runtime.reattach_patience();
     let mut changes = runtime.changes();
     loop {
+        if let Some(running) = processes.get(former.session) {
+            return Ok(FoundCommand::Followed(running));
+        }
         // Before looking, so that nothing between the two is missed.
         changes.mark_unchanged();
         let view = runtime.view(thread);
@@ -547,7 +566,12 @@ pub(crate) async fn find_again(
         let mut reason = format!("environment `{id}` could not be reached");
         match (place, captured) {
             (Ok(place), _) => match place.handle.adopt(process, processes.claim(process)).await {
-                Ok(found) => return Ok(found),
+                Ok(found) => return Ok(FoundCommand::Process(found)),
+                // Another search of this thread has just found it, and says so in a moment.
+                Err(EnvironmentError::IdInUse { .. }) => {
+                    look_again = deadline.min(Instant::now() + NOT_YET);
+                    reason = "another call has it".to_owned();
+                }
                 // The connection was lost meanwhile, which is a change.
                 Err(EnvironmentError::Unknown { .. } | EnvironmentError::Unreachable { .. }) => {}
                 Err(error) => {

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::call::{OwnCall, OwnTool, WrittenCall};
 use super::catalogue::{function, string};
 use super::earlier::{EarlierCommand, session_of};
-use super::exec::{DEFAULT_OUTPUT_TOKENS, FormerCommand, find_again, report};
+use super::exec::{DEFAULT_OUTPUT_TOKENS, FormerCommand, FoundCommand, find_again, report};
 use super::narrow;
 use super::processes::{BackgroundProcesses, RunningCommand};
 use super::{ApprovedCall, CallContext, CallEnd, CallPlan, Executing, RequestedCall, ResultType, StepTools, Work};
@@ -206,14 +206,23 @@ impl StdinRun {
             return Ok(running);
         }
         let earlier = self.earlier.as_ref().ok_or_else(|| not_running(self.session, &self.processes))?;
-        let former = FormerCommand { environment: earlier.environment.clone(), process: earlier.process.clone(), key: earlier.key.clone() };
-        let process = find_again(&context.search(), &former, &self.processes).await.map_err(|reason| {
+        let former = FormerCommand {
+            session: self.session,
+            environment: earlier.environment.clone(),
+            process: earlier.process.clone(),
+            key: earlier.key.clone(),
+        };
+        let found = find_again(&context.search(), &former, &self.processes).await.map_err(|reason| {
             format!(
                 "The command with the session id {} was running when the program ended, and it is lost: {reason}. Its outcome is unknown. \
                  Nothing was written to it.",
                 self.session
             )
         })?;
+        let process = match found {
+            FoundCommand::Process(process) => process,
+            FoundCommand::Followed(running) => return Ok(running),
+        };
         let running = self.processes.follow_after(earlier.call.clone(), process, earlier.detail.clone(), earlier.shown);
         if let Some(evicted) = self.processes.keep(self.session, running.clone()) {
             let _ = tokio::time::timeout(Duration::from_secs(2), evicted.process.terminate()).await;

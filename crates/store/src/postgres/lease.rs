@@ -101,6 +101,18 @@ impl PostgresStore {
         lock(&self.0.held).retain(|thread, held| *thread != lease.thread || held.epoch != lease.epoch);
     }
 
+    /// Begins to count anew how often the thread is taken up.
+    pub async fn forget_claims(&self, lease: &Lease) {
+        let text = "update outpost_threads set claims = 0 where id = $1 and epoch = $2";
+        let forgotten = match self.client().await {
+            Ok(client) => client.execute(text, &[&lease.thread.to_string(), &big(lease.epoch)]).await.map_err(|error| told(&error)),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = forgotten {
+            tracing::debug!(thread = %lease.thread, error, "a thread that only waits counts as taken up once more");
+        }
+    }
+
     pub async fn release(&self, lease: Lease) {
         // Another task of this program may have taken it over since.
         lock(&self.0.held).retain(|thread, held| *thread != lease.thread || held.epoch != lease.epoch);
