@@ -97,35 +97,35 @@ impl Routes {
     }
 
     /// Hears of a thread from now on.
-    fn of_thread(self: &Arc<Self>, thread: &str) -> Route {
+    fn of_thread(self: &Arc<Self>, thread: &str) -> FrameRoute {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut table = self.lock();
         if !table.is_lost {
             table.threads.insert(thread.to_owned(), sender);
         }
-        Route { routes: self.clone(), receiver, kept: VecDeque::new() }
+        FrameRoute { routes: self.clone(), receiver, kept: VecDeque::new() }
     }
 
     /// Hears of every thread that was not opened here.
-    fn of_others(self: &Arc<Self>) -> Route {
+    fn of_others(self: &Arc<Self>) -> FrameRoute {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut table = self.lock();
         if !table.is_lost {
             table.others = Some(sender);
         }
-        Route { routes: self.clone(), receiver, kept: VecDeque::new() }
+        FrameRoute { routes: self.clone(), receiver, kept: VecDeque::new() }
     }
 }
 
 /// The receiving end of a route.
-pub(crate) struct Route {
+pub(crate) struct FrameRoute {
     routes: Arc<Routes>,
     receiver: mpsc::UnboundedReceiver<Notified>,
     /// What was heard while an answer was waited for.
     kept: VecDeque<Notified>,
 }
 
-impl Route {
+impl FrameRoute {
     /// Nothing once the connection is lost.
     pub(crate) async fn next(&mut self) -> Option<Notified> {
         if let Some(kept) = self.kept.pop_front() {
@@ -153,7 +153,7 @@ impl Route {
     }
 }
 
-impl Drop for Route {
+impl Drop for FrameRoute {
     fn drop(&mut self) {
         self.receiver.close();
         while self.receiver.try_recv().is_ok() {
@@ -341,12 +341,12 @@ impl RemoteServer {
     }
 
     /// Hears of a thread from now on.
-    fn route(&self, thread: &str) -> Route {
+    fn route(&self, thread: &str) -> FrameRoute {
         self.routes.of_thread(thread)
     }
 
     /// Hears of every thread that was not opened here: agents of those that were.
-    pub(crate) fn others(&self) -> Route {
+    pub(crate) fn others(&self) -> FrameRoute {
         self.routes.of_others()
     }
 }

@@ -15,7 +15,7 @@ use outpost_wire::exec::session::{Empty, SessionEnd};
 use outpost_wire::{Encode, EnvironmentId, Fault, Method};
 use thiserror::Error;
 use tokio::sync::{Notify, broadcast, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::backoff::Waits;
@@ -34,6 +34,10 @@ use crate::watching::HandleWatches;
 
 /// The longest wait for a session to close.
 const GOODBYE: Duration = Duration::from_secs(2);
+/// How often, how long and how far apart a program that ends looks whether anything still runs.
+const LAST_LOOKS: u32 = 5;
+const LAST_LOOK: Duration = Duration::from_secs(5);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// When a connection is made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -371,11 +375,15 @@ impl Environment {
         if !connected.info.capabilities.process_list || !connected.info.capabilities.session_end {
             return Ok(false);
         }
-        let listed = timeout(GOODBYE, connected.peer.0.call::<List>(&Unit)).await;
-        match listed {
-            Ok(Ok(listed)) if listed.processes.iter().all(|process| process.exited) => self.end().await.map(|()| true),
-            _ => Ok(false),
+        // What was just told to end is gone a moment later, also on a busy machine; a session that is left for its sake would stay.
+        for _ in 0..LAST_LOOKS {
+            match timeout(LAST_LOOK, connected.peer.0.call::<List>(&Unit)).await {
+                Ok(Ok(listed)) if listed.processes.iter().all(|process| process.exited) => return self.end().await.map(|()| true),
+                Ok(Ok(_)) => sleep(BETWEEN_LOOKS).await,
+                _ => return Ok(false),
+            }
         }
+        Ok(false)
     }
 
     /// Ends a start that has not come to its end. A connection that works is left to those who hold the handle.

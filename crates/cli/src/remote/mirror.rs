@@ -28,7 +28,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Notified, RemoteServer, Route};
+use super::{FrameRoute, Notified, RemoteServer};
 use crate::agents_remote::places_of;
 
 /// A thread of a server that is followed here.
@@ -54,7 +54,7 @@ impl RemoteServer {
     }
 
     /// Reads what is stored and not known here yet. What is notified meanwhile stays to be heard.
-    async fn catch_up(&self, mirror: &mut ThreadMirror, tells: Tells, notified: &mut Route) -> anyhow::Result<()> {
+    async fn catch_up(&self, mirror: &mut ThreadMirror, tells: Tells, notified: &mut FrameRoute) -> anyhow::Result<()> {
         let mut after = mirror.last();
         loop {
             let params = ThreadEntriesListParams { thread_id: mirror.id().to_string(), after: Some(after), limit: None };
@@ -123,7 +123,7 @@ struct Pump {
 }
 
 impl Pump {
-    async fn run(mut self, mut notified: Route, mut commands: mpsc::Receiver<MirrorCommand>) {
+    async fn run(mut self, mut notified: FrameRoute, mut commands: mpsc::Receiver<MirrorCommand>) {
         loop {
             tokio::select! {
                 biased;
@@ -154,7 +154,7 @@ impl Pump {
     }
 
     /// Whether the thread is still open.
-    async fn hear(&mut self, heard: &Notified, notified: &mut Route) -> bool {
+    async fn hear(&mut self, heard: &Notified, notified: &mut FrameRoute) -> bool {
         match heard.method.as_str() {
             "thread/entry" => {
                 if let Some(ThreadEntry { entry: told, .. }) = read(&heard.params)

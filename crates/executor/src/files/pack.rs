@@ -152,7 +152,7 @@ mod tests {
             let (directory, path) = (root.path().join("d"), root.path().join("d/f"));
             fs::create_dir(&directory).unwrap();
             fs::write(&path, "x").unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o0)).unwrap();
             assert!(fs::read(&path).is_err(), "it can be read");
             sync(&path).unwrap();
             fs::set_permissions(&directory, fs::Permissions::from_mode(0o300)).unwrap();
