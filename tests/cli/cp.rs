@@ -245,5 +245,6 @@ fn progress_is_for_people_only() {
     let mut terminal = TestTerminal::start(&command);
     assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
     terminal.wait_for("1 file, 8.0 MiB");
-    assert!(terminal.text().contains("big ["), "{}", terminal.text());
+    let shown = terminal.text();
+    assert!(shown.contains("big [") && shown.contains("B/s "), "{shown}");
 }

@@ -57,6 +57,33 @@ async fn a_detached_turn_goes_on_in_the_background_and_is_waited_for_there() {
     assert!(said(&shown).contains("seen-42"), "{shown:?}");
 }
 
+/// `exec` ends while a command runs whose end is to begin a turn: it begins without any program of the user, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wake_up_begins_its_turn_after_the_program_has_ended() {
+    let scene = Scene::new(vec![]).await;
+    let file = scene.work.path().join("go");
+    let script = format!("sh -c 'until [ -e {} ]; do sleep 0.1; done; echo seen-$((40 + 2))'", file.display());
+    scene.model.push(Reply::call("c", "exec_command", &json!({"cmd": script, "yield_time_ms": 250, "wake": true})));
+    scene.model.push(Reply::message("it runs"));
+    let begun = scene.command(&["exec", "tell me when it is done"]).current_dir(scene.work.path()).output().unwrap();
+    assert!(begun.status.success() && said(&begun).contains("a turn begins in the background"), "{begun:?}");
+    let id = said(&begun).split("outpost chat resume ").nth(1).unwrap()[..36].to_owned();
+    // Twice as long as a process in the background stays that has nothing to wait for.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(has_owner(&scene) && scene.model.requests().len() == 2, "it waits for the command: {begun:?}");
+    scene.model.push(Reply::message("plotted"));
+    std::fs::write(&file, "").unwrap();
+    eventually("the owner has ended", || !has_owner(&scene)).await;
+    let requests = scene.model.requests();
+    assert_eq!(requests.len(), 3, "one turn with one request");
+    let shown = said(&scene.command(&["thread", "show", &id]).output().unwrap());
+    assert!(shown.contains("seen-42") && shown.contains("plotted"), "{shown}");
+    // The next program finds nothing left to tell.
+    scene.model.push(Reply::message("fine"));
+    let resumed = scene.command(&["exec", "resume", &id, "and now?"]).current_dir(scene.work.path()).output().unwrap();
+    assert!(resumed.status.success() && scene.model.requests().len() == 4, "{resumed:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn detach_leaves_a_conversation_and_its_running_command() {
     let scene = Scene::new(vec![]).await;
@@ -285,4 +312,58 @@ fn hmac(key: &str, text: &str) -> String {
     let inner = Sha256::new().chain_update(pad(0x36)).chain_update(text.as_bytes()).finalize();
     let outer = Sha256::new().chain_update(pad(0x5c)).chain_update(inner).finalize();
     outer.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A server of the home that stays; killed when dropped.
+struct AppServer(std::process::Child);
+
+impl Drop for AppServer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The program that drives the thread notifies, and no client that is attached to it: a process in the background, or a server that stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_event_is_notified_once_though_a_client_is_attached() {
+    for stays in [false, true] {
+        let scene = Scene::new(vec![]).await;
+        let heard = scene.work.path().join("heard");
+        let script = format!("printf '%s\\n' \"$1\" >> {}", heard.display());
+        let config = std::fs::read_to_string(scene.home.path().join("config.toml")).unwrap();
+        let config = format!("notify = [\"sh\", \"-c\", {}, \"notify\"]\n{config}", Value::from(script));
+        std::fs::write(scene.home.path().join("config.toml"), config).unwrap();
+        let _server = stays.then(|| AppServer(scene.command(&["app-server", "--listen", "off"]).spawn().unwrap()));
+        if stays {
+            eventually("the server listens", || has_owner(&scene)).await;
+        }
+        let file = scene.work.path().join("go");
+        scene.model.push(waits_for(&file));
+        // Asked for, and refused where no user is.
+        scene.model.push(Reply::call("asks", "exec_command", &json!({"cmd": "touch made"})));
+        scene.model.push(Reply::message("all done"));
+        scene.model.push(Reply::status(400, r#"{"error":{"message":"no such thing"}}"#));
+        let begun = scene.command(&["exec", "--detach", "wait for it"]).current_dir(scene.work.path()).output().unwrap();
+        assert!(begun.status.success(), "{begun:?}");
+        let id = String::from_utf8(begun.stdout).unwrap().trim().to_owned();
+        eventually("the command runs", || file.with_extension("begun").exists()).await;
+        let mut attached = scene.command(&["exec", "resume", &id]).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let mut shown = BufReader::new(attached.stderr.take().unwrap());
+        shown.read_line(&mut String::new()).unwrap();
+        std::fs::write(&file, "").unwrap();
+        std::io::copy(&mut shown, &mut std::io::sink()).unwrap();
+        attached.wait().unwrap();
+        // One more turn: what would be told twice of the first one is told by then.
+        let second = scene.command(&["exec", "--detach", "second"]).current_dir(scene.work.path()).output().unwrap();
+        assert!(second.status.success(), "{second:?}");
+        let news = || -> Vec<String> {
+            let text = std::fs::read_to_string(&heard).unwrap_or_default();
+            text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["type"].as_str().unwrap().to_owned()).collect()
+        };
+        eventually("the last is told", || news().contains(&"turn_failed".to_owned())).await;
+        let mut told = news();
+        told.sort();
+        assert_eq!(told, ["question", "turn_completed", "turn_failed"], "a server that stays: {stays}");
+    }
 }

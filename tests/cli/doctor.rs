@@ -207,6 +207,19 @@ fn the_provider_is_asked_for_the_configured_model() {
     }
 }
 
+/// Thirty-six machines behind one broken network are one line for people; programs are told of each.
+#[test]
+fn machines_with_the_same_trouble_are_one_line() {
+    let home = tempfile::tempdir().unwrap();
+    let machine = |number: usize| format!("[[environments]]\nid = \"machine-{number:02}\"\nurl = \"ws://127.0.0.1:1\"\n");
+    fs::write(home.path().join("environments.toml"), (0..36).map(machine).collect::<String>()).unwrap();
+    let text = String::from_utf8(doctor(home.path(), &[]).stdout).unwrap();
+    let told: Vec<&str> = text.lines().filter(|line| line.contains("machine-")).collect();
+    assert!(told.len() == 1 && told[0].starts_with("  FAIL  machine-00, machine-01") && told[0].contains("and 30 more:"), "{text}");
+    assert!(text.contains("outpost env check NAME"), "{text}");
+    assert_eq!(findings(home.path()).keys().filter(|what| what.starts_with("machine-")).count(), 36);
+}
+
 /// As root at a level without a user of its own for each session, doctor must not say both.
 #[test]
 fn who_runs_sandboxed_commands_is_said_in_one_place() {

@@ -54,6 +54,25 @@ fn lists_have_short_names() {
     user.says(&["env", "add", "far", "--url", "ws://127.0.0.1:1"]);
     user.says(&["env", "rm", "far"]);
     assert!(!user.says(&["env", "ls"]).contains("far"));
+    for verb in ["rm", "remove"] {
+        user.says(&["exec", "--provider", "offline", "-e", "local", "> hello"]);
+        let listed: Value = serde_json::from_str(&user.says(&["thread", "ls", "--json"])).unwrap();
+        user.says(&["thread", verb, "--yes", listed["threads"][0]["id"].as_str().unwrap()]);
+        assert!(user.says(&["thread", "ls"]).contains("no threads"), "{verb}");
+    }
+}
+
+#[test]
+fn words_that_are_not_known_lead_to_those_that_are() {
+    let user = User::new();
+    for (typed, meant) in [(&["thred", "list"][..], "'thread'"), (&["thread", "lst"], "'list'"), (&["exec", "--jsno", "x"], "'--json'")] {
+        let output = user.output(typed);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && told.contains("tip: ") && told.contains(meant), "{typed:?}: {told}");
+    }
+    // Without a terminal there is nothing to talk on.
+    let alone = user.output(&[]);
+    assert!(alone.status.code() == Some(2) && String::from_utf8_lossy(&alone.stderr).contains("First steps:"), "{alone:?}");
 }
 
 #[test]

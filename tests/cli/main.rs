@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod chat;
+mod completions;
 mod config;
 mod cp;
 mod demo;
@@ -11,6 +12,7 @@ mod env;
 mod exec;
 mod executor;
 mod expected;
+mod forward;
 mod import;
 mod lock;
 mod newcomer;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use outpost_testkit::TestTerminal;
 use serde_json::Value;
 
 use crate::OUTPOST;
@@ -25,9 +26,15 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
 fn a_program_is_carried_into_a_container_that_is_started_for_it() {
     let world = World::new();
     world.container("web", "exited");
-    let added =
-        text(&world.output(&["env", "add", "web", "--docker", "web", "-u", "dev", "--label", "ci", "--setup", "echo ready > $HOME/ready"]));
+    let mut add = world.command(OUTPOST);
+    add.args(["env", "add", "web", "--docker", "web", "-u", "dev", "--label", "ci", "--setup", "echo ready > $HOME/ready"]);
+    let mut terminal = TestTerminal::start(add.env("TERM", "xterm"));
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+    let added = terminal.text();
     assert!(added.contains("copied") && added.contains("web is ready"), "{added}");
+    let shares: Vec<u64> = added.split('%').filter_map(|before| before.rsplit(' ').next()?.parse().ok()).collect();
+    assert!(added.contains("web [") && added.contains("B/s "), "how far the program is on its way is shown: {added}");
+    assert!(shares.iter().any(|share| *share > 0), "{shares:?}");
     assert!(added.contains("+ echo ready"), "what a set-up does is shown: {added}");
     assert_eq!((world.status("web"), fs::read_to_string(world.path("state/web/ready")).unwrap()), ("running".into(), "ready\n".into()));
     assert!(world.log("docker").contains("start web") && world.log("docker").contains("exec -i -u dev web"), "{}", world.log("docker"));
@@ -151,7 +158,7 @@ fn hosts_are_imported_and_environments_upgraded() {
     world.done(&["env", "import", "ssh", "--ssh-config", config, "--all", "--offline"]);
     let listed = world.done(&["env", "list"]);
     assert!(listed.contains("box") && listed.contains("gpu-example-org"), "{listed}");
-    assert!(text(&world.output(&["env", "import", "ssh", "--ssh-config", config, "--all"])).contains("nothing was written down"));
+    assert!(text(&world.output(&["env", "import", "ssh", "--ssh-config", config, "--all"])).contains("nothing was added"));
     let upgraded = text(&world.output(&["env", "upgrade", "--all", "--now"]));
     assert!(upgraded.contains("box is ready") && upgraded.contains("gpu-example-org is ready"), "{upgraded}");
     world.refused(&["env", "upgrade"], 2, "NAME");

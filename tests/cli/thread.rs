@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use outpost_testkit::TestTerminal;
 use outpost_testkit::postgres::Database;
 use serde_json::{Value, json};
 
@@ -350,4 +351,25 @@ fn what_makes_no_sense_is_said() {
     assert!(desk.complains(&["list"]).contains("expected a string"));
     fs::write(desk.home().join("config.toml"), "store = \"postgres://x@%2Fno%2Fsuch/db\"\n").unwrap();
     assert!(desk.complains(&["list"]).contains("cannot be reached"));
+}
+
+/// On a terminal an import shows how far it is; elsewhere, and where the user wants it quiet, it does not.
+#[test]
+fn an_import_shows_how_far_it_is() {
+    let desk = Desk::new();
+    let words = "many words ".repeat(50_000);
+    for id in [ONE, TWO] {
+        let said = (0..8).flat_map(|number| [message("user", &format!("{number} {words}")), message("assistant", &words)]);
+        desk.rollout(id, &std::iter::once(meta(id, json!({}))).chain(said).collect::<Vec<_>>());
+    }
+    let mut command = Command::new(OUTPOST);
+    command.args(["thread", "import", &desk.codex()]).env("OUTPOST_HOME", desk.home()).env("TERM", "xterm");
+    let mut terminal = TestTerminal::start(&command);
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+    let shown = terminal.text();
+    assert!(shown.contains("2 threads [") && shown.contains("B/s ") && shown.contains("2 threads, 0 failed"), "{shown}");
+    let mut terminal = TestTerminal::start(command.arg("--quiet"));
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+    assert!(!terminal.text().contains("2 threads ["), "{}", terminal.text());
+    assert!(!desk.says(&["import", &desk.codex()]).contains('['));
 }

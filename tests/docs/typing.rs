@@ -21,7 +21,7 @@ impl Way {
     fn of(command: &str) -> Self {
         let words: Vec<&str> = command.split_whitespace().skip_while(|word| word.contains('=')).take(3).collect();
         match words.as_slice() {
-            ["outpost", "serve" | "app-server" | "executor", ..] => Self::Server,
+            ["outpost", "serve" | "app-server" | "executor" | "forward", ..] => Self::Server,
             ["outpost", "shell", ..] => Self::Terminal { seen: Seen::Raw, keys: "echo it is $((6 * 7))\rexit\r", wanted: "it is 42" },
             ["outpost", "chat", ..] => Self::Terminal { seen: Seen::Text("> "), keys: "hello\r\u{4}", wanted: "goes on with this thread" },
             ["outpost", "run", "-t"] => Self::Terminal { seen: Seen::Text("top -"), keys: "q\r", wanted: "" },

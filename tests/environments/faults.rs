@@ -68,6 +68,18 @@ async fn refusal(connector: Connector, options: EnvironmentOptions) -> String {
     error.to_string()
 }
 
+/// The kind of the system's error is found behind the words, through the supervisor and a copy for each caller.
+#[tokio::test]
+async fn what_caused_a_refusal_is_kept() {
+    let address = "ws://127.0.0.1:1".parse().unwrap();
+    let environment = Environment::new(Connector::target(address, Token::None), options());
+    let error = soon("it is given up", environment.info()).await.unwrap_err();
+    let mut causes = std::iter::successors(Some(&error as &(dyn std::error::Error + 'static)), |cause| cause.source());
+    let system = causes.find_map(|cause| cause.downcast_ref::<std::io::Error>()).unwrap_or_else(|| panic!("{error:?}"));
+    assert_eq!(system.kind(), std::io::ErrorKind::ConnectionRefused);
+    assert!(error.to_string().ends_with(&system.to_string()), "{error}");
+}
+
 #[tokio::test]
 async fn a_host_that_accepts_and_never_answers() {
     // Not even the upgrade.

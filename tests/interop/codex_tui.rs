@@ -38,9 +38,6 @@ async fn the_real_terminal_ui_runs_a_turn() {
     let url = app.url().to_owned();
     let shown = tokio::task::spawn_blocking(move || {
         let mut terminal = TestTerminal::start(&tui);
-        // It asks where the cursor is before it shows anything.
-        terminal.wait_for("\x1b[6n");
-        terminal.type_keys("\x1b[1;1R");
         // Its user decides about the folder first, and the decision is written into our configuration.
         terminal.wait_for("Trust this folder?");
         enter_until(&mut terminal, "scripted");

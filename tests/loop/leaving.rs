@@ -14,6 +14,13 @@ fn server() -> Reply {
     Reply::call("c", "exec_command", &json!({"cmd": command, "yield_time_ms": 250, "login": false}))
 }
 
+/// Says that it is over, and with which exit code: in one step, because it looks all the time.
+fn end_with(stage: &Stage, code: &str) {
+    let directory = stage.work.path();
+    std::fs::write(directory.join("go.new"), code).unwrap();
+    std::fs::rename(directory.join("go.new"), directory.join("go")).unwrap();
+}
+
 async fn run(stage: &Stage, arguments: &[&str]) -> Output {
     let mut command = stage.command(arguments);
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
@@ -40,7 +47,7 @@ async fn left_running(place: &[&str]) -> (Stage, String) {
 async fn waits(place: &[&str]) {
     let (stage, thread) = left_running(place).await;
     let waiting = stage.command(&["resume", &thread, "--wait"]).spawn().unwrap();
-    std::fs::write(stage.work.path().join("go"), "3").unwrap();
+    end_with(&stage, "3");
     let output = tokio::task::spawn_blocking(move || waiting.wait_with_output().unwrap());
     let output = output.await.unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
@@ -83,7 +90,7 @@ async fn a_command_that_was_left_elsewhere_is_stopped() {
 #[tokio::test]
 async fn what_was_left_is_found_by_the_next_turn_and_nothing_is_left_with_stop() {
     let (stage, thread) = left_running(&[]).await;
-    std::fs::write(stage.work.path().join("go"), "0").unwrap();
+    end_with(&stage, "0");
     let session = stage.told().split("session id: ").nth(1).unwrap().split('\\').next().unwrap().parse::<u64>().unwrap();
     stage.model.push(Reply::call("w", "write_stdin", &json!({"session_id": session, "chars": "", "yield_time_ms": 10000})));
     stage.model.push(Reply::message("it is over"));

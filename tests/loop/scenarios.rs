@@ -397,9 +397,9 @@ async fn s75_a_users_command_needs_a_place() {
     let harness = Harness::local(vec![]).await;
     let thread = harness.start(&[]).await;
     let refused = thread.shell("touch x".into(), None).await;
-    assert!(matches!(&refused, Err(CommandError::Invalid(text)) if text.contains("no environment is selected")), "{refused:?}");
+    assert!(matches!(&refused, Err(CommandError::Invalid(why)) if why.to_string().contains("no environment is selected")), "{refused:?}");
     let unknown = thread.shell("touch x".into(), Some("nowhere".into())).await;
-    assert!(matches!(&unknown, Err(CommandError::Invalid(text)) if text.contains("nowhere")), "{unknown:?}");
+    assert!(matches!(&unknown, Err(CommandError::Invalid(why)) if why.to_string().contains("nowhere")), "{unknown:?}");
     assert!(harness.turn_ends(thread.id()).await.is_empty());
     harness.runtime.unload(thread.id(), InterruptReason::Shutdown).await;
 }

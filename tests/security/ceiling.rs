@@ -112,4 +112,31 @@ as_root_and_user! {
         assert_eq!(code, 0, "{}", String::from_utf8_lossy(&output));
         assert!(root.join("made").exists() && !String::from_utf8_lossy(&output).contains("secret"));
     }
+
+    // A relay beside a command runs under the policy of that command, also when its start is repeated because the answer was lost.
+    #[needs(MOUNTS)]
+    async fn a_repeated_relay_beside_a_command_is_not_taken_for_one_without_a_sandbox(who: Who) {
+        let allowed = directory(who);
+        let root = allowed.path().canonicalize().unwrap();
+        let file = root.join("ceiling.toml");
+        std::fs::write(&file, format!("read = ['/']\nwrite = ['{}']\n", root.display())).unwrap();
+        give(who, &file);
+        let ground = Ground::with(who, &["--ceiling", file.to_str().unwrap()]);
+        let (mut client, mut other) = (ground.client().await, ground.client().await);
+        let script = r#"exec perl -MSocket -e '$| = 1; socket(L, AF_INET, SOCK_STREAM, 0); listen(L, 5) or die $!;
+            print "port ", (unpack_sockaddr_in(getsockname(L)))[0], " ", "\n"; sleep 600'"#;
+        let secret = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+        let server = json!({"sandbox": ground.policy(json!([entry(std::path::Path::new("/"), "read")])), "adoption": {"secret": secret, "epoch": 1}});
+        client.start(with(ground.shell("server", script), server)).await;
+        let said = client.until(|message| message["method"] == "process/output").await;
+        let said = String::from_utf8(outpost_testkit::client::decode(&said["params"]["chunk"])).unwrap();
+        let port: u16 = said.split_whitespace().nth(1).unwrap_or_else(|| panic!("{said}")).parse().unwrap();
+        let relay = |connect: Value| with(ground.shell("relay", ""), json!({"argv": ["connect"], "pipeStdin": true, "tty": false, "connect": connect}));
+        let (_, why) = other.error("process/start", relay(json!({"port": port}))).await;
+        assert!(why.contains("without a sandbox") && why.contains("ceiling"), "{why}");
+        let beside = relay(json!({"port": port, "beside": [{"processId": "server", "secret": secret}]}));
+        let first = other.result("process/start", beside.clone()).await;
+        assert_eq!(first["sandboxType"], "linuxSeccomp", "{first}");
+        assert_eq!(other.result("process/start", beside).await, first);
+    }
 }

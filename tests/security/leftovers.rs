@@ -171,6 +171,7 @@ async fn sandboxes_that_rest_for_long_end_and_so_does_the_process_that_forks_the
     let settings = LauncherSettings { scratch: Some(scratch.path().join("cells")), idle, ..LauncherSettings::default() };
     let owner = Launcher::new(crate::support::OUTPOST, settings).owner();
     let launch = |program: &str, argument: &str| Launch {
+        connect: None,
         program: program.into(),
         arg0: None,
         args: vec![argument.into()],

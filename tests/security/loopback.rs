@@ -3,11 +3,13 @@
 use std::net::{TcpListener, TcpStream};
 
 use outpost_testkit::bench::with;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::as_root_and_user;
 use crate::card::MOUNTS;
 use crate::support::Ground;
+
+const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 /// Answers every connection on both loopback addresses with the same words, and says when it is ready.
 const SERVER: &str = r#"exec perl -MSocket -e '
@@ -65,5 +67,28 @@ as_root_and_user! {
         assert_eq!(ground.run(&mut one, &ground.workspace_write(), &client(port)).await, refused);
         let (code, devices) = ground.run(&mut one, &ground.read_only(), "cut -d: -f1 /proc/net/dev | tail -n +3").await;
         assert_eq!((code, devices.trim()), (0, "lo"));
+    }
+
+    // A relay is on the loopback of the sandbox, also when a later command was let out of it, and not on the machine's.
+    #[needs(MOUNTS)]
+    async fn a_relay_beside_commands_is_inside_their_sandbox(who: Who) {
+        let ground = Ground::new(who);
+        let (mut one, mut other) = (ground.client().await, ground.client().await);
+        let owned = |start: Value, sandbox: Value| with(start, json!({"sandbox": sandbox, "adoption": {"secret": SECRET, "epoch": 1}}));
+        one.start(owned(ground.shell("server", SERVER), ground.workspace_write())).await;
+        one.until(|message| message["method"] == "process/output" && message["params"]["processId"] == "server").await;
+        one.start(owned(ground.shell("outside", "sleep 600"), Value::Null)).await;
+        let beside = |secret: &str| json!([{"processId": "outside", "secret": secret}, {"processId": "server", "secret": secret}]);
+        let relay = |id: &str, secret: &str| {
+            let connect = json!({"port": 8123, "beside": beside(secret)});
+            with(ground.shell(id, ""), json!({"argv": ["connect"], "pipeStdin": true, "tty": false, "connect": connect}))
+        };
+        other.start(relay("relay", SECRET)).await;
+        other.result("process/closeStdin", json!({"processId": "relay"})).await;
+        let (code, output) = other.outcome("relay").await;
+        let told = String::from_utf8_lossy(&output).into_owned();
+        assert!(code == 0 && told.contains("served\n") && told.contains("end 7\n"), "{code}: {told}");
+        let (_, why) = other.error("process/start", relay("guessed", &SECRET.replace('0', "f"))).await;
+        assert!(why.contains("none of the processes"), "{why}");
     }
 }

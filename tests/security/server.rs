@@ -1,11 +1,13 @@
 //! Servers as tests of doors and secrets need them: with their words kept, or as somebody without rights.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use outpost_rpc::link::ws;
 use outpost_testkit::{Client, ExecutorProcess};
@@ -50,22 +52,25 @@ pub(crate) fn as_nobody(program: impl AsRef<Path>) -> Command {
 pub(crate) struct Server {
     child: Child,
     pub url: String,
-    said: Option<JoinHandle<String>>,
+    said: Arc<Mutex<String>>,
+    listener: Option<JoinHandle<()>>,
 }
 
 impl Server {
     /// Starts a command that tells its address first.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut stderr = child.stderr.take().unwrap();
-        let said = std::thread::spawn(move || {
-            let mut text = String::new();
-            let _ = stderr.read_to_string(&mut text);
-            text
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let said = Arc::new(Mutex::new(String::new()));
+        let heard = said.clone();
+        let listener = std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                heard.lock().unwrap().push_str(&format!("{line}\n"));
+            }
         });
         let mut url = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
-        Self { child, url: url.trim().to_owned(), said: Some(said) }
+        Self { child, url: url.trim().to_owned(), said, listener: Some(listener) }
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -76,11 +81,21 @@ impl Server {
         self.child.id()
     }
 
+    /// Waits until it has said a word on standard error: what it does after its answer may take a moment.
+    pub(crate) async fn says(&self, word: &str) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !self.said.lock().unwrap().contains(word) {
+            assert!(Instant::now() < deadline, "`{word}` is not said: {}", self.said.lock().unwrap());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Ends it; everything that it said on standard error.
     pub(crate) fn end(mut self) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        self.said.take().unwrap().join().unwrap()
+        self.listener.take().unwrap().join().unwrap();
+        std::mem::take(&mut *self.said.lock().unwrap())
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
+use outpost_testkit::TestTerminal;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -122,6 +123,60 @@ fn a_conversation_over_a_server_goes_line_by_line() {
     for word in ["one-1", "two-2", "* gpu", "offline"] {
         assert!(told.contains(word), "{word}: {told}");
     }
+}
+
+/// On a terminal it is drawn as one with threads of this home: completion there, questions as a menu, forks, and a list of the server's threads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_over_a_server_is_drawn_on_a_terminal() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("config.toml"), "approval_policy = \"untrusted\"\nsandbox_mode = \"danger-full-access\"\n").unwrap();
+    let server = Server::start_in(home, &["--listen", "ws://127.0.0.1:0"]);
+    let (token, own, work) = (server.token(&["--client"]), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let _gpu = joined(server.url(), "gpu", &server.token(&["--executor", "gpu"]));
+    std::fs::create_dir(work.path().join("folder")).unwrap();
+    let start = |words: &[&str]| {
+        let mut chat = command(own.path(), &[&["chat"], words, &["--server", server.url()]].concat());
+        chat.env("OUTPOST_TOKEN", &token).env("TERM", "xterm").env_remove("OUTPOST_PLAIN").env_remove("NO_COLOR");
+        TestTerminal::start(&chat)
+    };
+    let typed = |terminal: &TestTerminal| terminal.rows()[usize::from(terminal.cursor().0)].clone();
+    let mut terminal = start(&["-e", &format!("gpu={}", work.path().display())]);
+    terminal.wait_for_row("/help");
+    terminal.type_keys("see @fol\t");
+    terminal.wait_until("a folder of that machine", |_| typed(&terminal) == "> see @folder/");
+    terminal.type_keys("\x15$ touch made\r");
+    terminal.wait_for_row("> y  Yes, once");
+    assert!(terminal.rows().iter().any(|row| row.contains("environment    gpu")), "{:?}", terminal.rows());
+    assert!(!work.path().join("made").exists());
+    terminal.type_keys("\r");
+    appears(&work.path().join("made"));
+    terminal.wait_for_row("/help");
+    terminal.type_keys("$ touch refused\r");
+    terminal.wait_for_row("$ touch refused");
+    terminal.wait_for_row("> y  Yes, once");
+    terminal.type_keys("n");
+    terminal.wait_for_row("/help");
+    terminal.type_keys("/status\r");
+    terminal.wait_for_row("environments   gpu (ready)");
+    let thread =
+        |terminal: &TestTerminal| terminal.rows().iter().rev().find_map(|row| row.split("thread ").nth(1)?.get(..36).map(str::to_owned));
+    terminal.type_keys("/thread\r");
+    terminal.wait_for_row("outpost chat resume");
+    let first = thread(&terminal).unwrap();
+    terminal.type_keys("/fork\r");
+    terminal.wait_until("another thread", |_| thread(&terminal).is_some_and(|id| id != first));
+    terminal.wait_for_row("/help");
+    terminal.type_keys("\x04");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+    assert!(!work.path().join("refused").exists());
+    let mut terminal = start(&["resume"]);
+    terminal.wait_for_row("Which thread?");
+    terminal.wait_for_row("touch made");
+    terminal.type_keys("\x1b[B\r");
+    terminal.wait_until("the first thread", |_| thread(&terminal).is_some_and(|id| id == first));
+    terminal.wait_for_row("/help");
+    terminal.type_keys("\x04");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Several servers on one database: what becomes of a thread when the node that has it is killed, or told to end.
 
+mod many;
 mod soak;
 
 use std::fmt::Write as _;
@@ -13,7 +14,7 @@ use outpost_testkit::{Client, ExecutorProcess};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{OUTPOST, Server};
+use crate::support::{App, OUTPOST, Server};
 
 /// A database, a model and an executor that all nodes know.
 struct Cluster {
@@ -328,6 +329,16 @@ async fn another_machines_local_is_not_taken_for_the_first_one() {
     let told = cluster.told("c2");
     assert!(told.contains("`local@elsewhere`") && told.contains("waits for a node on elsewhere"), "{told}");
     assert!(!cluster.work.path().join("second").exists(), "nothing ran on the other machine");
+    // A token for the thread alone does not make this machine its `local`, at whichever node it comes in.
+    let third = Server::start_in(cluster.home(), &["--listen", "ws://127.0.0.1:0"]);
+    let token = third.token(&["--client", "--name", "uma", "--thread", &thread]);
+    let mut limited = App::connect(third.url(), &token).await;
+    for more in [json!({"environments": place}), json!({"cwd": "/"})] {
+        let mut params = json!({"threadId": thread});
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let why = limited.refused("thread/settings/update", params).await;
+        assert!(why.contains("uma may not do that") && why.contains("is the machine elsewhere"), "{why}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -93,9 +93,9 @@ impl Hub {
         Self { runtime, address, executors, tokens, _home: home, _tasks: tasks }
     }
 
-    fn token(&self, name: &str) -> String {
+    async fn token(&self, name: &str) -> String {
         let secret = Uuid::new_v4().to_string();
-        self.tokens.issue(&secret, TokenPurpose::Executor { id: id(name) }, None, 1).unwrap();
+        self.tokens.issue(&secret, TokenPurpose::Executor { id: id(name) }, None, 1).await.unwrap();
         secret
     }
 
@@ -177,7 +177,7 @@ async fn output(cursor: &mut outpost_runtime::feed::FeedReader<ThreadEvent>, see
 async fn a_command_survives_two_lost_connections_and_runs_once() {
     let hub = Hub::start().await;
     let cutter = Cutter::start(&hub.address, Vec::new()).await;
-    let executor = joined_readable(&cutter.url(), "gpu", &hub.token("gpu"));
+    let executor = joined_readable(&cutter.url(), "gpu", &hub.token("gpu").await);
     assert!(!listens(executor.pid()), "it opens no port");
     hub.standing("gpu", |standing| *standing == EnvironmentState::Ready).await;
     let generation = hub.runtime.registry().status(&id("gpu")).unwrap().generation;
@@ -216,7 +216,7 @@ async fn a_command_survives_two_lost_connections_and_runs_once() {
 async fn an_executor_that_may_come_is_known_before_it_does() {
     let hub = Hub::start().await;
     assert_eq!(hub.runtime.registry().standing(&id("gpu")), EnvironmentState::Missing);
-    let token = hub.token("gpu");
+    let token = hub.token("gpu").await;
     hub.standing("gpu", |standing| matches!(standing, EnvironmentState::Failed { .. })).await;
     let mut executor = joined(&hub.url(), "gpu", &token);
     hub.standing("gpu", |standing| *standing == EnvironmentState::Ready).await;
@@ -227,7 +227,7 @@ async fn an_executor_that_may_come_is_known_before_it_does() {
     hub.standing("gpu", |standing| *standing == EnvironmentState::Ready).await;
     // Without a token there is no such environment any more.
     let digest = outpost_server::tokens::digest(&token);
-    hub.tokens.revoke(&digest).unwrap();
+    hub.tokens.revoke(&digest).await.unwrap();
     hub.standing("gpu", |standing| *standing == EnvironmentState::Missing).await;
     assert!(hub.executors.links().is_empty());
 }
@@ -249,7 +249,7 @@ async fn strangers_keep_nobody_out() {
         })
     });
     let wrong: Vec<_> = wrong.collect();
-    let executor = joined(&hub.url(), "gpu", &hub.token("gpu"));
+    let executor = joined(&hub.url(), "gpu", &hub.token("gpu").await);
     hub.standing("gpu", |standing| *standing == EnvironmentState::Ready).await;
     let work = tempfile::tempdir().unwrap();
     let thread = hub.thread("gpu", &work).await;
@@ -272,7 +272,7 @@ async fn what_is_configured_is_not_replaced() {
         ..outpost_environment::ConfigurationSnapshot::default()
     };
     hub.runtime.registry().configure(outpost_environment::ActiveConfiguration::On(snapshot)).unwrap();
-    let token = hub.token("gpu");
+    let token = hub.token("gpu").await;
     let trying = crate::support::Trying::start(&["--join", &hub.url(), "--id", "gpu"], &token, tempfile::tempdir().unwrap());
     assert!(trying.says("trying again").contains("environments.toml"));
 }

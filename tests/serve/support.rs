@@ -27,12 +27,24 @@ impl Server {
         Self::launch(command, home)
     }
 
-    pub(crate) fn launch(mut command: Command, home: TempDir) -> Self {
+    pub(crate) fn launch(command: Command, home: TempDir) -> Self {
+        Self::try_launch(command, home).unwrap_or_else(|_| panic!("the server did not say where it listens"))
+    }
+
+    /// One that may not come up, as when its database is away: then its home is for the next start.
+    pub(crate) fn try_launch(mut command: Command, home: TempDir) -> Result<Self, TempDir> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut url = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
-        assert!(!url.is_empty(), "the server did not say where it listens");
-        Self { child, url: url.trim().to_owned(), home: Some(home) }
+        if url.is_empty() {
+            child.wait().unwrap();
+            return Err(home);
+        }
+        Ok(Self { child, url: url.trim().to_owned(), home: Some(home) })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -274,6 +286,26 @@ impl App {
             let mut message = self.read().await.expect("the connection was lost");
             if message["method"] == method {
                 return message["params"].take();
+            }
+            self.heard.push(message);
+        }
+    }
+
+    /// Answers under an id, whether it was asked or not.
+    pub(crate) fn answer(&self, id: &serde_json::Value, result: serde_json::Value) {
+        self.link.tx.send(serde_json::json!({"id": id, "result": result}).to_string());
+    }
+
+    /// Waits for a request of this name: the id to answer under.
+    pub(crate) async fn asked(&mut self, method: &str) -> serde_json::Value {
+        let is_it = |message: &serde_json::Value| message["method"] == method && message.get("id").is_some();
+        if let Some(index) = self.heard.iter().position(is_it) {
+            return self.heard.remove(index)["id"].take();
+        }
+        loop {
+            let mut message = self.read().await.expect("the connection was lost");
+            if is_it(&message) {
+                return message["id"].take();
             }
             self.heard.push(message);
         }

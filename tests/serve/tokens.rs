@@ -293,3 +293,156 @@ async fn a_role_says_what_a_person_may_do() {
     let listed = String::from_utf8(outpost(server.home(), &["token", "list"]).stdout).unwrap();
     assert!(listed.contains("vera (viewer)") && listed.contains("environments box"), "{listed}");
 }
+
+/// Every method of the protocol that can name an environment, with parameters that name this one and this thread.
+fn naming(environment: &str, thread: &str) -> Vec<(String, Value)> {
+    let schema: Value = serde_json::from_str(include_str!("../../schema/app.json")).unwrap();
+    let mut all = Vec::new();
+    for (method, shapes) in schema["methods"].as_object().unwrap() {
+        let shape = shapes["params"]["$ref"].as_str().map_or(&shapes["params"], |name| &schema["$defs"][name.rsplit('/').next().unwrap()]);
+        for (member, value) in [
+            ("environmentId", serde_json::json!(environment)),
+            ("environments", serde_json::json!([{"environmentId": environment, "cwd": "/"}])),
+            (
+                "selectedCapabilityRoots",
+                serde_json::json!([{"id": "r", "location": {"type": "environment", "environmentId": environment, "path": "/"}}]),
+            ),
+        ] {
+            if shape["properties"][member].is_object() {
+                all.push((method.clone(), serde_json::json!({"threadId": thread, member: value})));
+            }
+        }
+    }
+    assert!(all.len() > 25, "{all:#?}");
+    all
+}
+
+/// A limited token names environments within its limits only, whatever the method; one for threads takes none in that a thread does not have.
+#[tokio::test]
+async fn a_limited_token_brings_no_environment_into_a_thread() {
+    let server = Server::start();
+    let mut admin = App::connect(server.url(), &server.own_token()).await;
+    for id in ["other", "third"] {
+        admin.call("environment/add", serde_json::json!({"environmentId": id, "execServerUrl": "ws://127.0.0.1:1"})).await;
+    }
+    let here = |id: &str| serde_json::json!([{"environmentId": id, "cwd": "/"}]);
+    let started = admin.call("thread/start", serde_json::json!({"environments": here("local")})).await;
+    let id = started["thread"]["id"].as_str().unwrap().to_owned();
+    let say = |more: Value| {
+        let mut params = serde_json::json!({"threadId": id, "input": [{"type": "text", "text": "$ true"}]});
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        params
+    };
+    admin.call("turn/start", say(serde_json::json!({}))).await;
+    let works_in = async |admin: &mut App| {
+        let seen = admin.call("thread/overview", serde_json::json!({"threadIds": [id]})).await["data"][0]["environments"].take();
+        seen.as_array().unwrap().iter().map(|one| one["environmentId"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(works_in(&mut admin).await, ["local"]);
+
+    let token = |scope: &[&str]| server.token(&[&["--client", "--name", "uma", "--role", "operator"], scope].concat());
+    let mut of_thread = App::connect(server.url(), &token(&["--thread", &id])).await;
+    let mut of_place = App::connect(server.url(), &token(&["--environment", "local"])).await;
+    for (method, params) in naming("other", &id) {
+        // How an environment stands can be looked at; a role of its own is asked for to change which there are.
+        let is_look = ["environment/activity", "environment/status"].contains(&method.as_str());
+        for (client, is_refused) in [(&mut of_thread, !is_look), (&mut of_place, true)] {
+            if is_refused {
+                let why = client.refused(&method, params.clone()).await;
+                assert!(why.starts_with("uma may not do that"), "{method} {params}: {why}");
+            }
+        }
+    }
+    // Forms that a handler would read.
+    for (method, more) in [
+        ("turn/start", serde_json::json!({"environments": here("other"), "environmentsScope": "thread"})),
+        (
+            "turn/start",
+            serde_json::json!({"environments": [{"environmentId": "local", "cwd": "/"}, {"environmentId": "other", "cwd": "/"}]}),
+        ),
+        ("turn/start", serde_json::json!({"environments": [["other", "/"]]})),
+        ("turn/start", serde_json::json!({"input": [{"type": "localImage", "path": "/etc/hostname"}]})),
+        ("turn/steer", serde_json::json!({"input": [["localImage", "/etc/hostname"]]})),
+        ("thread/resume", serde_json::json!({"environments": here("other"), "input": null})),
+    ] {
+        let why = of_thread.refused(method, say(more.clone())).await;
+        assert!(why.starts_with("uma may not do that"), "{method} {more}: {why}");
+    }
+    assert_eq!(works_in(&mut admin).await, ["local"]);
+
+    // Within what the thread has, it chooses: also a directory, and a part of the environments.
+    of_thread.call("turn/start", say(serde_json::json!({"environments": here("local"), "cwd": "/tmp"}))).await;
+    // Who may name others says so for both.
+    let mut of_both = App::connect(server.url(), &token(&["--thread", &id, "--environment", "local", "--environment", "other"])).await;
+    let both = serde_json::json!([{"environmentId": "local", "cwd": "/"}, {"environmentId": "other", "cwd": "/"}]);
+    of_both.call("thread/settings/update", serde_json::json!({"threadId": id, "environments": both})).await;
+    assert_eq!(works_in(&mut admin).await, ["local", "other"]);
+    let third = serde_json::json!({"threadId": id, "environments": here("third")});
+    assert!(of_both.refused("thread/settings/update", third).await.contains("not for the environment `third`"));
+    of_thread.call("thread/settings/update", serde_json::json!({"threadId": id, "environments": here("local")})).await;
+    assert_eq!(works_in(&mut admin).await, ["local"]);
+    let why = of_thread.refused("thread/settings/update", serde_json::json!({"threadId": id, "environments": both})).await;
+    assert!(why.contains(&format!("--thread {id} --environment other")), "what was given away does not come back: {why}");
+}
+
+/// A turn may work elsewhere than its thread: a token that is limited to environments has no part in it.
+#[tokio::test]
+async fn a_turn_in_another_environment_is_beyond_a_token_for_one() {
+    let server = Server::start();
+    let mut admin = App::connect(server.url(), &server.own_token()).await;
+    admin.call("environment/add", serde_json::json!({"environmentId": "box", "execServerUrl": "ws://127.0.0.1:1"})).await;
+    let here = |id: &str| serde_json::json!([{"environmentId": id, "cwd": "/"}]);
+    let started = admin.call("thread/start", serde_json::json!({"environments": here("box"), "sandbox": "danger-full-access"})).await;
+    let id = started["thread"]["id"].as_str().unwrap().to_owned();
+    let mut limited = App::connect(server.url(), &server.token(&["--client", "--name", "bob", "--environment", "box"])).await;
+    limited.call("thread/read", serde_json::json!({"threadId": id})).await;
+    let long = serde_json::json!({"threadId": id, "environments": here("local"), "input": [{"type": "text", "text": "$ sleep 600"}]});
+    let turn = admin.call("turn/start", long).await["turn"]["id"].clone();
+    let steer = serde_json::json!({"threadId": id, "expectedTurnId": turn, "input": [{"type": "text", "text": "$ id"}]});
+    let why = limited.refused("turn/steer", steer).await;
+    assert!(why.contains("its token is not for thread"), "{why}");
+    admin.call("turn/interrupt", serde_json::json!({"threadId": id, "turnId": turn})).await;
+    admin.notified("turn/completed").await;
+    limited.call("thread/read", serde_json::json!({"threadId": id})).await;
+}
+
+/// The numbers of questions can be guessed: a limited token answers none of a thread that it is not for.
+#[tokio::test]
+async fn a_limited_token_answers_questions_within_its_limits_only() {
+    let server = Server::start();
+    let work = tempfile::tempdir().unwrap();
+    let mut admin = App::connect(server.url(), &server.own_token()).await;
+    let here = serde_json::json!([{"environmentId": "local", "cwd": work.path()}]);
+    let careful = serde_json::json!({"environments": here, "sandbox": "danger-full-access", "approvalPolicy": "untrusted"});
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        ids.push(admin.call("thread/start", careful.clone()).await["thread"]["id"].as_str().unwrap().to_owned());
+    }
+    let say = |thread: &str, text: &str| serde_json::json!({"threadId": thread, "input": [{"type": "text", "text": text}]});
+    let decided = |decision: &str| serde_json::json!({"decision": decision});
+    let asked = "item/commandExecution/requestApproval";
+
+    // Its own thread: it is asked, and what it says counts.
+    admin.call("turn/start", say(&ids[0], "> nothing")).await;
+    admin.notified("turn/completed").await;
+    admin.call("thread/unsubscribe", serde_json::json!({"threadId": ids[0]})).await;
+    let token = server.token(&["--client", "--name", "uma", "--role", "operator", "--thread", &ids[0]]);
+    let mut limited = App::connect(server.url(), &token).await;
+    limited.call("thread/resume", serde_json::json!({"threadId": ids[0]})).await;
+    limited.call("turn/start", say(&ids[0], "$ touch own")).await;
+    let number = limited.asked(asked).await;
+    limited.answer(&number, decided("accept"));
+    limited.notified("turn/completed").await;
+    assert!(work.path().join("own").exists());
+
+    // Another one: it is not asked, and tries every number.
+    admin.call("turn/start", say(&ids[1], "$ touch other")).await;
+    let number = admin.asked(asked).await;
+    for guessed in 0..100 {
+        limited.answer(&guessed.into(), decided("accept"));
+    }
+    limited.call("thread/read", serde_json::json!({"threadId": ids[0]})).await;
+    admin.answer(&number, decided("decline"));
+    admin.notified("turn/completed").await;
+    assert!(!work.path().join("other").exists(), "the admin was first");
+}

@@ -102,7 +102,7 @@ async fn threads_that_are_not_used_any_more_hold_neither_files_nor_processes() {
     app.limit_files(if asked.is_some() { 1024 } else { 512 });
     let mut client = app.client().await;
     let directory = |n: usize| app.work().canonicalize().unwrap().join(format!("workspace-{n}"));
-    let (mut warm, mut most, mut first) = (None, (0, 0, 0), String::new());
+    let (mut held_at, mut first) = (Vec::new(), String::new());
     for n in 0..count {
         fs::create_dir(directory(n)).unwrap();
         let id = thread(&mut client, json!({"cwd": directory(n)})).await;
@@ -121,14 +121,17 @@ async fn threads_that_are_not_used_any_more_hold_neither_files_nor_processes() {
             if asked.is_some() {
                 println!("{:>6} threads: {files} files, {processes} processes, {memory} KB", n + 1);
             }
-            warm.get_or_insert(now);
-            most = (most.0.max(now.0), most.1.max(now.1), most.2.max(now.2));
+            held_at.push(now);
         }
     }
-    let warm = warm.unwrap();
-    assert!(most.0 <= warm.0 + 48, "open files: {warm:?}, {most:?}");
-    assert!(most.1 <= warm.1 + 16, "processes: {warm:?}, {most:?}");
-    assert!(most.2 <= warm.2 + 16 * 1024 + count, "kilobytes: {warm:?}, {most:?}");
+    let warm = held_at[0];
+    let most = |of: fn(&(usize, usize, usize)) -> usize| held_at.iter().map(of).max().unwrap();
+    assert!(most(|now| now.0) <= warm.0 + 48, "open files: {held_at:?}");
+    assert!(most(|now| now.2) <= warm.2 + 16 * 1024 + count, "kilobytes: {held_at:?}");
+    // Sandboxes end some time after their last command, so their number swings with the load; what leaks is there at the quietest moment, too.
+    let quietest = held_at[1..].iter().rev().take(20).map(|now| now.1).min().unwrap();
+    assert!(quietest <= warm.1 + 16, "processes: {held_at:?}");
+    assert!(most(|now| now.1) <= warm.1 + WARM, "processes: {held_at:?}");
     let loaded = client.result("thread/loaded/list", json!({})).await["data"].as_array().unwrap().clone();
     assert!(loaded.len() < WARM && !loaded.contains(&json!(first)), "{} are loaded", loaded.len());
     // A client that comes back to a thread that was unloaded finds it as it was, also without opening it.

@@ -49,12 +49,17 @@ await play(async () => {
 
   // What is to be allowed can be read, and the buttons are in sight.
   await page.getByRole("link", { name: "New thread" }).click();
-  check(await page.evaluate(() => document.activeElement.id) === "first", "what is to be done is asked first");
+  // The prompt comes first: it gets the keys once the view is shown.
+  await page.waitForFunction(() => document.activeElement.id === "first");
   await look("crowd-new");
+  await page.setViewportSize({ width: 390, height: 844 });
+  const highest = await page.evaluate(() => Math.max(...[...document.querySelectorAll("#places .hint")].map((word) => word.offsetHeight)));
+  check(highest > 0 && highest < 30, `beside a long name a word is ${highest} pixels high`);
+  await page.setViewportSize({ width: 1280, height: 900 });
   await page.locator("#places label").filter({ hasText: "local" }).getByRole("checkbox").check();
   await page.getByLabel("Ask me").selectOption("untrusted");
   const script = Array.from({ length: 80 }, (_, line) => `line ${line} of something that is longer than a phone is wide, or high`);
-  await page.getByLabel("What is to be done").fill(["$ cat <<'EOF'", ...script, "EOF"].join("\n"));
+  await page.getByLabel("Prompt", { exact: true }).fill(["$ cat <<'EOF'", ...script, "EOF"].join("\n"));
   await page.getByRole("button", { name: "Start", exact: true }).click();
   await page.locator(".question .badge").waitFor();
   await look("crowd-asked");

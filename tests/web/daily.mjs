@@ -37,7 +37,7 @@ await play(async () => {
   }
   check(await page.locator("#places li", { hasText: "primary" }).count() === 1, "one of the chosen places is the primary");
   check((await page.locator("#new-model option").allTextContents()).some((name) => name.includes("scripted")), "models are offered");
-  await page.getByLabel("What is to be done").fill("Mend the greeting");
+  await page.getByLabel("Prompt", { exact: true }).fill("Mend the greeting");
   await page.getByRole("button", { name: "Start", exact: true }).click();
 
   // A question stands at its item: in view, in the title, and wherever the user scrolls.

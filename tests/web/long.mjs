@@ -10,17 +10,29 @@ const inView = (words) => page.evaluate((words) => [...document.querySelectorAll
   return row.textContent.includes(words) && box.bottom > 60 && box.top < innerHeight;
 }), words);
 
+let [asked, received, opened] = [0, 0, 0];
+page.on("websocket", (socket) => {
+  socket.on("framesent", ({ payload }) => { asked += 1; opened += payload.includes('"thread/resume"') ? 1 : 0; });
+  socket.on("framereceived", ({ payload }) => { received += payload.length; });
+});
+
 await play(async () => {
   await page.goto(`${PAGE}#/thread/${THREAD}`);
   await page.getByLabel("Token of a client").waitFor();
   await logIn();
+  [asked, received, opened] = [0, 0, 0];
+  const began = performance.now();
   await page.goto(`${PAGE}#/thread/${THREAD}`);
 
   // It opens at its end, and reads no more than that.
   await text("#items .said", "answer 2499");
+  console.log(`the end was in the document ${Math.round(performance.now() - began)} ms after it was asked for`);
   check(await inView("answer 2499"), "the end is in view");
   const read = await size();
   check(read < 500, `${read} items were read to show the end`);
+  check(opened === 1, `the thread was opened ${opened} times`);
+  check(asked < 20, `${asked} messages were sent to show the end`);
+  check(received < 500_000, `${received} bytes were read to show the end`);
   check(await rows() < 120, `${await rows()} rows are in the document`);
   await look("long-end");
 

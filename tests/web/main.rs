@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use outpost_testkit::model::{Reply, ScriptedModel, call, message};
+use outpost_testkit::threads::make_many;
 use outpost_testkit::{Cutter, ExecutorProcess};
 use serde_json::{Value, json};
 
@@ -192,6 +193,70 @@ async fn a_working_day_in_a_browser() {
     assert!(script.wait().unwrap().success(), "see what it says above");
     assert_eq!(std::fs::read_to_string(work.path().join("greeting")).unwrap(), "good day\n");
     assert!(!work.path().join("again").exists(), "what was not allowed did not run");
+    assert_eq!(model.requests().pop().unwrap().body["model"], "another-model", "the model that was chosen is asked");
+}
+
+/// Every answer to a question, and machines that are connected by hand, one of which runs only later.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_and_machine_in_a_browser() {
+    let (home, work, profile) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let touch = |id: &str, command: &str| call(id, "exec_command", &json!({"cmd": command}));
+    let ruled = |id: &str, command: &str| call(id, "exec_command", &json!({"cmd": command, "prefix_rule": ["mkdir"]}));
+    let question = json!({"questions": [{"id": "q", "header": "h", "question": "Which colour?", "options": [
+        {"label": "red", "description": "warm"}, {"label": "blue", "description": "cold"}]}]});
+    let wider = json!({"environment_id": "box", "reason": "to build it", "permissions": {"file_system": {"write": ["/data"]}}});
+    let garbage = "```\n|||\n**_`[x](\u{202e}\n> > > #<script>document.title='harm'</script>\u{9b}2J\n".repeat(20);
+    let model = ScriptedModel::with(vec![
+        Reply::Items(vec![touch("a", "touch always")]),
+        Reply::Items(vec![touch("b", "touch always")]),
+        Reply::Items(vec![touch("c", "touch once")]),
+        Reply::Items(vec![touch("d", "rm once")]),
+        Reply::Items(vec![touch("e", "touch once")]),
+        Reply::Items(vec![ruled("r1", "mkdir first")]),
+        Reply::Items(vec![ruled("r2", "mkdir second")]),
+        Reply::call("f", "request_user_input", &question),
+        Reply::call("g", "request_permissions", &wider),
+        Reply::call("h", "exec_command", &json!({"cmd": "sleep 1000", "yield_time_ms": 250})),
+        Reply::streamed(&garbage),
+        Reply::Items(vec![touch("i", "touch stopped")]),
+    ])
+    .await;
+    let config = format!(
+        "model = \"scripted\"\nmodel_provider = \"scripted\"\nsandbox_mode = \"workspace-write\"\napproval_policy = \"untrusted\"\n\
+         [model_providers.scripted]\nbase_url = \"{}\"\n[models.chosen-model]\nvision = false\n",
+        model.base_url()
+    );
+    std::fs::write(home.path().join("config.toml"), config).unwrap();
+    let runs = ExecutorProcess::start(Path::new(support::OUTPOST), &["--no-auth"]);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let late = format!("ws://{free}");
+    let machine = |id: &str, url: &str| format!("[[environments]]\nid = \"{id}\"\nurl = \"{url}\"\nconnect = \"manual\"\n");
+    std::fs::write(home.path().join("environments.toml"), machine("box", runs.url()) + &machine("late", &late)).unwrap();
+    let server = Server::start_in(home, &["--listen", "ws://127.0.0.1:0"]);
+    let rules = server.home().join("rules.toml");
+    let mut script = browser("answers.mjs", &server, profile.path())
+        .env("WORK", work.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut answers, wishes) = (script.stdin.take().unwrap(), BufReader::new(script.stdout.take().unwrap()));
+    let mut started = None;
+    tokio::task::block_in_place(|| {
+        for line in wishes.lines().map_while(Result::ok) {
+            if line == "wish start" {
+                started = Some(ExecutorProcess::start(Path::new(support::OUTPOST), &["--no-auth", "--listen", &late]));
+                writeln!(answers, "done").unwrap();
+            } else {
+                println!("{line}");
+            }
+        }
+    });
+    assert!(script.wait().unwrap().success(), "see what it says above");
+    assert!(std::fs::read_to_string(rules).unwrap().contains("mkdir"), "the rule is written down");
+    assert_eq!(model.requests()[0].body["model"], "chosen-model");
+    let told = model.requests().pop().unwrap().body.to_string();
+    assert!(told.contains(r#"\"answers\":[\"blue\"]"#), "the answer reached the model: {told}");
 }
 
 /// Ten thousand items. How many are in the document is counted; nothing is measured by a clock.
@@ -228,7 +293,8 @@ fn a_long_thread_in_a_browser() {
     assert!(imported.status.success(), "{imported:?}");
     let server = Server::start_in(home, &["--listen", "ws://127.0.0.1:0"]);
     let script = browser("long.mjs", &server, profile.path()).env("THREAD", ID).stdin(Stdio::null()).output().unwrap();
-    assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stdout));
+    println!("{}", String::from_utf8_lossy(&script.stdout));
+    assert!(script.status.success(), "see what it says above");
 }
 
 /// A thread that `outpost exec` holds.
@@ -311,5 +377,18 @@ fn a_crowd_in_a_browser() {
     }
     let server = Server::start_in(home, &["--listen", "ws://127.0.0.1:0"]);
     let script = browser("crowd.mjs", &server, profile.path()).stdin(Stdio::null()).output().unwrap();
+    assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stdout));
+}
+
+/// Fifty machines and ten thousand threads. What is asked for and what is in the document is counted; nothing is measured by a clock.
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_machines_and_ten_thousand_threads_in_a_browser() {
+    let (home, profile) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let machine =
+        |number: usize| format!("[[environments]]\nid = \"machine-{number}\"\nurl = \"ws://127.0.0.1:9\"\nconnect = \"manual\"\n");
+    std::fs::write(home.path().join("environments.toml"), (0..50).map(machine).collect::<String>()).unwrap();
+    make_many(home.path(), 10_000, 1_763_247_600_000).await;
+    let server = Server::start_in(home, &["--listen", "ws://127.0.0.1:0"]);
+    let script = browser("many.mjs", &server, profile.path()).stdin(Stdio::null()).output().unwrap();
     assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stdout));
 }

@@ -27,7 +27,7 @@ await play(async () => {
   await page.getByLabel("Sandbox", { exact: true }).selectOption("danger-full-access");
   await page.getByLabel("Ask me").selectOption("untrusted");
   const steps = "echo x >> counter; for step in one two three; do echo step $step; while [ ! -e $step ]; do sleep 0.05; done; done; echo over";
-  await page.getByLabel("What is to be done").fill(`$ ${steps}`);
+  await page.getByLabel("Prompt", { exact: true }).fill(`$ ${steps}`);
   await look("new");
   await page.getByRole("button", { name: "Start", exact: true }).click();
   await page.locator(".question .badge").filter({ hasText: "box" }).waitFor();

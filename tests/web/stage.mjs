@@ -37,6 +37,12 @@ for (const name of process.env.FILES ? readdirSync(process.env.FILES).filter((na
   await context.route(new URL(name, PAGE).href, (route) => route.fulfill({ contentType, body: readFileSync(join(process.env.FILES, name)) }));
 }
 
+/** Buttons that are wider than what they stand in. */
+const cutButtons = () => page.evaluate(() => [...document.querySelectorAll("button, .button")].filter((button) => {
+  if (!button.checkVisibility() || getComputedStyle(button).position === "absolute") return false;
+  return button.getBoundingClientRect().right > button.parentElement.getBoundingClientRect().right + 1;
+}).map((button) => button.textContent));
+
 /** Looks at the page as it is: accessible, no wider than the screen, and a picture of it. */
 export async function look(name) {
   for (const [size, width, height] of [["desktop", 1280, 900], ["phone", 390, 844]]) {
@@ -44,6 +50,8 @@ export async function look(name) {
     await page.waitForTimeout(100);
     const wide = await page.evaluate(() => document.documentElement.scrollWidth);
     check(wide <= width, `${name} is ${wide} pixels wide on a screen of ${width}`);
+    const cut = await cutButtons();
+    check(cut.length === 0, `${name}, ${size}: these buttons are cut: ${cut.join(", ")}`);
     // In the page's own world scripts from elsewhere are forbidden, as they should be; a debugger may.
     const found = await page.evaluate(`(() => { ${axe}; return axe.run(document, { resultTypes: ["violations"] }); })()`);
     for (const one of found.violations.filter((one) => ["serious", "critical"].includes(one.impact))) {

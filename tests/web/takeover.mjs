@@ -5,7 +5,7 @@ await play(async () => {
   await page.goto(PAGE);
   await page.getByLabel("Token of a client").waitFor();
   await logIn();
-  await text("#threads .about", "held by");
+  await text("#threads .about", "in use by");
   await page.locator("#threads a").first().click();
   await page.locator("#only-read").waitFor();
   await text("#items .said", "wait for a file");
@@ -20,5 +20,5 @@ await play(async () => {
   await page.locator("#sure").getByRole("button", { name: "Take over" }).click();
   await page.locator("#only-read").waitFor({ state: "hidden" });
   await page.locator("#say").waitFor();
-  await text("#facts dd", "held here");
+  await text("#facts dd", "open in this server");
 });

@@ -165,7 +165,7 @@ fn by_hand(packages: &[&str]) -> String {
 }
 
 /// What the tests need of the system: the program, its package, and which tests need it.
-const NEEDED: [(&str, &str, Tests); 18] = [
+const NEEDED: [(&str, &str, Tests); 20] = [
     ("strace", "strace", Tests::Some),
     ("python3", "python3", Tests::Some),
     ("ip", "iproute2", Tests::Some),
@@ -184,6 +184,8 @@ const NEEDED: [(&str, &str, Tests); 18] = [
     ("dash", "dash", Tests::Interop),
     ("busybox", "busybox", Tests::Interop),
     ("tcsh", "tcsh", Tests::Interop),
+    ("zsh", "zsh", Tests::Interop),
+    ("fish", "fish", Tests::Interop),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]

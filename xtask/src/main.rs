@@ -28,8 +28,10 @@ usage: cargo xtask test            install what the tests need and run all of th
        cargo xtask soak store      1,000 writers killed, 100,000 bits flipped: nothing lost, everything named
        cargo xtask soak threads [N]
                                    N (default 5,000) threads one after the other in one server with 1,024 files
-       cargo xtask soak cluster [N]
-                                   for N (default 60) minutes, nodes on one database are killed, stopped and told to end
+       cargo xtask soak cluster [--minutes N] [--seed S]
+                                   for N (default 60) minutes three nodes, a database, five executors and the connections between them
+                                   fail at random: nothing lost, nothing doubled, every command found again; hand-off percentiles
+       cargo xtask soak stored [N] lists, searches and overviews among N (default 100,000) threads of a database
        cargo xtask soak properties [N]
                                    N (default 20,000) cases of every property, from a seed of this run
        cargo xtask attack [--minutes N] [--seed S] [--as root|user] [--level full|mounts|landlock] [--family NAME] [--with-tests]
@@ -97,12 +99,12 @@ fn run() -> anyhow::Result<()> {
         ["soak", "store"] => soak::store(1_000, 100_000),
         ["soak", "threads"] => soak::threads(5_000),
         ["soak", "threads", count] => soak::threads(count.parse().with_context(|| format!("`{count}` is no number"))?),
-        ["soak", "cluster"] => soak::cluster(60),
-        ["soak", "cluster", minutes] => soak::cluster(minutes.parse().with_context(|| format!("`{minutes}` is no number"))?),
+        ["soak", "cluster", options @ ..] => soak::cluster(options),
+        ["soak", "stored"] => soak::stored(100_000),
+        ["soak", "stored", count] => soak::stored(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["soak", "properties"] => soak::properties(20_000),
         ["soak", "properties", count] => soak::properties(count.parse().with_context(|| format!("`{count}` is no number"))?),
-        ["bench", "exec", options @ ..] => bench::exec(options),
-        ["bench", "environments", options @ ..] => bench::environments(options),
+        ["bench", verb @ ("environments" | "terminal"), options @ ..] => bench::alone(verb, options),
         ["docs"] => docs::run(),
         ["dist", options @ ..] => dist::run(&dist::Options::parse(options)?),
         ["interop", "--latest"] => interop::latest(),
@@ -113,12 +115,11 @@ fn run() -> anyhow::Result<()> {
         ["tidy"] => tidy::run(false),
         ["tidy", "--deny"] => tidy::run(true),
         ["release", version] => release::run(version),
-        ["bench", "terminal", options @ ..] => bench::terminal(options),
         ["bench", "distance", options @ ..] => bench::distance(options),
         ["bench", "--compare", revision] => bench::compare(revision),
         ["picture"] => bench::picture(),
         ["bench", "threads", options @ ..] => bench::threads(options),
-        ["bench", verb @ ("turns" | "app"), options @ ..] => bench::with_peer(verb, options),
+        ["bench", verb @ ("exec" | "turns" | "app"), options @ ..] => bench::with_peer(verb, options),
         _ => bail!("{USAGE}"),
     }
 }
@@ -133,11 +134,37 @@ fn sh(command: &mut Command) -> anyhow::Result<()> {
 }
 
 fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    forget_package(&mut cargo);
+    cargo
+}
+
+/// `cargo run` tells this program of its own package. Build scripts that depend on these variables (ring's does) would run again, and everything
+/// above them would be compiled again, whenever a build begun here follows one begun by hand.
+fn forget_package(command: &mut Command) {
+    let is_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_package)) {
+        command.env_remove(name);
+    }
 }
 
 /// The build directory.
 fn target() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     std::path::absolute(&target).unwrap_or(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_begun_here_is_not_told_of_this_package() {
+        assert!(std::env::var_os("CARGO_PKG_NAME").is_some(), "cargo tells every test of its package");
+        let command = cargo();
+        let forgotten: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+        for name in ["CARGO_PKG_NAME", "CARGO_MANIFEST_DIR"] {
+            assert!(forgotten.iter().any(|forgotten| *forgotten == name), "{name}");
+        }
+    }
 }

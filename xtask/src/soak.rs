@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::Context;
+
 use crate::{cargo, sh};
 
 /// `outpost run` through a connection that is cut at random bytes.
@@ -53,13 +55,41 @@ pub(crate) fn threads(count: u32) -> anyhow::Result<()> {
         .env("OUTPOST_SOAK_THREADS", count.to_string()))
 }
 
-/// Nodes on one database that are killed, stopped and told to end at random while commands of their threads run.
+/// Lists, searches and overviews among so many threads of a database, as a client of a node asks for them.
+pub(crate) fn stored(count: u32) -> anyhow::Result<()> {
+    sh(cargo()
+        .args(["test", "-p", "outpost", "--test", "serve", "--", "--nocapture", "--exact"])
+        .arg("cluster::many::lists_searches_and_overviews_among_many_threads_of_a_database")
+        .env("OUTPOST_SOAK_STORED", count.to_string()))
+}
+
+/// Nodes on one database, and all that they are connected to, fail at random while commands of their threads run.
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
-pub(crate) fn cluster(minutes: u32) -> anyhow::Result<()> {
-    let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+pub(crate) fn cluster(options: &[&str]) -> anyhow::Result<()> {
+    let number = |text: &str| text.parse::<u64>().with_context(|| format!("`{text}` is no number"));
+    let (mut minutes, mut seed) = (60, SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs());
+    let mut rest = options;
+    loop {
+        rest = match rest {
+            [] => break,
+            ["--minutes", value, rest @ ..] => {
+                minutes = number(value)?;
+                rest
+            }
+            ["--seed", value, rest @ ..] => {
+                seed = number(value)?;
+                rest
+            }
+            [value, rest @ ..] => {
+                minutes = number(value)?;
+                rest
+            }
+        };
+    }
     eprintln!("seed {seed}");
     sh(cargo()
-        .args(["test", "-p", "outpost", "--test", "serve", "--", "--nocapture", "nodes_fail_at_random"])
+        .args(["test", "-p", "outpost", "--test", "serve", "--", "--nocapture", "--exact"])
+        .arg("cluster::soak::nodes_and_connections_fail_at_random_and_every_command_ends_once_with_its_own_result")
         .env("OUTPOST_SOAK_CLUSTER_MINUTES", minutes.to_string())
         .env("OUTPOST_SOAK_SEED", seed.to_string()))
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::{cargo, install, sh, target};
+use crate::{cargo, forget_package, install, sh, target};
 
 pub(crate) fn run() -> anyhow::Result<()> {
     sh(cargo().args(["fmt", "--all", "--check"]))?;
@@ -45,6 +45,7 @@ fn plain() -> Command {
         command.arg("--default-signal");
     }
     command.args(["sh", "-c", r#"umask 022; ulimit -S -n "$(ulimit -H -n)"; exec "$@""#, "sh"]);
+    forget_package(&mut command);
     command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();

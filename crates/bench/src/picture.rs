@@ -18,23 +18,24 @@ const HIGH: f32 = 18.0;
 const MARGIN: f32 = 14.0;
 const BAR: f32 = 26.0;
 
-const PATCH: &str = "*** Begin Patch\n*** Update File: parse.py\n@@\n def port(text):\n-    return int(text)\n+    return int(text.strip())\n*** End Patch\n";
-const TEST: &str = "import parse\n\nassert parse.port('80') == 80\nassert parse.port(' 443\\n') == 443\nprint('2 passed')\n";
+const PATCH: &str =
+    "*** Begin Patch\n*** Update File: parse.py\n@@\n def port(text):\n-    return int(text)\n+    return int(text or 80)\n*** End Patch\n";
+const TEST: &str = "import parse\n\nassert parse.port('8080') == 8080\nassert parse.port('') == 80\nprint('2 passed')\n";
 
 pub(crate) fn run(outpost: &Path, file: &Path) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let plan = json!({"plan": [{"step": "Run the tests", "status": "completed"}, {"step": "Strip blanks before reading the number", "status": "in_progress"}, {"step": "Run the tests again", "status": "pending"}]});
+    let plan = json!({"plan": [{"step": "Run the tests", "status": "completed"}, {"step": "Take the default where no port is given", "status": "in_progress"}, {"step": "Run the tests again", "status": "pending"}]});
     let model = runtime.block_on(ScriptedModel::with(vec![
         Reply::Items(vec![message("I look at the tests first."), call("a", "exec_command", &json!({"cmd": "python3 test.py"}))]),
-        Reply::Items(vec![message("`port` does not take blanks around the number. Two steps are left:"), call("b", "update_plan", &plan)]),
+        Reply::Items(vec![message("`port` does not take an empty text. Two steps are left:"), call("b", "update_plan", &plan)]),
         Reply::call("c", "apply_patch", &json!({"input": PATCH})),
-        Reply::call("d", "exec_command", &json!({"cmd": "git commit -am 'Take blanks around a port'", "justification": "the tests pass with it", "prefix_rule": ["git", "commit"]})),
+        Reply::call("d", "exec_command", &json!({"cmd": "git commit -am 'Take the default where no port is given'", "justification": "the tests pass with it", "prefix_rule": ["git", "commit"]})),
     ]));
     let (home, work) = (tempfile::tempdir()?, tempfile::tempdir()?);
     let project = work.path().join("server");
     std::fs::create_dir(&project)?;
     std::fs::write(project.join("parse.py"), "def port(text):\n    return int(text)\n")?;
-    std::fs::write(project.join("test.py"), TEST.replace("parse.port(' 443\\n') == 443", "parse.port('x') == 443"))?;
+    std::fs::write(project.join("test.py"), TEST)?;
     let config = format!(
         "model = \"gpt-5\"\nmodel_provider = \"scripted\"\nsandbox_mode = \"danger-full-access\"\napproval_policy = \"untrusted\"\n\
          [model_providers.scripted]\nbase_url = \"{}\"\n",

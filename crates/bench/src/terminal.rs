@@ -22,6 +22,9 @@ const FIRST_PAINT: Duration = Duration::from_millis(40);
 const ECHO: Duration = Duration::from_millis(16);
 const MEMORY: u64 = 128 << 20;
 
+/// A line that the command prints, with its end.
+const LINE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef\n";
+
 /// A home with a model that lets a command print about 50 MB/s until there is a file.
 struct Stage {
     home: TempDir,
@@ -32,7 +35,7 @@ struct Stage {
 impl Stage {
     async fn new() -> anyhow::Result<Self> {
         // In pieces with pauses, so that the rate is the same on every machine that can print faster.
-        let script = "while [ ! -e stop ]; do yes 0123456789abcdef0123456789abcdef0123456789abcdef | head -c 2500000; sleep 0.05; done";
+        let script = format!("while [ ! -e stop ]; do yes {} | head -c 2500000; sleep 0.04; done", LINE.trim_end());
         let print = json!({"cmd": script, "yield_time_ms": 30000});
         let model = ScriptedModel::with(vec![Reply::call("a", "exec_command", &print), Reply::message("over")]).await;
         let stage = Self { home: TempDir::new()?, work: TempDir::new()?, model };
@@ -84,6 +87,7 @@ fn measure(plan: &Plan, outpost: &Path, stage: &Stage) -> anyhow::Result<Vec<Fig
     terminal.wait_for_row("/help");
     terminal.type_keys("go\r");
     terminal.wait_for_row("lines");
+    let (began_at, lines_before) = (Instant::now(), lines(&terminal));
     let keys = if plan.small { 20 } else { 200 };
     let mut echoes = Vec::new();
     for number in 0..keys {
@@ -101,7 +105,10 @@ fn measure(plan: &Plan, outpost: &Path, stage: &Stage) -> anyhow::Result<Vec<Fig
         std::thread::sleep(Duration::from_millis(7));
     }
     let memory = peak_memory(terminal.pid())?;
-    let lines = terminal.rows().iter().find_map(|row| row.rsplit(", ").next()?.strip_suffix(" lines")?.parse::<u64>().ok());
+    let printed = lines(&terminal).zip(lines_before).map(|(after, before)| {
+        let bytes = (after - before) * LINE.len() as u64;
+        format!("{:.0} MB/s", bytes as f64 / 1e6 / began_at.elapsed().as_secs_f64())
+    });
     std::fs::write(stage.work.path().join("stop"), "")?;
     terminal.wait_for_row("over");
     terminal.type_keys("\x03\x03");
@@ -114,9 +121,14 @@ fn measure(plan: &Plan, outpost: &Path, stage: &Stage) -> anyhow::Result<Vec<Fig
         Figure::new("first paint after the start, median", milliseconds(paint), "40 ms", paint <= FIRST_PAINT),
         Figure::new("from a key to its echo beside 50 MB/s of output, median", milliseconds(at(50)), "16 ms", at(50) <= ECHO),
         Figure::told("the same, 95 of 100 keys", milliseconds(at(95))),
-        Figure::told("lines that were printed meanwhile", lines.map_or_else(|| "unknown".to_owned(), |lines| lines.to_string())),
+        Figure::told("output that came in meanwhile", printed.unwrap_or_else(|| "unknown".to_owned())),
         Figure::new("most memory of the program", format!("{} MiB", memory >> 20), "128 MiB", memory <= MEMORY),
     ])
+}
+
+/// How many lines the running command has printed, as the conversation tells it.
+fn lines(terminal: &TestTerminal) -> Option<u64> {
+    terminal.rows().iter().find_map(|row| row.rsplit(", ").next()?.strip_suffix(" lines")?.parse().ok())
 }
 
 fn peak_memory(pid: u32) -> anyhow::Result<u64> {

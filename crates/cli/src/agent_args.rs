@@ -222,7 +222,7 @@ pub(crate) struct AgentOptions {
     /// configured one; without this option the default environment is used
     #[arg(short, long = "environment", value_name = "ENV[=CWD]")]
     pub environments: Vec<String>,
-    /// An executor that is not written down, under a name for -e; may be given several times. A token is taken from OUTPOST_TOKEN
+    /// An executor that is not configured, under a name for -e; may be given several times. A token is taken from OUTPOST_TOKEN
     #[arg(long = "attach", value_name = "NAME=URL")]
     pub attached: Vec<String>,
     /// The directory to work in on this machine

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use futures_util::future::join_all;
-use outpost_config::Config;
 use outpost_environment::{Definition, EnvironmentState, InfoError, Registry};
 use outpost_runtime::feed::FeedLimits;
 use outpost_runtime::follow::ThreadFollower;
@@ -26,7 +25,7 @@ use crate::ProcessContext;
 use crate::agent_args::{AgentOptions, Which};
 use crate::agents_remote::{RemoteAgents, check_settings, selection_of, server_for};
 use crate::assembly::{Assembly, RuntimeOptions};
-use crate::commands::thread::find;
+use crate::commands::thread::{find, last};
 use crate::environments::{token, unknown};
 use crate::home::Home;
 use crate::notify::Notifier;
@@ -128,7 +127,6 @@ impl Agents {
         own: &ProcessContext,
     ) -> anyhow::Result<Self> {
         check_settings(&server, &own.settings)?;
-        let config = Config::read(Home::from_environment().map(|home| home.config()).as_deref(), &own.settings)?;
         let limits = if options.full_output { FULL_OUTPUT } else { FeedLimits::default() };
         let here = Here::new(options)?;
         let remote = RemoteAgents::new(server, options, here.clone(), limits)?;
@@ -138,7 +136,8 @@ impl Agents {
             has_no_model: false,
             here,
             audience,
-            notifier: Notifier::new(&config.notify, own)?,
+            // The server drives the threads, and notifies.
+            notifier: Notifier::silent(own),
         })
     }
 
@@ -390,7 +389,7 @@ impl Agents {
         let id = match which {
             Which::New => return self.start(birth).await,
             Which::Id(name) => find(store, name).await?,
-            Which::Last => self.last().await?,
+            Which::Last => last(self.store()).await?,
             Which::Pick => bail!("no thread was chosen"),
         };
         let opened = outpost_store::open(store, id).await?;
@@ -451,13 +450,6 @@ impl Agents {
         let before = thread.snapshot().await?;
         let follow = thread.follow(before.last);
         Ok(Open { thread, follow, before, missing: vec![] })
-    }
-
-    /// The thread that changed last; those of agents are not meant.
-    async fn last(&self) -> anyhow::Result<ThreadId> {
-        let page = self.store().list(ListQuery { limit: 50, ..ListQuery::default() }).await?;
-        let last = page.threads.iter().find(|thread| thread.parent.is_none());
-        last.map(|thread| thread.id).context("there is no thread yet")
     }
 }
 

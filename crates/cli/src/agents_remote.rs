@@ -132,7 +132,7 @@ impl RemoteAgents {
     }
 
     pub(crate) async fn resume(&self, id: ThreadId) -> anyhow::Result<Open> {
-        let mut params: ThreadResumeParams = serde_json::from_value(json!({"threadId": id.to_string(), "excludeTurns": true}))?;
+        let mut params = ThreadResumeParams { thread_id: id.to_string(), exclude_turns: true, ..ThreadResumeParams::default() };
         params.model.clone_from(&self.model);
         params.model_provider.clone_from(&self.provider);
         params.sandbox = self.sandbox();
@@ -184,7 +184,7 @@ impl RemoteAgents {
     }
 
     pub(crate) async fn fork(&self, thread: ThreadId) -> anyhow::Result<ThreadId> {
-        let params: ThreadForkParams = serde_json::from_value(json!({"threadId": thread.to_string(), "excludeTurns": true}))?;
+        let params = ThreadForkParams { thread_id: thread.to_string(), exclude_turns: true, ..ThreadForkParams::default() };
         self.server.call::<ThreadFork>(&params).await?.thread.id.parse().context("the server names a thread by no id")
     }
 }

@@ -9,6 +9,7 @@ use crate::agent_args::{CHAT_HELP, ChatArguments, EXEC_HELP, ExecArguments};
 use crate::compat_flags::{Habits, feature};
 use crate::env_args::{ENV_HELP, EnvCommand};
 use crate::executor_args::{APP_SERVER_HELP, AppServerArguments, EXECUTOR_HELP, ExecutorArguments, KeeperArguments};
+use crate::forward_args::{FORWARD_HELP, ForwardArguments};
 use crate::serve_args::{SERVE_HELP, ServeArguments, TOKEN_HELP, TokenCommand};
 use crate::settings_args::{CONFIG_HELP, ConfigCommand, MCP_HELP, McpCommand};
 use crate::thread_args::{THREAD_HELP, ThreadArguments};
@@ -32,7 +33,7 @@ pub(crate) struct Arguments {
     /// Say only what was asked for and what went wrong: no progress of `cp` and `thread import`, no warnings, of `exec` only the answer
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// Say more of what happens inside; twice for details. OUTPOST_LOG chooses more finely
+    /// Log what happens inside; twice for details. OUTPOST_LOG selects by module
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
     #[command(flatten)]
@@ -162,6 +163,9 @@ pub(crate) enum Verb {
     /// Copy files and directories between environments
     #[command(after_help = CP_HELP)]
     Cp(CpArguments),
+    /// Make ports of an environment, or of the sandbox of a thread there, ports of this machine
+    #[command(after_help = FORWARD_HELP)]
+    Forward(ForwardArguments),
     /// List, show, fork, check, import and export threads
     #[command(after_help = THREAD_HELP)]
     Thread(ThreadArguments),
@@ -209,6 +213,12 @@ pub(crate) enum Verb {
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+    /// What the last of these words can be; asked by the scripts of `completions`
+    #[command(name = "__complete", hide = true)]
+    Complete {
+        #[arg(last = true)]
+        words: Vec<String>,
     },
     /// The detached executor behind `--keep`; started by it
     #[command(name = "__keeper", hide = true)]
@@ -285,7 +295,7 @@ Examples:
   outpost completions fish > ~/.config/fish/completions/outpost.fish";
 
 const DOCTOR_HELP: &str = "\
-It looks at the host, the listeners' tokens, the sandbox, the configuration, every environment that is written down, \
+It looks at the host, the listeners' tokens, the sandbox, the configuration, every configured environment, \
 the newest threads and the model provider. A sandbox is tried out, environments are connected, the provider is asked \
 for its models; nothing is changed. What looks like a secret is not shown. It exits with 1 if something is broken: a \
 promise of the default policy (workspace-write), a file, a machine.";
@@ -311,7 +321,7 @@ impl Verb {
             Self::Env { .. } => {
                 Some("environments are added, checked and watched where they are configured; run this on the server's machine")
             }
-            Self::Run(_) | Self::Shell(_) | Self::Cp(_) => Some(
+            Self::Run(_) | Self::Shell(_) | Self::Cp(_) | Self::Forward(_) => Some(
                 "this verb connects to environments of this home by itself; `outpost exec --server URL '$ COMMAND'` runs a command there",
             ),
             _ => Some("this verb is about this machine; --server is for `env list`, `exec`, `chat` and `thread`"),
@@ -325,6 +335,8 @@ impl Verb {
             Self::Executor(_) | Self::AppServer(_) | Self::Keeper(_) => true,
             Self::Run(arguments) => arguments.place.is_here(),
             Self::Shell(arguments) => arguments.place.is_here(),
+            // The executor of this process takes the place of a keeper that cannot be had.
+            Self::Forward(arguments) => arguments.via.is_none(),
             Self::Exec(_) | Self::Chat(_) | Self::Serve(_) => true,
             Self::Demo(_)
             | Self::Reference
@@ -333,6 +345,7 @@ impl Verb {
             | Self::EndKeeper
             | Self::Schema(_)
             | Self::Completions { .. }
+            | Self::Complete { .. }
             | Self::Doctor(_) => false,
             Self::Mcp { .. } | Self::Config { .. } => false,
             Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } | Self::Sandbox { .. } => false,
@@ -346,7 +359,7 @@ pub(crate) struct PlaceArguments {
     /// The environment: a name from environments.toml, ws://HOST:PORT or unix://PATH. Without one, this machine
     #[arg(short, long, value_name = "ENV", conflicts_with = "via")]
     pub environment: Option<String>,
-    /// The same, without a flag
+    /// The environment, without a flag
     #[arg(value_name = "ENV", conflicts_with_all = ["environment", "via"])]
     pub named: Option<String>,
     /// A command whose standard input and output are an executor

@@ -107,7 +107,12 @@ impl Assembly {
         };
         options.sessions.clone_from(&sessions);
         let changes = if follows_environments { environments::watch() } else { None };
-        let known = KnownEnvironments::load(&own.variables)?;
+        let store = Box::pin(store::open_for(&config, home, Some(own.secrets.clone()), role)).await?;
+        if let Some(records) = store.records() {
+            // Definitions come through the same connections as threads.
+            let _ = own.shared.set(records);
+        }
+        let known = KnownEnvironments::load(own).await?;
         let registry: Registry = known.registry(options, connector)?;
         let followed = known.follow(changes, &registry);
         let providers = providers(&config, &own.variables);
@@ -140,7 +145,7 @@ impl Assembly {
                 mcp: McpConfig { source: servers::source(home, &config), secrets: own.secrets.clone(), ..McpConfig::default() },
                 ..RuntimeConfig::default()
             },
-            store: store::open_for(&config, home, Some(own.secrets.clone()), role).await?,
+            store,
             ephemeral: Store::Memory(MemoryStore::new(clock.clone(), None)),
             registry,
             models: Models::new(providers, (provider, model), variables, ids.clone()),

@@ -17,12 +17,12 @@ Examples:
   outpost env watch box                            connects, and tells every change
   outpost env remove box
 
-Environments are written down in environments.toml in OUTPOST_HOME (by default ~/.outpost), which may be edited by \
-hand; comments and order are kept. `run -e NAME`, `shell -e NAME` and `cp NAME:PATH` use them.";
+Environments are configured in environments.toml in OUTPOST_HOME (by default ~/.outpost), which may be edited by \
+hand; comments and order are kept. Nodes that share a Postgres store share one set of definitions in the store instead. `run -e NAME`, `shell -e NAME` and `cp NAME:PATH` use them.";
 
 #[derive(Subcommand)]
 pub(crate) enum EnvCommand {
-    /// Show what is written down; nothing is connected
+    /// List environments; nothing is connected
     #[command(visible_alias = "ls")]
     List(EnvListArguments),
     /// Add an environment
@@ -36,15 +36,15 @@ pub(crate) enum EnvCommand {
     },
     /// Connect and tell what is there; exits with 3 if one cannot be reached
     Check(CheckArguments),
-    /// Follow how environments stand, and changes of the file, until interrupted
+    /// Watch the state of environments and changes of environments.toml, until interrupted
     Watch(WatchArguments),
-    /// Write hosts of another program's configuration down
+    /// Add hosts from another program's configuration, or bring environments.toml into a shared store
     #[command(after_help = IMPORT_HELP)]
     Import(EnvImportArguments),
     /// Log in to a machine behind ssh once, for all connections that follow
     #[command(after_help = LOGIN_HELP)]
     Login(LoginArguments),
-    /// Bring the version of this program to environments
+    /// Install this version of outpost in environments
     #[command(after_help = UPGRADE_HELP)]
     Upgrade(UpgradeArguments),
 }
@@ -54,6 +54,11 @@ Examples:
   outpost env import ssh                shows the hosts of ~/.ssh/config and asks which
   outpost env import ssh box gpu        these two
   outpost env import ssh --all
+  outpost env import file --dry-run     what environments.toml says that the store does not
+  outpost env import file               brings it into the store, unless the two contradict
+  outpost env import file gpu --replace the store's definition of gpu becomes that of the file
+
+With `store = \"postgres://…\"` environments are defined in the store, and the file is taken over once, by the first program; `file` takes it over again.
 
 Patterns with wildcards are left out. Everything that the ssh configuration says of a host keeps its effect, because ssh is \
 called by that name.";
@@ -63,23 +68,32 @@ pub(crate) struct EnvImportArguments {
     /// Whose configuration
     #[arg(value_enum)]
     pub from: ImportFrom,
-    /// Hosts to write down; without any, those that there are are shown
+    /// Hosts to add; without any, the hosts that can be added are listed. With `file`: environments; without any, all
     #[arg(value_name = "HOST")]
     pub hosts: Vec<String>,
-    /// All hosts that are not written down yet
+    /// All hosts that are no environments yet
     #[arg(long, conflicts_with = "hosts")]
     pub all: bool,
     /// Another configuration of ssh
     #[arg(long, value_name = "FILE")]
     pub ssh_config: Option<PathBuf>,
-    /// Only write them down: nothing is connected, and no program is copied
+    /// Only add them: nothing is connected, and no program is copied
     #[arg(long)]
     pub offline: bool,
+    /// With `file`: what the store defines differently is replaced
+    #[arg(long)]
+    pub replace: bool,
+    /// With `file`: only show what would change
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ImportFrom {
+    /// Hosts of ~/.ssh/config
     Ssh,
+    /// environments.toml of this home, where environments are defined in a store that several nodes share
+    File,
 }
 
 const LOGIN_HELP: &str = "\
@@ -105,7 +119,7 @@ pub(crate) struct UpgradeArguments {
     /// Environments
     #[arg(value_name = "NAME", required_unless_present = "all")]
     pub names: Vec<String>,
-    /// All that a program can be copied to
+    /// All environments that a program can be copied to
     #[arg(long, conflicts_with = "names")]
     pub all: bool,
     /// End keepers of other versions and what runs in them
@@ -128,7 +142,7 @@ pub(crate) struct EnvListArguments {
 
 #[derive(Args)]
 pub(crate) struct CheckArguments {
-    /// Names or addresses; all that are written down if none is given
+    /// Names or addresses; all configured environments if none is given
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
     /// For programs
@@ -138,7 +152,7 @@ pub(crate) struct CheckArguments {
 
 #[derive(Args)]
 pub(crate) struct WatchArguments {
-    /// Only these; they are connected, which others are only if they say so
+    /// Only these; they are connected. Without names, only environments with connect = "eager" are
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
     /// One JSON object a line, for programs
@@ -190,7 +204,7 @@ pub(crate) struct AddArguments {
     /// The namespace of the pod
     #[arg(short, long, value_name = "NAMESPACE", requires = "kubectl")]
     pub namespace: Option<String>,
-    /// A command that a new place is prepared with, once; may be given several times
+    /// A command that prepares a new container, job or machine, once; may be given several times
     #[arg(long, value_name = "COMMAND")]
     pub setup: Vec<String>,
     /// How long all --setup commands together may take [default: 600]
@@ -213,7 +227,7 @@ pub(crate) struct AddArguments {
     /// When it is connected: by itself, when it is first used (the default), or only when asked for by name
     #[arg(long, value_name = "WHEN")]
     pub connect: Option<Connect>,
-    /// Only write it down: nothing is connected, and no program is copied
+    /// Only add it: nothing is connected, and no program is copied
     #[arg(long, conflicts_with_all = ["url", "via"])]
     pub offline: bool,
 }

@@ -1,8 +1,7 @@
 //! The environments that this user has written down, and the way from a name to one of them.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, anyhow, bail};
+use outpost_config::Config;
 use outpost_environment::config::ConfigWatch;
 use outpost_environment::{
     ActiveConfiguration, ConfigurationSnapshot, ConnectionWay, Connector, Definition, Environment, EnvironmentError, EnvironmentOptions,
@@ -11,6 +10,8 @@ use outpost_environment::{
 use outpost_wire::EnvironmentId;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::ProcessContext;
+use crate::definitions::{DefinitionSource, is_shared};
 use crate::home::Home;
 use crate::lock::Lock;
 use crate::tokens;
@@ -20,30 +21,35 @@ use crate::variables::VisibleVariables;
 /// What is configured, and where.
 pub(crate) struct KnownEnvironments {
     pub configuration: ActiveConfiguration,
-    /// Nothing if there is no home.
-    pub file: Option<PathBuf>,
-    /// Whether the file is what counts.
-    pub from_file: bool,
+    /// Nothing if there is no home, or if a variable counts.
+    pub source: Option<DefinitionSource>,
 }
 
 impl KnownEnvironments {
-    pub(crate) fn load(own: &VisibleVariables) -> anyhow::Result<Self> {
-        let file = Home::from_environment().map(|home| home.environments());
-        // Programs that start Codex set the second one. Ours counts before it, also where it switches everything off.
-        let set = ["OUTPOST_EXEC_SERVER_URL", "CODEX_EXEC_SERVER_URL"].into_iter().find_map(|name| {
-            let value = own.get(name)?.to_string_lossy();
-            (!value.trim().is_empty()).then_some((name, value))
-        });
-        let (name, value) = set.map_or(("OUTPOST_EXEC_SERVER_URL", None), |(name, value)| (name, Some(value)));
-        let token = token(value.as_deref().unwrap_or_default(), own)?;
-        let variable = Variable::parse(value.as_deref(), token).map_err(|error| anyhow::anyhow!("{name}: {}", error.0))?;
-        let from_file = variable == Variable::Unset;
+    pub(crate) async fn load(own: &ProcessContext) -> anyhow::Result<Self> {
+        Box::pin(Self::read(own)).await
+    }
+
+    async fn read(own: &ProcessContext) -> anyhow::Result<Self> {
+        let variable = variable(&own.variables)?;
         // A file that does not count need not be right.
-        let snapshot = match &file {
-            Some(file) if from_file => config::read(file)?.unwrap_or_else(ConfigurationSnapshot::local_only),
-            _ => ConfigurationSnapshot::local_only(),
+        let home = Home::from_environment().filter(|_| variable == Variable::Unset);
+        let source = match home {
+            Some(home) => Some(DefinitionSource::of(home, own).await?),
+            None => None,
         };
-        Ok(Self { configuration: ActiveConfiguration::new(variable, snapshot), file, from_file })
+        let snapshot = match &source {
+            Some(source) => source.read().await?,
+            None => ConfigurationSnapshot::local_only(),
+        };
+        Ok(Self { configuration: ActiveConfiguration::new(variable, snapshot), source })
+    }
+
+    /// What may be changed; refuses where a variable counts.
+    pub(crate) fn changeable(&self) -> anyhow::Result<&DefinitionSource> {
+        self.snapshot()?;
+        let is_set = "OUTPOST_EXEC_SERVER_URL is set, so environments.toml has no effect; unset it first";
+        self.source.as_ref().context(if Home::from_environment().is_some() { is_set } else { "there is neither OUTPOST_HOME nor HOME" })
     }
 
     /// Refuses if environments are switched off.
@@ -72,11 +78,10 @@ impl KnownEnvironments {
         registry.get(id).context("the environment is gone")
     }
 
-    /// Takes over every change of the file for as long as the task is kept, if it is the file that counts.
+    /// Takes over every change of the definitions for as long as the task is kept, if it is they that count.
     pub(crate) fn follow(&self, watch: Option<ConfigWatch>, registry: &Registry) -> Option<AbortOnDropHandle<()>> {
-        let (file, watch) = (self.file.clone().filter(|_| self.from_file)?, watch?);
-        let registry = registry.clone();
-        Some(AbortOnDropHandle::new(tokio::spawn(async move { registry.follow(&file, watch).await })))
+        let source = self.source.clone()?;
+        Some(AbortOnDropHandle::new(tokio::spawn(source.follow(watch, registry.clone()))))
     }
 
     /// All of them.
@@ -84,6 +89,23 @@ impl KnownEnvironments {
         let admission = Lock::read()?.admission();
         Ok(Registry::configured(RegistryOptions { environment: options, local: Some(local), admission }, self.configuration.clone())?)
     }
+}
+
+/// What the variables say that stand in the place of definitions.
+fn variable(own: &VisibleVariables) -> anyhow::Result<Variable> {
+    // Programs that start Codex set the second one. Ours counts before it, also where it switches everything off.
+    let set = ["OUTPOST_EXEC_SERVER_URL", "CODEX_EXEC_SERVER_URL"].into_iter().find_map(|name| {
+        let value = own.get(name)?.to_string_lossy();
+        (!value.trim().is_empty()).then_some((name, value))
+    });
+    let (name, value) = set.map_or(("OUTPOST_EXEC_SERVER_URL", None), |(name, value)| (name, Some(value)));
+    let token = token(value.as_deref().unwrap_or_default(), own)?;
+    Variable::parse(value.as_deref(), token).map_err(|error| anyhow::anyhow!("{name}: {}", error.0))
+}
+
+/// Refuses if environments are switched off; nothing is read for it.
+pub(crate) fn refuse_if_off(own: &VisibleVariables) -> anyhow::Result<()> {
+    if variable(own)? == Variable::Off { Err(RegistryError::Off.into()) } else { Ok(()) }
 }
 
 /// Hears changes of the file from now on. Begun before the file is read, so that no change between the two is missed.
@@ -128,7 +150,12 @@ pub(crate) fn advice(name: &str, obstacle: Obstacle) -> Option<String> {
         }
         Obstacle::TokenFile | Obstacle::Unknown => {}
     }
-    let snapshot = config::read(&Home::from_environment()?.environments()).ok()??;
+    let home = Home::from_environment()?;
+    // What a store says of it is not read for the sake of a hint.
+    if Config::read(Some(&home.config()), &[]).is_ok_and(|config| is_shared(&config)) {
+        return None;
+    }
+    let snapshot = config::read(&home.environments()).ok()??;
     let definition = snapshot.entries.iter().find(|entry| entry.id.as_str() == name)?.definition.as_ref().ok()?;
     match &definition.way {
         // What is wrong with the file is told already.

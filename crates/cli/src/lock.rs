@@ -9,8 +9,8 @@ use anyhow::{Context, bail, ensure};
 use outpost_environment::{EnvironmentAdmission, Narrowing, SOURCES};
 use outpost_runtime::policy::{AllowedPolicies, ApprovalPolicy};
 use outpost_sandbox::Level;
+use outpost_wire::app::config::{ConfigRequirements, NetworkRequirement};
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 /// What the administrator of this machine requires of all its users.
 pub(crate) const FILE: &str = "/etc/outpost/requirements.toml";
@@ -101,32 +101,24 @@ impl Lock {
         self.approvals.as_ref().map(|names| AllowedPolicies { names: names.clone(), file: FILE.into() })
     }
 
-    /// For clients: what is required, in the words of the app protocol; nothing where nothing is.
-    pub(crate) fn shown(&self) -> Option<Value> {
+    /// For clients: what is required; nothing where nothing is.
+    pub(crate) fn shown(&self) -> Option<ConfigRequirements> {
         if *self == Self::default() {
             return None;
         }
-        let mut members = serde_json::Map::new();
-        members.insert("file".into(), FILE.into());
-        if let Some(minimum) = self.minimum {
-            members.insert("sandboxMinimum".into(), minimum.name().into());
-            members.insert("allowedSandboxModes".into(), json!(["read-only", "workspace-write"]));
-        }
-        if let Some(approvals) = &self.approvals {
-            // Clients know the granular policy as an object, which has no name of its own.
-            let named: Vec<&String> = approvals.iter().filter(|name| *name != "granular").collect();
-            members.insert("allowedApprovalPolicies".into(), json!(named));
-        }
-        if self.no_network {
-            members.insert("network".into(), json!({"enabled": false}));
-        }
-        if self.no_local {
-            members.insert("local".into(), json!(false));
-        }
-        if let Some(sources) = &self.sources {
-            members.insert("environmentSources".into(), json!(sources));
-        }
-        Some(Value::Object(members))
+        let modes = || ["read-only", "workspace-write"].map(str::to_owned).to_vec();
+        Some(ConfigRequirements {
+            file: FILE.into(),
+            sandbox_minimum: self.minimum.map(|minimum| minimum.name().to_owned()),
+            allowed_sandbox_modes: self.minimum.map(|_| modes()),
+            allowed_approval_policies: self
+                .approvals
+                .as_ref()
+                .map(|names| names.iter().filter(|name| *name != "granular").cloned().collect()),
+            network: self.no_network.then_some(NetworkRequirement { enabled: false }),
+            local: self.no_local.then_some(false),
+            environment_sources: self.sources.clone(),
+        })
     }
 
     /// Refuses an approval policy of the configuration that is not allowed.
@@ -140,6 +132,8 @@ impl Lock {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -153,7 +147,7 @@ mod tests {
         assert!(lock.check_policy(ApprovalPolicy::Untrusted).is_ok());
         let refused = lock.check_policy(ApprovalPolicy::Never).unwrap_err().to_string();
         assert!(refused.contains(FILE) && refused.contains("`never`") && refused.contains("untrusted, on-request"), "{refused}");
-        let shown = lock.shown().unwrap();
+        let shown = serde_json::to_value(lock.shown().unwrap()).unwrap();
         assert_eq!((&shown["file"], &shown["sandboxMinimum"], &shown["local"]), (&json!(FILE), &json!("mounts"), &json!(false)));
         assert_eq!(shown["allowedApprovalPolicies"], json!(["untrusted", "on-request"]));
         assert_eq!(shown["network"], json!({"enabled": false}));

@@ -10,11 +10,13 @@ mod compat_flags;
 mod configuration;
 mod confinement;
 mod connection_notices;
+mod definitions;
 mod doctor;
 mod env_args;
 mod environments;
 mod escape;
 mod executor_args;
+mod forward_args;
 mod frame;
 mod home;
 mod local;
@@ -43,7 +45,9 @@ mod variables;
 use std::process::ExitCode;
 
 use outpost_runtime::secrets::Secrets;
+use outpost_store::SharedRecords;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use tokio::sync::OnceCell;
 
 use crate::args::{Arguments, Verb, Verbosity};
 use crate::variables::VisibleVariables;
@@ -85,7 +89,14 @@ fn main() -> ExitCode {
         Err(error) => return commands::complain(&error.into(), commands::FAILED),
     };
     let work = async {
-        let process = ProcessContext { variables, secrets, settings: arguments.settings, server: arguments.server, verbosity };
+        let process = ProcessContext {
+            variables,
+            secrets,
+            settings: arguments.settings,
+            server: arguments.server,
+            verbosity,
+            shared: OnceCell::new(),
+        };
         match arguments.command {
             Verb::Executor(arguments) => commands::executor::run(arguments, &process).await,
             Verb::AppServer(arguments) => commands::app_server::run(*arguments, &process).await,
@@ -101,12 +112,14 @@ fn main() -> ExitCode {
             Verb::Chat(arguments) => commands::chat::run(*arguments, &process).await,
             Verb::Demo(arguments) => commands::demo::run(arguments, &process).await,
             Verb::Completions { shell } => commands::completions::run(shell),
+            Verb::Complete { words } => commands::completions::complete(&words, &process).await,
             Verb::Shell(arguments) => commands::shell::run(arguments, &process).await,
             Verb::Env { command } => commands::env::run(command, &process).await,
+            Verb::Forward(arguments) => commands::forward::run(arguments, &process).await,
             Verb::Cp(arguments) => commands::cp::run(arguments, &process).await,
             Verb::Thread(arguments) => commands::thread::run(arguments, &process).await,
             Verb::Serve(arguments) => commands::serve::run(arguments, &process).await,
-            Verb::Token { command } => commands::token::run(command),
+            Verb::Token { command } => commands::token::run(command, &process).await,
             Verb::Mcp { command } => commands::settings::mcp(command, &process),
             Verb::Config { command } => commands::settings::config(command, &process),
             Verb::Sandbox { command } => commands::sandbox::run(command),
@@ -128,6 +141,8 @@ pub struct ProcessContext {
     /// `--server URL`.
     pub server: Option<String>,
     verbosity: Verbosity,
+    /// What the nodes of the configured store share, once it was needed.
+    shared: OnceCell<SharedRecords>,
 }
 
 impl ProcessContext {

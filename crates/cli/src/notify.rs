@@ -1,5 +1,7 @@
 //! `notify` of `config.toml`: a command of the user's, or a webhook, that hears when a turn ends, fails or asks something.
 
+pub(crate) mod turns;
+
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::ProcessContext;
+use crate::out::with_causes;
 use crate::render::why;
 use crate::variables::VisibleVariables;
 
@@ -86,6 +89,16 @@ impl Notifier {
         Ok(Self { target, variables: own.variables.clone(), thread: None, said: None, posts: JoinSet::new() })
     }
 
+    /// For a program that is attached to one that drives the thread, and notifies.
+    pub(crate) fn silent(own: &ProcessContext) -> Self {
+        Self { target: NotifyTarget::Nothing, variables: own.variables.clone(), thread: None, said: None, posts: JoinSet::new() }
+    }
+
+    /// Whether it never says anything.
+    pub(crate) fn is_silent(&self) -> bool {
+        matches!(self.target, NotifyTarget::Nothing)
+    }
+
     pub(crate) fn of_thread(mut self, thread: ThreadId) -> Self {
         self.thread = Some(thread);
         self
@@ -154,7 +167,9 @@ impl Webhook {
         for attempt in 1..=ATTEMPTS {
             match self.try_post(&body).await {
                 Ok(()) => return,
-                Err(error) if attempt == ATTEMPTS => crate::out::say(&format!("notify: {} was not told: {error:#}", self.url)),
+                Err(error) if attempt == ATTEMPTS => {
+                    crate::out::say(&format!("notify: {} was not told: {}", self.url, with_causes(&error)))
+                }
                 Err(_) => {
                     sleep(wait).await;
                     wait *= 2;

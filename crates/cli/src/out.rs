@@ -137,6 +137,15 @@ impl<W: Write> Write for UntrustedOutput<W> {
     }
 }
 
+/// An error with all its causes on one line, each once: some say in their own words what their cause says.
+pub(crate) fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |told, cause| match cause.to_string() {
+        cause if told.is_empty() => cause,
+        cause if told.contains(&cause) => told,
+        cause => format!("{told}: {cause}"),
+    })
+}
+
 /// What it means that something could not be written to standard output.
 pub(crate) fn seen_enough(error: anyhow::Error) -> anyhow::Error {
     let is_gone = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
@@ -149,4 +158,16 @@ pub(crate) fn is_unread() -> bool {
     let mut watched = [PollFd::new(&out, PollFlags::empty())];
     // A pipe without a reader is in error; nothing else is asked about.
     poll(&mut watched, Some(&Timespec::default())).is_ok_and(|count| count > 0) && watched[0].revents().contains(PollFlags::ERR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_cause_is_told_twice() {
+        let cause = io::Error::other("the disk is on fire");
+        let error = anyhow::Error::new(cause).context("cannot write: the disk is on fire").context("nothing was done");
+        assert_eq!(with_causes(&error), "nothing was done: cannot write: the disk is on fire");
+    }
 }

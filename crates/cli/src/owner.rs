@@ -1,9 +1,8 @@
 //! The process that goes on with turns that were left to it: a server of this home, at `run/app.sock`.
 //!
 //! If `outpost serve` or `outpost app-server` runs for the home, that is the owner. Otherwise one is started in the background; it ends
-//! when no turn runs in it and no client is connected.
+//! when no turn runs in it, none of its threads waits for the end of a command to begin one, and no client is connected.
 
-use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Stdio;
@@ -13,27 +12,22 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use outpost_runtime::Runtime;
-use outpost_runtime::live::{LiveThread, ThreadActivity, ThreadEvent};
-use outpost_store::PageRequest;
-use outpost_thread::{Fact, Seq, ThreadId};
+use outpost_runtime::live::{LiveThread, ThreadActivity};
+use outpost_thread::ThreadId;
 use outpost_wire::app::thread::{ThreadResume, ThreadResumeParams};
-use serde_json::json;
 use tokio::process::Command;
-use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 
 use crate::ProcessContext;
 use crate::home::Home;
-use crate::notify::Notifier;
+use crate::notify::turns::Notifying;
 use crate::remote::RemoteServer;
-use crate::store;
 use crate::variables::own_program;
 
 /// How long an owner may take to listen.
 const START: Duration = Duration::from_secs(20);
 /// How often it is looked at whether it listens, and whether it is still needed.
-const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 /// An owner without work and clients waits so long for more.
 const IDLE: Duration = Duration::from_secs(2);
 
@@ -68,7 +62,7 @@ pub(crate) async fn of_home(own: &ProcessContext) -> anyhow::Result<RemoteServer
             if let Ok(server) = RemoteServer::at(&socket).await {
                 return Ok(server);
             }
-            bail!("the process that goes on with the turn ended ({status}): {}", why.lines().last().unwrap_or("without a word"));
+            bail!("the process that goes on with the turn ended ({status}): {}", why.lines().last().unwrap_or("it said nothing"));
         }
         if Instant::now() > until {
             bail!("the process that goes on with the turn does not listen; see {}", log.display());
@@ -79,9 +73,17 @@ pub(crate) async fn of_home(own: &ProcessContext) -> anyhow::Result<RemoteServer
 
 /// Has the owner go on with a thread that this process has given up.
 pub(crate) async fn take_up(thread: ThreadId, own: &ProcessContext) -> anyhow::Result<()> {
-    let params: ThreadResumeParams = serde_json::from_value(json!({"threadId": thread.to_string(), "excludeTurns": true}))?;
+    let params = ThreadResumeParams { thread_id: thread.to_string(), exclude_turns: true, ..ThreadResumeParams::default() };
     of_home(own).await?.call::<ThreadResume>(&params).await?;
     Ok(())
+}
+
+/// Has the owner begin the turns that ends of commands are to begin in a thread that this process has given up.
+pub(crate) async fn take_up_wakes(thread: ThreadId, own: &ProcessContext) -> anyhow::Result<()> {
+    if !own.settings.is_empty() {
+        bail!("-c is for turns of this program; write the setting into config.toml");
+    }
+    take_up(thread, own).await
 }
 
 /// Counts the clients that are connected.
@@ -104,101 +106,37 @@ impl Drop for ClientGuard {
     }
 }
 
-/// Notifies the user of what happens in turns, as `exec` would.
-pub(crate) struct Notifying {
-    notifier: Notifier,
-    /// Who follows which thread.
-    followed: HashMap<ThreadId, AbortHandle>,
-    tasks: JoinSet<()>,
-    over: CancellationToken,
-    /// What happened before was not the work of this process.
-    looked_at: u64,
-}
-
-impl Notifying {
-    pub(crate) fn new(notifier: Notifier) -> Self {
-        let (followed, tasks, over) = (HashMap::new(), JoinSet::new(), CancellationToken::new());
-        Self { notifier, followed, tasks, over, looked_at: store::now() }
-    }
-
-    fn look(&mut self, runtime: &Runtime, live: &[LiveThread]) {
-        let looked_at = std::mem::replace(&mut self.looked_at, store::now());
-        self.followed.retain(|_, task| !task.is_finished());
-        while self.tasks.try_join_next().is_some() {}
-        for thread in live.iter().filter(|thread| thread.maker().is_none()) {
-            self.followed.entry(thread.id()).or_insert_with(|| {
-                let notifier = self.notifier.clone().of_thread(thread.id());
-                let turns = TurnWatch { thread: thread.clone(), notifier, since: looked_at };
-                self.tasks.spawn(turns.run(runtime.clone(), self.over.clone()))
-            });
+/// Whether the end of a command is to begin a turn in one of them.
+async fn any_awaits_a_command(live: &[LiveThread]) -> bool {
+    for thread in live {
+        if thread.snapshot().await.is_ok_and(|state| !state.wakes.is_empty()) {
+            return true;
         }
     }
-
-    /// Waits until everything that happened was told.
-    pub(crate) async fn finish(mut self) {
-        self.over.cancel();
-        while self.tasks.join_next().await.is_some() {}
-    }
-}
-
-/// A thread of whose turns the user is notified.
-struct TurnWatch {
-    thread: LiveThread,
-    notifier: Notifier,
-    /// A turn may be over before it is followed. What is older was told by the process that drove the thread then.
-    since: u64,
-}
-
-impl TurnWatch {
-    async fn run(mut self, runtime: Runtime, over: CancellationToken) {
-        let begun = last_turn(&runtime, self.thread.id()).await;
-        drop(runtime);
-        let mut follow = self.thread.follow(begun.saturating_sub(1));
-        loop {
-            let event: ThreadEvent = tokio::select! {
-                // Everything that has happened, before the end.
-                biased;
-                followed = follow.next() => followed.into(),
-                () = over.cancelled() => break,
-            };
-            if matches!(event, ThreadEvent::Status(ThreadActivity::Closed)) {
-                break;
-            }
-            self.hear(&event);
-        }
-        self.notifier.settle().await;
-    }
-
-    fn hear(&mut self, event: &ThreadEvent) {
-        let ThreadEvent::Entry(entry) = event else { return };
-        let is_told = entry.at < self.since;
-        match &entry.fact {
-            Fact::TurnFinished(_) | Fact::ApprovalAsked(_) if is_told => {}
-            Fact::ApprovalAsked(asked) => self.notifier.question(asked),
-            _ => self.notifier.event(event),
-        }
-    }
-}
-
-/// The first entry of the current or last turn.
-async fn last_turn(runtime: &Runtime, thread: ThreadId) -> Seq {
-    let last = runtime.store_of(thread).await.page(thread, PageRequest { turns: 1, ..PageRequest::default() }).await;
-    last.ok().and_then(|page| page.entries.first().map(|entry| entry.seq)).unwrap_or(1)
+    false
 }
 
 /// Waits until there is nothing to go on with.
 pub(crate) async fn until_idle(runtime: &Runtime, clients: &Clients, notifying: &mut Notifying) {
     let mut idle_since = Instant::now();
     loop {
-        let live: Vec<LiveThread> = runtime.loaded().into_iter().filter_map(|id| runtime.get(id)).collect();
+        let live = loaded(runtime);
         notifying.look(runtime, &live);
         let is_busy = live.iter().any(|thread| matches!(thread.status(), ThreadActivity::Active { .. }));
         if is_busy || clients.0.load(Ordering::Acquire) > 0 {
             idle_since = Instant::now();
         }
         if idle_since.elapsed() > IDLE {
-            return;
+            if !any_awaits_a_command(&live).await {
+                return;
+            }
+            idle_since = Instant::now();
         }
         sleep(LOOK).await;
     }
+}
+
+/// The threads that this process drives.
+pub(crate) fn loaded(runtime: &Runtime) -> Vec<LiveThread> {
+    runtime.loaded().into_iter().filter_map(|id| runtime.get(id)).collect()
 }

@@ -37,7 +37,7 @@ impl Bugs {
 fn message(info: &PanicHookInfo<'_>) -> String {
     let payload = info.payload();
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned()).or_else(|| payload.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "without a word".to_owned())
+    text.unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
 fn report(what: &str, place: &str) -> String {

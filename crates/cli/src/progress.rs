@@ -101,3 +101,31 @@ fn clock(seconds: u64) -> String {
         _ => "--:--".into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn it_tells_the_share_the_rate_and_what_remains() {
+        let half = line(50 * MIB, 100 * MIB, Duration::from_secs(10), "big", 79);
+        assert_eq!(half, "big [##########          ]  50%  50.0 MiB   5.0 MiB/s 00:10");
+        let hours = line(MIB, 100 * 1024 * MIB, Duration::from_secs(10), "big", 79);
+        assert!(hours.ends_with(" 102.4 KiB/s --:--"), "{hours}");
+        let begun = line(0, 100 * MIB, Duration::ZERO, "big", 79);
+        assert!(begun.contains("  0%") && begun.ends_with("--:--"), "{begun}");
+        assert!(line(MIB, MIB, Duration::from_secs(1), "big", 79).ends_with(" 100%   1.0 MiB   1.0 MiB/s 00:00"));
+        assert_eq!((clock(61), clock(3661), size(1023)), ("01:01".into(), "1:01:01".into(), "1023 B".into()));
+    }
+
+    #[test]
+    fn it_fits_the_screen_and_the_figures_go_last() {
+        for columns in 5..120 {
+            let drawn = line(50 * MIB, 100 * MIB, Duration::from_secs(10), "a-name-that-is-longer-than-most-screens-are-wide", columns);
+            assert!(drawn.chars().count() <= columns, "{columns}: {drawn}");
+            assert_eq!(drawn.contains("5.0 MiB/s 00:10"), columns >= 32, "{columns}: {drawn}");
+        }
+    }
+}

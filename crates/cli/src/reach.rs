@@ -18,9 +18,10 @@ use crate::args::PlaceArguments;
 use crate::commands::env;
 use crate::commands::keeper::LocalKeeper;
 use crate::confinement::{GRACE_RUNNING, configured_git, configured_home, configured_limits, configured_minimum, http_allow};
-use crate::environments::{KnownEnvironments, token};
+use crate::environments::{KnownEnvironments, refuse_if_off, token};
 use crate::home::{Home, local_directories};
 use crate::local::{ExecutorSettings, SandboxSettings, executor_config};
+use crate::out::with_causes;
 
 /// An environment that is used by a verb.
 pub(crate) struct Reached {
@@ -56,6 +57,11 @@ fn means(own: &ProcessContext) -> Means {
 }
 
 impl Reached {
+    /// This machine through its keeper. The executor is of this very process, and takes the keeper's place where there is none.
+    pub(crate) fn kept(environment: Environment, executor: Executor) -> Self {
+        Self { environment, executor: Some(executor) }
+    }
+
     pub(crate) fn is_here(&self) -> bool {
         self.executor.is_some()
     }
@@ -75,33 +81,33 @@ impl Reached {
 }
 
 /// Nothing is connected yet.
-pub(crate) fn reach(place: &PlaceArguments, client: &'static str, own: &ProcessContext) -> anyhow::Result<Reached> {
+pub(crate) async fn reach(place: &PlaceArguments, client: &'static str, own: &ProcessContext) -> anyhow::Result<Reached> {
     let caller = Caller { client, patience: Duration::from_secs(place.patience) };
     match (&place.via, place.environment()) {
         (Some(command), _) => via(command, caller, own),
-        (None, Some(name)) => named(name, caller, own),
+        (None, Some(name)) => named(name, caller, own).await,
         (None, None) => here(caller, own),
     }
 }
 
 /// An environment by its name or its address.
-pub(crate) fn named(name: &str, caller: Caller, own: &ProcessContext) -> anyhow::Result<Reached> {
+pub(crate) async fn named(name: &str, caller: Caller, own: &ProcessContext) -> anyhow::Result<Reached> {
     if name == EnvironmentId::local().as_str() {
         return here(caller, own);
     }
-    let known = KnownEnvironments::load(&own.variables)?;
-    known.snapshot()?;
+    refuse_if_off(&own.variables)?;
     if name.contains("://") {
         let definition = Definition::url(name, token(name, &own.variables)?)?;
         return Ok(there(definition.connector(&Means::default()), caller, own));
     }
     let id = EnvironmentId::parse(name).context("an environment is given by its name, or as ws://HOST:PORT or unix:///PATH")?;
+    let known = KnownEnvironments::load(own).await?;
     Ok(Reached { environment: known.handle(&id, caller.options(own))?, executor: None })
 }
 
 /// An environment behind a command.
 pub(crate) fn via(command: &str, caller: Caller, own: &ProcessContext) -> anyhow::Result<Reached> {
-    KnownEnvironments::load(&own.variables)?.snapshot()?;
+    refuse_if_off(&own.variables)?;
     let line = CommandLine { open_files: own.variables.open_files(), ..CommandLine::shell(command) };
     Ok(there(Connector::program(line), caller, own))
 }
@@ -163,7 +169,8 @@ fn link_to(executor: &Executor) -> Link {
 /// there can be no keeper, an executor of this very process takes its place.
 pub(crate) fn kept_local(home: &Home, limits: Limits, own: &ProcessContext) -> anyhow::Result<(Connector, Executor)> {
     let executor = own_executor(limits, own)?;
-    let keeper = LocalKeeper::of(home, own).inspect_err(|error| tracing::debug!("local commands are not kept: {error:#}")).ok();
+    let keeper =
+        LocalKeeper::of(home, own).inspect_err(|error| tracing::debug!("local commands are not kept: {}", with_causes(error))).ok();
     let (serving, keeper) = (executor.clone(), keeper.map(Arc::new));
     let connector = Connector::for_session("this machine", move |session| {
         let (executor, keeper, session) = (serving.clone(), keeper.clone(), session.map(str::to_owned));
@@ -173,7 +180,7 @@ pub(crate) fn kept_local(home: &Home, limits: Limits, own: &ProcessContext) -> a
                 None => Err(anyhow::anyhow!("there is no place for a keeper")),
             };
             Ok(kept.unwrap_or_else(|error| {
-                tracing::warn!("commands on this machine end with this program: {error:#}");
+                tracing::warn!("commands on this machine end with this program: {}", with_causes(&error));
                 link_to(&executor)
             }))
         }

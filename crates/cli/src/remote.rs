@@ -3,6 +3,7 @@
 //! A thread there is mirrored here (`outpost_runtime::mirror`), so that what shows, asks and answers is the same as for a thread that
 //! this program drives.
 
+mod connection;
 mod mirror;
 mod threads;
 
@@ -10,32 +11,32 @@ use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use outpost_config::Config;
-use outpost_environment::{Connector, ExecutorAddress, Token};
+use outpost_environment::{ExecutorAddress, Token};
 use outpost_rpc::peer::{PeerRequest, ResponseFuture};
-use outpost_rpc::{CallError, Lane, Peer, PeerOptions, Service, Violation};
+use outpost_rpc::{CallError, Lane, Service, Violation};
+use outpost_wire::PathUri;
 use outpost_wire::app::AppMethod;
+use outpost_wire::app::NoParams;
 use outpost_wire::app::environment::{EnvironmentEntry, EnvironmentIdParams, EnvironmentInfo, EnvironmentList, EnvironmentParams};
-use outpost_wire::app::event::Notice;
-use outpost_wire::app::journal::ENTRIES;
-use outpost_wire::app::session::{ClientCapabilities, ClientInfo, Initialize, InitializeParams};
-use outpost_wire::app::{NoParams, Nothing};
-use outpost_wire::{PathUri, envelope};
 use serde::Deserialize;
-use serde_json::json;
 use tokio::sync::{Notify, mpsc};
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::ProcessContext;
 use crate::home::Home;
 use crate::tokens;
 
+use self::connection::{Connection, ServerTarget, is_repeatable};
+pub(crate) use connection::BACK;
 pub(crate) use mirror::OpenedMirror;
 pub(crate) use threads::list_params;
 
+/// How long a lost connection is tried to get back, in seconds, unless the configuration says otherwise.
+const PATIENCE: u64 = 600;
 /// So many notifications wait to be handled before no more are read.
 const WAITING: usize = 4096;
 
@@ -55,12 +56,11 @@ const HEARD: [&str; 9] = [
 /// A connection to a server.
 #[derive(Clone)]
 pub(crate) struct RemoteServer {
-    peer: Peer,
+    connection: Arc<Connection>,
     address: String,
     routes: Arc<Routes>,
     /// It runs for this home, on this machine.
     pub is_of_home: bool,
-    _driver: Arc<AbortOnDropHandle<()>>,
 }
 
 /// A notification about a thread.
@@ -94,6 +94,43 @@ impl Routes {
     fn took(&self) {
         self.waiting.fetch_sub(1, Ordering::AcqRel);
         self.taken.notify_waiters();
+    }
+
+    /// Tells the routes of threads of the connection itself.
+    fn tell(&self, what: &str) {
+        self.lock().threads.values().for_each(|route| self.pass(route, what));
+    }
+
+    /// The connection is back. Where threads are followed, the route of the others is told by [`Self::tell_others`] once they are followed
+    /// again: the server tells of their agents from then on.
+    fn tell_back(&self) {
+        self.tell(BACK);
+        if !self.have_threads() {
+            self.tell_others(BACK);
+        }
+    }
+
+    fn tell_others(&self, what: &str) {
+        self.lock().others.iter().for_each(|route| self.pass(route, what));
+    }
+
+    fn pass(&self, route: &mpsc::UnboundedSender<Notified>, what: &str) {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        if route.send(Notified { method: what.to_owned(), params: Bytes::new() }).is_err() {
+            self.took();
+        }
+    }
+
+    fn have_threads(&self) -> bool {
+        self.lock().threads.values().any(|route| !route.is_closed())
+    }
+
+    /// Nothing will come any more.
+    fn close(&self) {
+        let mut table = self.lock();
+        table.threads.clear();
+        table.others = None;
+        table.is_lost = true;
     }
 
     /// Hears of a thread from now on.
@@ -224,7 +261,8 @@ impl RemoteServer {
             None => Token::None,
         };
         address.check_token(&token)?;
-        Self::connect(address, token).await.map(Some)
+        let patience = Duration::from_secs(config.patience.unwrap_or(PATIENCE));
+        Self::connect(ServerTarget { address, token, patience }).await.map(Some)
     }
 
     /// The server that runs for this home, if one does.
@@ -238,49 +276,21 @@ impl RemoteServer {
 
     /// The same at a path.
     pub(crate) async fn at(path: &Path) -> anyhow::Result<Self> {
-        let server = Self::connect(ExecutorAddress::Unix(path.to_owned()), Token::None).await?;
+        // A process of the home that is gone does not come back.
+        let target = ServerTarget { address: ExecutorAddress::Unix(path.to_owned()), token: Token::None, patience: Duration::ZERO };
+        let server = Self::connect(target).await?;
         Ok(Self { is_of_home: true, ..server })
     }
 
-    async fn connect(address: ExecutorAddress, token: Token) -> anyhow::Result<Self> {
-        let name = address.to_string();
-        let asks = token == Token::None;
-        let link = Connector::target(address, token).link().await.map_err(|error| {
-            let advice = match asks && error.to_string().contains("401") {
-                true => ": it asks for a token: pass it in OUTPOST_TOKEN, or name a file with `token_file` in [client] of config.toml",
-                false => "",
-            };
-            anyhow::Error::new(error).context(format!("server {name} cannot be reached{advice}"))
-        })?;
-        let routes = Arc::<Routes>::default();
-        let service = Arc::new(ClientService(routes.clone()));
-        let (peer, driver) = Peer::new(link, PeerOptions::default(), |_| service);
-        let lost = routes.clone();
-        let driver = tokio::spawn(async move {
-            let end = driver.await;
-            tracing::debug!(?end, "the connection to the server ended");
-            let mut table = lost.lock();
-            table.threads.clear();
-            table.others = None;
-            table.is_lost = true;
-        });
-        let driver = Arc::new(AbortOnDropHandle::new(driver));
-        let opted_out = Notice::METHODS.iter().filter(|method| !HEARD.contains(method)).map(|method| (*method).to_owned()).collect();
-        let hello = InitializeParams {
-            client_info: ClientInfo { name: "outpost-cli".into(), version: env!("CARGO_PKG_VERSION").into(), title: None },
-            capabilities: Some(ClientCapabilities {
-                experimental_api: true,
-                opt_out_notification_methods: Some(opted_out),
-                extensions: Some(json!({ENTRIES: true})),
-            }),
-        };
-        let welcome = peer.call::<Initialize>(&hello).await.with_context(|| format!("{name} does not answer as a server of threads"))?;
-        if welcome.server_info.name != "outpost" {
-            bail!("{name} is no Outpost server but `{}`", welcome.server_info.name);
-        }
-        peer.admit();
-        peer.sink().send(envelope::notification("initialized", &Nothing {}));
-        Ok(Self { peer, address: name, routes, is_of_home: false, _driver: driver })
+    async fn connect(target: ServerTarget) -> anyhow::Result<Self> {
+        let (address, routes) = (target.address.to_string(), Arc::<Routes>::default());
+        let connection = Arc::new(Connection::open(target, routes.clone()).await?);
+        Ok(Self { connection, address, routes, is_of_home: false })
+    }
+
+    /// Why the connection was given up, if it was.
+    fn given_up(&self) -> Option<String> {
+        self.connection.given_up()
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -291,12 +301,20 @@ impl RemoteServer {
     where
         M::Params: serde::Serialize,
     {
-        self.peer.call::<M>(params).await.map_err(|error| self.explained(error))
+        loop {
+            let current = self.connection.peer().await?;
+            match current.peer.call::<M>(params).await {
+                Err(CallError::Lost) if is_repeatable(M::NAME) => current.lost().await,
+                other => return other.map_err(|error| self.explained(M::NAME, error)),
+            }
+        }
     }
 
-    fn explained(&self, error: CallError) -> anyhow::Error {
+    fn explained(&self, method: &str, error: CallError) -> anyhow::Error {
         match error {
-            CallError::Lost => anyhow::anyhow!("the connection to {} was lost", self.address),
+            CallError::Lost => {
+                anyhow::anyhow!("the connection to {} was lost during `{method}`; it may or may not have happened", self.address)
+            }
             CallError::Fault(fault) => anyhow::anyhow!("{}", fault.message),
             error => anyhow::Error::new(error).context(format!("server {}", self.address)),
         }
@@ -379,6 +397,22 @@ mod tests {
             heard.extend(route.next().await.map(|notified| notified.method));
         }
         assert_eq!((heard.len(), heard.last().map(String::as_str)), (WAITING + 1, Some("thread/closed")), "in order, and nothing is lost");
+        assert_eq!(routes.waiting.load(Ordering::Acquire), 0);
+    }
+
+    /// What agents ask before their thread is followed again is not told: who looks for it earlier misses it.
+    #[tokio::test]
+    async fn questions_of_agents_are_looked_for_once_their_thread_is_followed_again() {
+        let routes = Arc::<Routes>::default();
+        let (mut thread, mut others) = (routes.of_thread("t"), routes.of_others());
+        let heard = |route: &mut FrameRoute| route.next().now_or_never().flatten().map(|notified| notified.method);
+        routes.tell_back();
+        assert_eq!((heard(&mut thread).as_deref(), heard(&mut others)), (Some(BACK), None));
+        routes.tell_others(BACK);
+        assert_eq!(heard(&mut others).as_deref(), Some(BACK));
+        drop(thread);
+        routes.tell_back();
+        assert_eq!(heard(&mut others).as_deref(), Some(BACK), "nothing is followed again");
         assert_eq!(routes.waiting.load(Ordering::Acquire), 0);
     }
 

@@ -56,9 +56,9 @@ Examples:
                                            for a person: viewer, operator or admin
   outpost token create --metrics           for reading /metrics, and nothing else
   outpost token list
-  outpost token revoke 3f9c2a51d07e        closes what is open by it within seconds
+  outpost token revoke 3f9c2a51d07e        closes what is open by it within a second
 
-Only digests are kept, in OUTPOST_HOME/tokens: a secret is shown once. An executor's id belongs to the install that \
+Only digests are kept, in OUTPOST_HOME/tokens or, with a Postgres store, there for all its nodes: a secret is shown once. An executor's id belongs to the install that \
 first joins with it, until all its tokens are revoked.";
 
 #[derive(Subcommand)]

@@ -8,6 +8,7 @@ use outpost_runtime::mcp::{Configured, LayerSource, Requirements, ServerLayer};
 use tokio::sync::watch;
 
 use crate::home::Home;
+use crate::out::with_causes;
 
 use crate::lock::FILE as REQUIREMENTS;
 
@@ -16,7 +17,7 @@ pub(crate) fn source(home: &Home, config: &Config) -> LayerSource {
     let (config, required) = (config.clone(), [PathBuf::from(REQUIREMENTS), home.requirements()]);
     let files: Vec<PathBuf> = [home.config()].into_iter().chain(required.clone()).collect();
     let servers = move || {
-        let now = config.read_again().map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+        let now = config.read_again().map_err(|error| with_causes(&anyhow::Error::from(error)))?;
         ServerLayer::of(now.mcp_servers.as_ref()).map_err(|error| format!("config.toml: {error}"))
     };
     let read = move |_: Option<&str>| Configured { servers: servers(), requirements: requirements(&required) };

@@ -92,7 +92,7 @@ pub(crate) struct ThreadListArguments {
     /// How many to show
     #[arg(short = 'n', long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
-    /// Go on where a page ended; it says how
+    /// The cursor that the last line of a page names
     #[arg(long, value_name = "CURSOR")]
     pub after: Option<String>,
 }
@@ -127,13 +127,13 @@ pub(crate) struct ShowArguments {
 pub(crate) struct ForkArguments {
     /// An id, a unique part of one, or a name
     pub thread: String,
-    /// Leave before this message of the user, counted from 0
+    /// Fork before this message of the user, counted from 0
     #[arg(long, value_name = "N", group = "point")]
     pub before_message: Option<u64>,
-    /// Leave after this turn
+    /// Fork after this turn
     #[arg(long, value_name = "TURN", group = "point")]
     pub after_turn: Option<String>,
-    /// Leave before this turn
+    /// Fork before this turn
     #[arg(long, value_name = "TURN", group = "point")]
     pub before_turn: Option<String>,
     /// A name for the new thread

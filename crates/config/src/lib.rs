@@ -151,6 +151,8 @@ pub struct WebhookTable {
 pub struct ClientTable {
     pub server: Option<String>,
     pub token_file: Option<PathBuf>,
+    /// Seconds.
+    pub patience: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -194,6 +194,12 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         "The file that holds the token for it, which `outpost token create --client` made there.",
     ),
     key(
+        "client.patience",
+        "60",
+        "600",
+        "How long a lost connection to it is tried to get back, in seconds; then the program ends, and the thread goes on there.",
+    ),
+    key(
         "store",
         r#""postgres://outpost@db.example.org/outpost""#,
         "`local`",

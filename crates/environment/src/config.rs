@@ -5,12 +5,13 @@
 
 pub mod edit;
 mod entry;
+mod merge;
 mod text;
 mod watch;
 
 use std::path::{Path, PathBuf};
 
-use outpost_wire::EnvironmentId;
+use outpost_wire::{EnvironmentId, SharedError};
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
@@ -18,6 +19,7 @@ use crate::definition::Definition;
 use crate::provider::{ConfigurationSnapshot, ConfiguredEnvironment, DefaultChoice, Nameless, StartChoice};
 
 pub use entry::span;
+pub use merge::{MergeMode, MergedDefinitions, merge};
 pub use watch::{ConfigWatch, WatchError};
 
 use text::{Text, Value};
@@ -26,7 +28,11 @@ use text::{Text, Value};
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum EnvironmentsFileError {
     #[error("{} cannot be read: {reason}", path.display())]
-    Unreadable { path: PathBuf, reason: String },
+    Unreadable {
+        path: PathBuf,
+        #[source]
+        reason: SharedError,
+    },
     #[error("{}:{line}: {what}", path.display())]
     Wrong { path: PathBuf, line: usize, what: String },
 }
@@ -36,7 +42,7 @@ pub fn read(path: &Path) -> Result<Option<ConfigurationSnapshot>, EnvironmentsFi
     match std::fs::read_to_string(path) {
         Ok(text) => parse(&text, path).map(Some),
         Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => Ok(None),
-        Err(error) => Err(EnvironmentsFileError::Unreadable { path: path.to_owned(), reason: error.to_string() }),
+        Err(error) => Err(EnvironmentsFileError::Unreadable { path: path.to_owned(), reason: SharedError::new(error) }),
     }
 }
 

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use outpost_wire::PathUri;
 use outpost_wire::exec::discovery::{
     Discover, DiscoverInstalled, DiscoverParams, DiscoverResponse, DiscoverRoot, DiscoveredRoot, InstalledParams, InstalledResponse,
 };
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::intent::EnvironmentId;
+use outpost_wire::{PathUri, SharedError};
 use thiserror::Error;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout};
@@ -44,7 +44,11 @@ pub struct WantedFolder {
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum DiscoveryError {
     #[error("environment `{name}` was lost while it was looked at: {reason}")]
-    Lost { name: String, reason: String },
+    Lost {
+        name: String,
+        #[source]
+        reason: SharedError,
+    },
     #[error("environment `{name}` did not tell within {} seconds what is there", .patience.as_secs())]
     Slow { name: String, patience: Duration },
     #[error("the executor of environment `{name}` cannot look for capabilities")]
@@ -205,7 +209,7 @@ impl Discoveries {
             Err(_) => return Err(DiscoveryError::Slow { name: name(), patience }),
             Ok(Ok(answer)) => answer,
             Ok(Err(EnvironmentError::Fault(fault))) => return Err(DiscoveryError::Nonsense { name: name(), reason: fault.message }),
-            Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: error.to_string() }),
+            Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: SharedError::new(error) }),
         };
         let [root] = &answer.roots[..] else {
             return Err(DiscoveryError::Nonsense { name: name(), reason: "it is about other folders".into() });
@@ -261,7 +265,7 @@ impl Discoveries {
         let told = match timeout(patience, handle.call::<DiscoverInstalled>(&params, Repeat::Never)).await {
             Err(_) => return Err(DiscoveryError::Slow { name: name(), patience }),
             Ok(Err(EnvironmentError::Fault(fault))) => return Err(DiscoveryError::Nonsense { name: name(), reason: fault.message }),
-            Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: error.to_string() }),
+            Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: SharedError::new(error) }),
             Ok(Ok(told)) => told,
         };
         if told.unchanged
@@ -289,7 +293,7 @@ impl Discoveries {
         let found = match timeout(patience, handle.followed::<DiscoverInstalled>(&place.installed_question())).await {
             Err(_) => return Err(DiscoveryError::Slow { name: name(), patience }),
             Ok(Err(EnvironmentError::Fault(fault))) => return Err(DiscoveryError::Nonsense { name: name(), reason: fault.message }),
-            Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: error.to_string() }),
+            Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: SharedError::new(error) }),
             Ok(Ok(found)) => found,
         };
         match known {
@@ -371,7 +375,7 @@ async fn ask(handle: &Environment, params: &DiscoverParams, patience: Duration) 
             return Err(DiscoveryError::Unable { name: name() });
         }
         Ok(Err(EnvironmentError::Fault(fault))) => return Err(DiscoveryError::Nonsense { name: name(), reason: fault.message }),
-        Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: error.to_string() }),
+        Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: SharedError::new(error) }),
     };
     let fits = answer.len() == params.roots.len()
         && answer.iter().zip(&params.roots).all(|(told, asked)| told.id == asked.id && told.path == asked.path);

@@ -12,7 +12,7 @@ use outpost_wire::exec::environment::{EnvironmentInfo, Unit};
 use outpost_wire::exec::policy::SandboxLossParams;
 use outpost_wire::exec::process::List;
 use outpost_wire::exec::session::{Empty, SessionEnd};
-use outpost_wire::{Encode, EnvironmentId, Fault, Method};
+use outpost_wire::{Encode, EnvironmentId, Fault, Method, SharedError};
 use thiserror::Error;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, sleep, timeout};
@@ -124,11 +124,24 @@ pub(crate) struct HandleLabel {
 #[derive(Debug, Clone, Error)]
 pub enum EnvironmentError {
     #[error("{name} is unreachable: {reason}")]
-    Unreachable { name: String, reason: String, obstacle: Obstacle },
+    Unreachable {
+        name: String,
+        #[source]
+        reason: SharedError,
+        obstacle: Obstacle,
+    },
     #[error("the connection to {name} is gone for good: {reason}")]
-    Gone { name: String, reason: String },
+    Gone {
+        name: String,
+        #[source]
+        reason: SharedError,
+    },
     #[error("{name} needs a login: {reason}; type `outpost env login {name}`")]
-    NeedsLogin { name: String, reason: String },
+    NeedsLogin {
+        name: String,
+        #[source]
+        reason: SharedError,
+    },
     #[error("{name} is connected only when asked for; use `outpost env check {name}` or connect it first")]
     NotAsked { name: String },
     /// The connection was lost while the call was out; whether it was carried out is not known.
@@ -141,7 +154,7 @@ pub enum EnvironmentError {
     Fault(Fault),
     #[error("a process with the id {id} is already followed here")]
     IdInUse { id: String },
-    #[error("{name} answers nonsense: {reason}")]
+    #[error("{name} sent an invalid answer: {reason}")]
     Nonsense { name: String, reason: String },
 }
 

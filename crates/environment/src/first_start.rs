@@ -10,7 +10,7 @@ use outpost_rpc::CallError;
 use outpost_wire::exec::calls::{CarriedAnswer, CarriedCall};
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::exec::process::Start;
-use outpost_wire::{Fault, Method, PathUri};
+use outpost_wire::{Fault, Method, PathUri, SharedError};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::error::Elapsed;
@@ -115,7 +115,7 @@ impl Environment {
         let may_have_begun = self.shared().first_start.take().is_some_and(|start| start.may_have_begun);
         let info = match info {
             Err(EnvironmentError::Unreachable { name, reason, obstacle }) if may_have_begun => {
-                let reason = format!("{reason}; the command may or may not have been started");
+                let reason = SharedError::worded(format!("{reason}; the command may or may not have been started"), reason);
                 return Err(EnvironmentError::Unreachable { name, reason, obstacle });
             }
             other => other?,

@@ -37,7 +37,11 @@ pub enum ReportError {
     #[error("environment `{0}` is ready and cannot fail to be provided any more")]
     Ready(EnvironmentId),
     #[error("environment `{id}` was provided with roots that make no sense: {error}")]
-    Roots { id: EnvironmentId, error: RootsError },
+    Roots {
+        id: EnvironmentId,
+        #[source]
+        error: RootsError,
+    },
     #[error("environment `{id}` was provided with root `{root}`, which is in environment `{other}`")]
     ForeignRoot { id: EnvironmentId, root: String, other: EnvironmentId },
 }

@@ -10,11 +10,11 @@ use outpost_wire::exec::adoption::{Adopt, AdoptParams, AdoptionClaim};
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{
-    CloseStdin, EnvPolicy, ProcessParams, Read, ReadParams, Resize, ResizeParams, SendSignal, ShellSnapshot, Signal, SignalParams, Start,
-    StartParams, TerminalSize, Terminate, Write, WriteParams, WriteStatus,
+    CloseStdin, EnvPolicy, PortConnection, ProcessParams, Read, ReadParams, Resize, ResizeParams, SendSignal, ShellSnapshot, Signal,
+    SignalParams, Start, StartParams, TerminalSize, Terminate, Write, WriteParams, WriteStatus,
 };
 use outpost_wire::fault::NOT_ADOPTABLE;
-use outpost_wire::{Method, PathUri};
+use outpost_wire::{Fault, Method, PathUri};
 
 use crate::environment::{Environment, EnvironmentError};
 use crate::process_event_buffer::{ProcessEvent, ProcessEventBuffer};
@@ -61,6 +61,7 @@ impl ProcessStart {
             network_proxy: None,
             terminal_size: None,
             adoption: None,
+            connect: None,
         }
     }
 
@@ -120,14 +121,40 @@ impl Environment {
         let shell_snapshot = start.shell_snapshot(&connected.info);
         let adoption = start.adoption.clone().filter(|_| connected.info.capabilities.process_adopt);
         let params = StartParams { sandbox, terminal_size, adoption, ..start.params(shell_snapshot) };
-        let session = connected.session;
+        self.begin(params, connected.session).await
+    }
+
+    /// Connects with a port there: a process of the executor's own, whose input and output are the connection. Refused where the executor
+    /// cannot do that.
+    pub async fn connect_port(&self, id: String, connect: PortConnection) -> Result<RemoteProcess, EnvironmentError> {
+        let connected = self.shared().ready().await?;
+        if !connected.info.capabilities.process_connect {
+            let why = "the executor there cannot connect with ports: it must be one of Outpost, as new as this program";
+            return Err(EnvironmentError::Fault(Fault::invalid_request(why)));
+        }
+        let start = ProcessStart {
+            id,
+            argv: vec!["connect".into(), connect.port.to_string()],
+            cwd: PathUri::root(),
+            env_policy: None,
+            env: BTreeMap::new(),
+            tty: false,
+            pipe_stdin: true,
+            profiles: None,
+            adoption: None,
+        };
+        self.begin(StartParams { connect: Some(connect), ..start.params(None) }, connected.session).await
+    }
+
+    async fn begin(&self, params: StartParams, session: u64) -> Result<RemoteProcess, EnvironmentError> {
         let inbox = Arc::new(ProcessEventBuffer::default());
+        let id = params.process_id.clone();
         // Its first output may overtake the answer to its start.
-        if !self.shared().processes.add(&start.id, inbox.clone()) {
-            return Err(EnvironmentError::IdInUse { id: start.id });
+        if !self.shared().processes.add(&id, inbox.clone()) {
+            return Err(EnvironmentError::IdInUse { id });
         }
         // Made before the start, so that a cancelled caller leaves nothing behind.
-        let process = RemoteProcess { environment: self.clone(), id: start.id, inbox, writes: AtomicU64::new(0), session };
+        let process = RemoteProcess { environment: self.clone(), id, inbox, writes: AtomicU64::new(0), session };
         self.start_once(&params, session).await?;
         self.shared().processes.note_unread(process.inbox.attend());
         Ok(process)

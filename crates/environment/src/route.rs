@@ -17,6 +17,9 @@ use sha2::{Digest, Sha256};
 use crate::connector::CommandLine;
 use crate::definition::{DefinitionError, Ssh};
 
+/// The exit code of a way into a batch job that is over or not known.
+pub(crate) const JOB_OVER_EXIT: u8 = 42;
+
 /// A way into a place, from the outside to the inside.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Route {
@@ -139,7 +142,7 @@ impl Route {
 
     /// The command of this machine that does an errand there.
     pub fn command_line(&self, errand: Errand<'_>, manner: &Manner) -> CommandLine {
-        let mut inner = errand.script.to_owned();
+        let (mut inner, is_in_job) = (errand.script.to_owned(), self.slurm.is_some());
         if let Some(container) = &self.container {
             inner = script::in_container(container, &inner);
         }
@@ -147,11 +150,11 @@ impl Route {
             inner = script::in_job(&slurm.job, &inner, errand.companion.filter(|_| self.container.is_none()));
         }
         let Some(ssh) = &self.ssh else {
-            return CommandLine { program: "/bin/sh".into(), args: vec!["-c".into(), inner], ..CommandLine::default() };
+            return CommandLine { program: "/bin/sh".into(), args: vec!["-c".into(), inner], is_in_job, ..CommandLine::default() };
         };
         let mut args = ssh.options(manner);
         args.extend(["--".into(), ssh.destination.clone(), script::for_any_shell(&inner)]);
-        CommandLine { program: "ssh".into(), args, is_ssh: true, ..CommandLine::default() }
+        CommandLine { program: "ssh".into(), args, is_ssh: true, is_in_job, ..CommandLine::default() }
     }
 
     /// The command that stops what was started on the way, if it may be stopped; with a time, only if it was unused for that long.

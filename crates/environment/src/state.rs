@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use outpost_rpc::Peer;
+use outpost_wire::SharedError;
 use outpost_wire::exec::environment::EnvironmentInfo;
 use tokio::time::Instant;
 
@@ -28,7 +29,8 @@ pub enum ConnectionState {
 #[derive(Debug, Clone)]
 pub struct Failure {
     pub kind: FailureKind,
-    pub reason: String,
+    /// What was tried last, and what it failed with.
+    pub reason: SharedError,
     /// What stands in the way, for those who advise people.
     pub obstacle: Obstacle,
     /// Before that, nothing is tried; nothing at all is tried by itself if it is not told.

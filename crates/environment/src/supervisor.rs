@@ -17,7 +17,7 @@ use outpost_wire::exec::environment::{Status, Unit};
 use outpost_wire::exec::policy::SandboxLossParams;
 use outpost_wire::exec::process::{Read, ReadParams};
 use outpost_wire::exec::session::{Empty, SessionEnd};
-use outpost_wire::{Method, fault};
+use outpost_wire::{Method, SharedError, fault};
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -76,22 +76,22 @@ fn session_was_short(end: &LinkEnd) -> bool {
 /// Why an attempt failed.
 enum Refused {
     /// No executor is there; worth waiting for only if one was.
-    Absent(String),
+    Absent(SharedError),
     /// It broke half-way; another attempt may work.
-    ForNow(String),
+    ForNow(SharedError),
     /// It did not answer in time; another attempt may work.
-    Silent(String),
-    ForGood(String),
+    Silent(SharedError),
+    ForGood(SharedError),
     /// Another executor is there than the one the handle is bound to.
-    Stranger(String),
+    Stranger(SharedError),
     /// Its provider failed.
-    Unprovided(String),
+    Unprovided(SharedError),
     /// The user has to log in first.
-    Login(String),
+    Login(SharedError),
     /// For good, and it is known why.
-    Barred(Obstacle, String),
+    Barred(Obstacle, SharedError),
     /// No executor is there, and it is known why; worth waiting for only if one was.
-    Lacks(Obstacle, String),
+    Lacks(Obstacle, SharedError),
 }
 
 /// How a session ended.
@@ -122,12 +122,12 @@ struct FirstHandshake {
 /// What is over, and why.
 struct Loss {
     kind: FailureKind,
-    reason: String,
+    reason: SharedError,
     obstacle: Obstacle,
 }
 
 impl Loss {
-    fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
+    fn new(kind: FailureKind, reason: impl Into<SharedError>) -> Self {
         Self { kind, reason: reason.into(), obstacle: Obstacle::Unknown }
     }
 }
@@ -169,9 +169,10 @@ impl Supervisor {
 
     fn fail(&self, loss: Loss, retry_at: Option<Instant>, attempt: u64) {
         let Loss { kind, reason, obstacle } = loss;
-        self.bodies.fail_all(&reason);
-        let lost = self.processes.lose_all(&reason).into();
-        tracing::debug!(environment = self.name, reason, ?lost, "no connection");
+        let text = reason.to_string();
+        self.bodies.fail_all(&text);
+        let lost = self.processes.lose_all(&text).into();
+        tracing::debug!(environment = self.name, reason = text, ?lost, "no connection");
         self.publish(ConnectionState::Failed(Failure { kind, reason, obstacle, retry_at, lost, attempt }));
     }
 
@@ -342,8 +343,8 @@ impl Supervisor {
                 }
                 Err(Refused::Login(reason)) => {
                     // The session is kept there for a while.
-                    tracing::debug!(environment = self.name, reason, "the user has to log in");
-                    self.publish(ConnectionState::Recovering { reason, retry_at: None, needs_login: true });
+                    tracing::debug!(environment = self.name, %reason, "the user has to log in");
+                    self.publish(ConnectionState::Recovering { reason: reason.to_string(), retry_at: None, needs_login: true });
                     let _ = timeout_at(deadline, self.logged_in()).await;
                     continue;
                 }
@@ -357,8 +358,8 @@ impl Supervisor {
                 return Err(Loss::new(kind, reason));
             }
             before = Some(reason.clone());
-            tracing::debug!(environment = self.name, reason, "cannot connect yet");
-            let paused = timeout_at(deadline, self.pause(backoff, reason.clone())).await;
+            tracing::debug!(environment = self.name, %reason, "cannot connect yet");
+            let paused = timeout_at(deadline, self.pause(backoff, reason.to_string())).await;
             if paused.is_err() && session.is_none() {
                 return Err(Loss::new(kind, reason));
             }
@@ -366,25 +367,25 @@ impl Supervisor {
     }
 
     async fn connect(&self, session: Option<&str>, first: Option<&mut FirstHandshake>) -> Result<Conversation, Refused> {
-        self.connector.provided().await.map_err(Refused::Unprovided)?;
+        self.connector.provided().await.map_err(|why| Refused::Unprovided(why.into()))?;
         // Whatever a connector is, one that panics must not leave those waiting who want the environment.
         let reached = async {
             let reached = AssertUnwindSafe(async { self.connector.connect(session).await }).catch_unwind().await;
-            reached.unwrap_or_else(|panic| Err(LinkError::Protocol(format!("the connector panicked: {}", said_by(&*panic)))))
+            reached.unwrap_or_else(|panic| Err(LinkError::Protocol(format!("the connector panicked: {}", said_by(&*panic)).into())))
         };
         let MonitoredLink { link, pulse } = match timeout(self.options.connect_timeout, reached).await {
             Ok(Ok(line)) => line,
             // A proxy in front of an executor that is being restarted refuses, too.
             Ok(Err(error @ (LinkError::Protocol(_) | LinkError::Refused { .. } | LinkError::Credentials(_)))) if session.is_none() => {
-                return Err(Refused::Barred(obstacle(&error), error.to_string()));
+                return Err(Refused::Barred(obstacle(&error), SharedError::new(error)));
             }
-            Ok(Err(error)) if NoExecutor::of(&error).is_some() => return Err(missing(&error, &self.name)),
-            Ok(Err(LinkError::Io(error))) if is_cut(&error) => return Err(Refused::ForNow(error.to_string())),
-            Ok(Err(error)) => return Err(Refused::Absent(error.to_string())),
+            Ok(Err(error)) if NoExecutor::of(&error).is_some() => return Err(missing(error, &self.name)),
+            Ok(Err(LinkError::Io(error))) if is_cut(&error) => return Err(Refused::ForNow(SharedError::new(error))),
+            Ok(Err(error)) => return Err(Refused::Absent(SharedError::new(error))),
             Err(_) if self.connector.waits_for_the_first() => {
-                return Err(Refused::Lacks(Obstacle::FirstConnection, FIRST_CONNECTION.to_owned()));
+                return Err(Refused::Lacks(Obstacle::FirstConnection, FIRST_CONNECTION.into()));
             }
-            Err(_) => return Err(Refused::Absent(format!("no connection within {:?}", self.options.connect_timeout))),
+            Err(_) => return Err(Refused::Absent(format!("no connection within {:?}", self.options.connect_timeout).into())),
         };
         let (peer, driver) = Peer::new(link, PeerOptions::default(), |_| {
             Arc::new(SessionListener {
@@ -436,32 +437,34 @@ impl Supervisor {
         let mut greeting = match greeted {
             Ok(Ok(greeting)) if session.is_none_or(|id| id == greeting.session_id) => greeting,
             Ok(Ok(_)) => return Err(Refused::ForGood("the executor answered with another session than the one asked for".into())),
-            Ok(Err(CallError::Fault(fault))) if fault.code == fault::SESSION_ATTACHED => return Err(Refused::ForNow(fault.message)),
+            Ok(Err(CallError::Fault(fault))) if fault.code == fault::SESSION_ATTACHED => return Err(Refused::ForNow(fault.message.into())),
             Ok(Err(CallError::Fault(fault))) if fault.code == fault::OTHER_EXECUTOR => {
-                return Err(Refused::Stranger(format!("another executor answers now: {}", fault.message)));
+                return Err(Refused::Stranger(format!("another executor answers now: {}", fault.message).into()));
             }
             Ok(Err(CallError::Fault(fault))) if session.is_some() => {
                 let hint = if self.connector.needs_keeper() { "; a command keeps its sessions only with `--keep`" } else { "" };
-                return Err(Refused::ForGood(format!("the session could not be resumed: {}{hint}", fault.message)));
+                return Err(Refused::ForGood(format!("the session could not be resumed: {}{hint}", fault.message).into()));
             }
             Ok(Err(CallError::Lost)) => {
                 let end = timeout(Duration::from_secs(2), &mut driver).await;
                 return Err(match end {
                     // A command that failed says so; asking it again would not help.
-                    Ok(Ok(LinkEnd::Failed(LinkError::Io(error)))) if !is_cut(&error) => Refused::Absent(error.to_string()),
-                    Ok(Ok(end)) => Refused::ForNow(format!("{} during the handshake", describe(&end))),
+                    Ok(Ok(LinkEnd::Failed(LinkError::Io(error)))) if !is_cut(&error) => Refused::Absent(SharedError::new(error)),
+                    Ok(Ok(end)) => Refused::ForNow(format!("{} during the handshake", describe(&end)).into()),
                     _ => Refused::ForNow("the connection was lost during the handshake".into()),
                 });
             }
-            Ok(Err(error)) => return Err(Refused::ForGood(error.to_string())),
-            Err(_) => return Err(Refused::Silent(format!("no answer to the handshake within {:?}", self.options.initialize_timeout))),
+            Ok(Err(error)) => return Err(Refused::ForGood(SharedError::new(error))),
+            Err(_) => {
+                return Err(Refused::Silent(format!("no answer to the handshake within {:?}", self.options.initialize_timeout).into()));
+            }
         };
         if greeting.info.capabilities.session_takeover
             && let Some(there) = &greeting.info.executor_version
             && let Some(refusal) = version::refusal(&self.options.version, there, &self.name)
         {
             let _ = timeout(Duration::from_secs(1), peer.call::<SessionEnd>(&Some(Empty {}))).await;
-            return Err(Refused::Barred(Obstacle::Version, refusal));
+            return Err(Refused::Barred(Obstacle::Version, refusal.into()));
         }
         self.recognise(&peer, &greeting, session.is_some()).await?;
         let mut answers = greeting.answers.take().unwrap_or_default().into_iter();
@@ -494,7 +497,8 @@ impl Supervisor {
         }
         let name = |id: Option<&str>| id.map_or_else(|| "one that tells no identity".to_owned(), |id| format!("executor {id}"));
         let was = name(bound.as_ref().and_then(|bound| bound.executor_id.as_deref()));
-        Err(Refused::Stranger(format!("another executor answers now: {}, not {was}", name(identity.executor_id.as_deref()))))
+        let told = format!("another executor answers now: {}, not {was}", name(identity.executor_id.as_deref()));
+        Err(Refused::Stranger(told.into()))
     }
 
     /// Stays with a connection until it ends.
@@ -619,14 +623,14 @@ fn obstacle(error: &LinkError) -> Obstacle {
 }
 
 /// What a way that is known to lead nowhere means.
-fn missing(error: &LinkError, name: &str) -> Refused {
-    match NoExecutor::of(error) {
-        Some(NoExecutor::NeedsLogin { said }) => Refused::Login(said.trim_end_matches('.').to_owned()),
+fn missing(error: LinkError, name: &str) -> Refused {
+    match NoExecutor::of(&error) {
+        Some(NoExecutor::NeedsLogin { said }) => Refused::Login(said.trim_end_matches('.').into()),
         Some(NoExecutor::NoProgram) => {
-            Refused::Lacks(Obstacle::NoProgram, format!("there is no outpost there; type `outpost env upgrade {name}`"))
+            Refused::Lacks(Obstacle::NoProgram, format!("there is no outpost there; type `outpost env upgrade {name}`").into())
         }
-        Some(NoExecutor::Over { said }) => Refused::ForGood(said.clone()),
-        _ => Refused::Absent(error.to_string()),
+        Some(NoExecutor::Over { .. }) => Refused::ForGood(SharedError::new(error)),
+        _ => Refused::Absent(SharedError::new(error)),
     }
 }
 

@@ -7,8 +7,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use outpost_sandbox::policy::{NetworkRule, Policy};
 use outpost_wire::Fault;
-use outpost_wire::exec::adoption::{AdoptParams, AdoptResponse, AdoptionClaim, AdoptionSecret, OwnerEpoch, SHORTEST_SECRET};
+use outpost_wire::exec::adoption::{
+    AdoptParams, AdoptResponse, AdoptableProcess, AdoptionClaim, AdoptionSecret, OwnerEpoch, SHORTEST_SECRET,
+};
 use sha2::{Digest, Sha256};
 
 use crate::fault;
@@ -37,6 +40,20 @@ struct Record {
     process_id: String,
     /// The session that has the process, or is starting it.
     holder: Weak<Session>,
+    /// Where it was started, once it was.
+    sandbox: Option<StartedIn>,
+}
+
+/// The session whose sandboxes a process was started in, and under which policy. Another session that takes it over changes neither.
+struct StartedIn {
+    session: Weak<Session>,
+    policy: Policy,
+}
+
+/// A sandbox that another process was started in.
+pub(crate) struct Beside {
+    pub session: Arc<Session>,
+    pub policy: Policy,
 }
 
 impl Record {
@@ -74,10 +91,32 @@ impl Adoptions {
                 return Err(fault::process_exists(process_id));
             }
         }
-        let record = Record { epoch: claim.epoch, process_id: process_id.to_owned(), holder: Arc::downgrade(session) };
+        let holder = Arc::downgrade(session);
+        let record = Record { epoch: claim.epoch, process_id: process_id.to_owned(), holder, sandbox: records.sandbox(&key) };
         records.known.insert(key, record);
         records.sweep();
         Ok(())
+    }
+
+    /// Notes where a process runs that was just started.
+    pub(crate) fn started(&self, process_id: &str, secret: &AdoptionSecret, session: &Arc<Session>, policy: Policy) {
+        if let Some(record) = self.lock().known.get_mut(&key(process_id, secret)) {
+            record.sandbox = Some(StartedIn { session: Arc::downgrade(session), policy });
+        }
+    }
+
+    /// The sandbox of the first of these processes that is known here and whose sandboxes are still there. One with a loopback of its own
+    /// counts before those that see the machine's: a single command that was allowed the network is not to lead elsewhere.
+    pub(crate) fn beside(&self, processes: &[AdoptableProcess]) -> Option<Beside> {
+        let records = self.lock();
+        let mut there = processes.iter().filter_map(|process| {
+            let StartedIn { session, policy } = records.known.get(&key(&process.process_id, &process.secret))?.sandbox.as_ref()?;
+            let session = session.upgrade().filter(|session| session.has_sandboxes())?;
+            Some(Beside { session, policy: policy.clone() })
+        });
+        let is_apart = |beside: &Beside| beside.policy.rules().is_some_and(|rules| rules.network == NetworkRule::Restricted);
+        let first = there.next()?;
+        if is_apart(&first) { Some(first) } else { Some(there.find(is_apart).unwrap_or(first)) }
     }
 
     /// Moves a process into the session of the claimant.
@@ -122,15 +161,22 @@ impl Adoptions {
             // It is asked for again when it runs.
             Lent::Starting(_) => return Ok(lent),
         };
-        records.known.insert(key, Record { epoch: params.epoch, process_id: id.clone(), holder });
+        let sandbox = records.sandbox(&key);
+        records.known.insert(key, Record { epoch: params.epoch, process_id: id.clone(), holder, sandbox });
         Ok(lent)
     }
 }
 
 impl Records {
+    /// Where a process was started, for its next record.
+    fn sandbox(&mut self, key: &Key) -> Option<StartedIn> {
+        self.known.get_mut(key)?.sandbox.take()
+    }
+
     /// Remembers a claim of a process that is not there.
     fn note_void(&mut self, key: Key, params: &AdoptParams) {
-        self.known.insert(key, Record { epoch: params.epoch, process_id: params.process_id.clone(), holder: Weak::new() });
+        let sandbox = self.sandbox(&key);
+        self.known.insert(key, Record { epoch: params.epoch, process_id: params.process_id.clone(), holder: Weak::new(), sandbox });
         self.void.push_back(key);
         while self.void.len() > REMEMBERED {
             let oldest = self.void.pop_front();

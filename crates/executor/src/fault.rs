@@ -139,6 +139,23 @@ pub(crate) fn launch(error: &LaunchError) -> Fault {
     }
 }
 
+/// Nothing was connected with a port.
+pub(crate) fn no_connection(port: u16, error: &LaunchError) -> Fault {
+    match error {
+        LaunchError::Spawn(error) => Fault::internal(format!("cannot connect to port {port}: {error}")),
+        other => launch(other),
+    }
+}
+
+pub(crate) fn bad_connection() -> Fault {
+    Fault::invalid_params("`connect` needs a port other than 0, pipes (`tty` false) and an input (`pipeStdin` true)")
+}
+
+/// What a process was to be started beside is not here, or its secret is wrong.
+pub(crate) fn no_sandbox() -> Fault {
+    Fault::invalid_request("none of the processes in `beside` has a sandbox here: they ended with their session, or were started elsewhere")
+}
+
 pub(crate) fn empty_write_id() -> Fault {
     Fault::invalid_params("writeId must not be empty")
 }

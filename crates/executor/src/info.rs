@@ -39,6 +39,7 @@ fn capabilities() -> Capabilities {
         process_adopt: true,
         file_packs: true,
         walk_pages: true,
+        process_connect: true,
         ..Capabilities::default()
     }
 }

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Child, ChildEnd, ChildTerminal, Exit, Output, ProcessTree, Signal, TerminalSize};
 use outpost_wire::exec::adoption::AdoptResponse;
-use outpost_wire::exec::process::{OutputPiece, ProcessMetadata, ProcessSummary, ReadResponse, StartParams, Stream, WriteStatus};
+use outpost_wire::exec::process::{
+    OutputPiece, PortConnection, ProcessMetadata, ProcessSummary, ReadResponse, StartParams, Stream, WriteStatus,
+};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -109,7 +111,10 @@ pub(crate) struct Adoption {
 /// The same for equal parameters, also in a later start.
 pub(crate) fn fingerprint(params: &StartParams) -> String {
     // Who else may have it makes no other process of it, and the secret is not to be written down in any form.
-    let bare = params.adoption.is_some().then(|| StartParams { adoption: None, ..params.clone() });
+    let bare = (params.adoption.is_some() || params.connect.is_some()).then(|| {
+        let connect = params.connect.as_ref().map(|connect| PortConnection { beside: Vec::new(), ..connect.clone() });
+        StartParams { adoption: None, connect, ..params.clone() }
+    });
     let text = serde_json::to_vec(bare.as_ref().unwrap_or(params)).unwrap_or_default();
     Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }

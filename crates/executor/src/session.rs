@@ -17,7 +17,7 @@ use outpost_wire::exec::process::{ProcessSummary, StartParams};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
-pub(crate) use self::start::{Claim, Starting};
+pub(crate) use self::start::{Claim, Starting, sandbox_type};
 use crate::attachment::SessionAttachment;
 use crate::blocking::blocking;
 use crate::caller::SessionCaller;
@@ -231,6 +231,12 @@ impl Session {
         launched.map_err(io::Error::other)?
     }
 
+    /// Whether something can still be started in its sandboxes: also after its end, while another session has a process there.
+    pub(crate) fn has_sandboxes(&self) -> bool {
+        let state = self.lock();
+        !state.ended || state.lent > 0
+    }
+
     /// Waits until one more start may take long.
     pub(crate) async fn launch_turn(&self) -> Option<SemaphorePermit<'_>> {
         self.launches.acquire().await.ok()
@@ -277,7 +283,7 @@ impl Session {
     }
 
     /// The policy that a process is started under.
-    fn start_policy(&self, params: &StartParams) -> Result<Policy, Fault> {
+    pub(crate) fn start_policy(&self, params: &StartParams) -> Result<Policy, Fault> {
         let policy = self.config.grounds.policy(params.sandbox.as_ref(), &self.trails).map_err(|error| fault::policy(&error))?;
         Ok(self.layered(policy))
     }

@@ -146,6 +146,7 @@ async fn take<L: Future<Output = Result<Child, LaunchError>>>(
     setting: Setting,
 ) -> Option<ShellState> {
     let shell = Launch {
+        connect: None,
         program: shell.path.clone().into(),
         arg0: None,
         args: vec!["-lc".into(), question(kind).into()],

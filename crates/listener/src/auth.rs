@@ -35,7 +35,11 @@ pub struct SignedBearer {
 #[derive(Debug, Error)]
 pub enum AuthSetupError {
     #[error("{path}: {error}", path = .path.display())]
-    Unreadable { path: PathBuf, error: io::Error },
+    Unreadable {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
     #[error("{path}: the path of a secret must be absolute", path = .0.display())]
     Relative(PathBuf),
     #[error("{path} is empty; put a token into it", path = .0.display())]

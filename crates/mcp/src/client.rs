@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::elicitation::{Elicitation, ElicitationAnswer, ElicitationListener, PendingElicitation, ProgressNote};
-use crate::http::EnvironmentHttp;
+use crate::http::{EnvironmentHttp, HttpFailure};
 use crate::offer::{ServerListing, ToolRequest, ToolResult, usable};
 use crate::stdio::StdioServer;
 use crate::{McpConnection, McpError, McpFuture, McpLimits, lock, text_of};
@@ -556,19 +556,21 @@ fn clipped(mut text: String) -> String {
 
 /// Why a server cannot be spoken to, without the names of types that the library puts before it.
 fn unreached(error: &ClientInitializeError) -> String {
-    let text = match error {
-        ClientInitializeError::TransportError { error, .. } => chain(&*error.error),
+    match error {
+        ClientInitializeError::TransportError { error, .. } => match error.error.downcast_ref::<HttpFailure>() {
+            Some(HttpFailure::AuthRequired(_)) => {
+                "it asks for a token (401); name the variable of the executor that holds one with `bearer_token_env_var`".into()
+            }
+            Some(HttpFailure::Client(error)) => chain(error),
+            _ => chain(&*error.error),
+        },
         ClientInitializeError::JsonRpcError(error) => format!("it refuses to begin: {}", error.message),
         ClientInitializeError::ExpectedInitResponse(_)
         | ClientInitializeError::ExpectedInitResult(_)
         | ClientInitializeError::ConflictInitResponseId(..)
         | ClientInitializeError::UncorrelatedErrorResponse { .. } => "it does not answer `initialize` as the protocol says".into(),
         other => chain(other),
-    };
-    if text.starts_with("Auth required") {
-        return "it asks for a token (401); name the variable of the executor that holds one with `bearer_token_env_var`".into();
     }
-    text.strip_prefix("Client error: ").map(str::to_owned).unwrap_or(text)
 }
 
 /// An error with what is behind it.

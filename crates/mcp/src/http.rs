@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use http::{HeaderName, HeaderValue};
-use outpost_environment::{Environment, EnvironmentError, HttpBody, HttpCall, HttpHead};
+use outpost_environment::{BodyError, Environment, EnvironmentError, HttpBody, HttpCall, HttpHead};
 use outpost_wire::exec::http::{RedirectPolicy, RequestHeader};
 use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::StreamableHttpClientTransport;
@@ -116,15 +116,18 @@ pub(crate) struct McpHttpClient {
 pub(crate) enum HttpError {
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    #[error("{0}")]
-    Body(String),
+    #[error(transparent)]
+    Body(#[from] BodyError),
+    #[error("it sent an event of more than {0} bytes")]
+    LongEvent(usize),
     #[error("it is somewhere else: {0}; declare that address")]
     Moved(String),
 }
 
-type Failure = StreamableHttpError<HttpError>;
+/// Why a request of the protocol came to nothing.
+pub(crate) type HttpFailure = StreamableHttpError<HttpError>;
 
-fn wrong(reason: String) -> Failure {
+fn wrong(reason: String) -> HttpFailure {
     StreamableHttpError::UnexpectedServerResponse(Cow::Owned(reason))
 }
 
@@ -139,7 +142,7 @@ struct Ask {
 }
 
 impl McpHttpClient {
-    async fn send(&self, url: &str, ask: Ask) -> Result<(HttpHead, HttpBody), Failure> {
+    async fn send(&self, url: &str, ask: Ask) -> Result<(HttpHead, HttpBody), HttpFailure> {
         let mut headers = self.headers.to_vec();
         headers.push(header("accept", "application/json, text/event-stream", None));
         if ask.body.is_some() {
@@ -172,10 +175,10 @@ impl McpHttpClient {
         Ok((head, body))
     }
 
-    async fn whole(&self, mut body: HttpBody) -> Result<Bytes, Failure> {
+    async fn whole(&self, mut body: HttpBody) -> Result<Bytes, HttpFailure> {
         let mut all = BytesMut::new();
         while let Some(piece) = body.next().await {
-            let piece = piece.map_err(|error| StreamableHttpError::Client(HttpError::Body(error.to_string())))?;
+            let piece = piece.map_err(|error| StreamableHttpError::Client(HttpError::Body(error)))?;
             if all.len() + piece.len() > self.largest {
                 return Err(wrong(format!("its answer has more than {} bytes", self.largest)));
             }
@@ -190,7 +193,7 @@ impl McpHttpClient {
             let (mut body, mut room) = state?;
             let piece = match body.next().await? {
                 Ok(piece) => piece,
-                Err(error) => return Some((Err(HttpError::Body(error.to_string())), None)),
+                Err(error) => return Some((Err(HttpError::Body(error)), None)),
             };
             match room.take(&piece) {
                 Ok(()) => Some((Ok(piece), Some((body, room)))),
@@ -215,11 +218,7 @@ impl Room {
             self.held = if byte == b'\n' && self.last == b'\n' { 0 } else { self.held + 1 };
             self.last = byte;
         }
-        if self.held > self.largest {
-            Err(HttpError::Body(format!("it sent an event of more than {} bytes", self.largest)))
-        } else {
-            Ok(())
-        }
+        if self.held > self.largest { Err(HttpError::LongEvent(self.largest)) } else { Ok(()) }
     }
 }
 
@@ -246,7 +245,7 @@ impl StreamableHttpClient for McpHttpClient {
         session_id: Option<Arc<str>>,
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
+    ) -> Result<StreamableHttpPostResponse, HttpFailure> {
         let had_session = session_id.is_some();
         let asked = if let JsonRpcMessage::Request(request) = &message { Some(request.id.clone()) } else { None };
         let body = Bytes::from(serde_json::to_vec(&message)?);
@@ -302,7 +301,7 @@ impl StreamableHttpClient for McpHttpClient {
         session_id: Arc<str>,
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), HttpFailure> {
         let ask = Ask {
             method: "DELETE",
             session: Some(session_id),
@@ -322,7 +321,7 @@ impl StreamableHttpClient for McpHttpClient {
         last_event_id: Option<String>,
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, HttpFailure> {
         let ask = Ask {
             method: "GET",
             session: session_id,

@@ -125,7 +125,7 @@ pub enum McpError {
     Cancelled { server: String, tool: String },
     #[error("MCP server `{server}` refuses: {message}")]
     Refused { server: String, message: String },
-    #[error("MCP server `{server}` answers nonsense: {reason}")]
+    #[error("MCP server `{server}` sent an invalid answer: {reason}")]
     Nonsense { server: String, reason: String },
     #[error("there is no MCP server `{server}`{known}")]
     Unknown { server: String, known: String },

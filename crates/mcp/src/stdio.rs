@@ -3,12 +3,11 @@
 //! Whatever a server does wrong on its standard output is found here, where the bytes are seen first: too long a line,
 //! too much that is no message, too many messages at once, a hole in the output.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use outpost_environment::{ProcessEvent, RemoteProcess};
+use outpost_environment::{OutputTail, ProcessEvent, RemoteProcess};
 use outpost_wire::exec::process::{Stream, WriteStatus};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::watch;
@@ -32,22 +31,23 @@ pub(crate) struct StdioServer {
     _pumps: [AbortOnDropHandle<()>; 2],
 }
 
-#[derive(Default)]
 struct Shared {
-    tail: Mutex<VecDeque<u8>>,
+    tail: Mutex<OutputTail>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self { tail: Mutex::new(OutputTail::new(TAIL)) }
+    }
 }
 
 impl Shared {
-    fn tail(&self) -> MutexGuard<'_, VecDeque<u8>> {
+    fn tail(&self) -> MutexGuard<'_, OutputTail> {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn keep(&self, bytes: &[u8]) {
-        let mut tail = self.tail();
-        let bytes = &bytes[bytes.len().saturating_sub(TAIL)..];
-        let surplus = (tail.len() + bytes.len()).saturating_sub(TAIL);
-        tail.drain(..surplus);
-        tail.extend(bytes);
+        self.tail().push(bytes);
     }
 }
 
@@ -80,7 +80,7 @@ impl StdioServer {
 
     /// The last that it said besides its messages, as part of a sentence; nothing if it was silent.
     pub(crate) fn said(&self) -> String {
-        let bytes: Vec<u8> = self.shared.tail().iter().copied().collect();
+        let bytes = self.shared.tail().bytes().to_vec();
         let text = String::from_utf8_lossy(&bytes);
         match text.trim() {
             "" => String::new(),
@@ -240,7 +240,7 @@ mod tests {
             watch.look(piece.as_bytes(), &tail).unwrap();
         }
         assert_eq!(watch.rubbish, "Hello there\n".len());
-        assert_eq!(tail.tail().iter().copied().collect::<Vec<_>>(), b"Hello there\n");
+        assert_eq!(tail.tail().bytes(), b"Hello there\n");
     }
 
     #[tokio::test]
@@ -258,10 +258,9 @@ mod tests {
         for n in 0..2000 {
             shared.keep(format!("line {n}\n").as_bytes());
         }
-        assert_eq!(shared.tail().len(), TAIL);
-        let text: Vec<u8> = shared.tail().iter().copied().collect();
-        assert!(text.ends_with(b"line 1999\n"));
+        assert_eq!(shared.tail().bytes().len(), TAIL);
+        assert!(shared.tail().bytes().ends_with(b"line 1999\n"));
         shared.keep(&[b'y'; 3 * TAIL]);
-        assert_eq!(shared.tail().len(), TAIL);
+        assert_eq!(shared.tail().bytes().len(), TAIL);
     }
 }

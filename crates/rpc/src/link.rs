@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
+use outpost_wire::SharedError;
 use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -50,13 +51,13 @@ pub enum LinkError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
-    Protocol(String),
+    Protocol(#[source] SharedError),
     /// A server answered with a status of HTTP instead of a link.
     #[error("{reason}")]
     Refused { status: u16, reason: String },
     /// What is to be shown to the other side cannot be had here.
     #[error("{0}")]
-    Credentials(String),
+    Credentials(#[source] SharedError),
     #[error("closed by the other side: {}", .0.reason)]
     Closed(Close),
     #[error("nothing was heard from the other side for {0:?}")]

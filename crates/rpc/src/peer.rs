@@ -129,7 +129,7 @@ pub enum CallError {
     Fault(#[from] Fault),
     #[error("the connection was lost")]
     Lost,
-    #[error("the answer to `{method}` makes no sense: {why}")]
+    #[error("the answer to `{method}` is invalid: {why}")]
     Nonsense { method: &'static str, why: String },
 }
 

@@ -12,7 +12,11 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum TlsSetupError {
     #[error("{path} cannot be used: {error}", path = .path.display())]
-    File { path: PathBuf, error: pem::Error },
+    File {
+        path: PathBuf,
+        #[source]
+        error: pem::Error,
+    },
     #[error("{path} holds no certificate; it needs the server's own and those that lead to one that clients trust, in PEM", path = .0.display())]
     NoCertificate(PathBuf),
     #[error("the certificate and the key do not go together: {0}")]

@@ -13,6 +13,7 @@ use outpost_environment::{
 };
 use outpost_wire::PathUri;
 use outpost_wire::exec::discovery::DiscoveredRoot;
+use outpost_wire::fault::is_missing;
 use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,7 +22,7 @@ use crate::mcp::declaration::declaration;
 use crate::mcp::{DeclarationOrigin, Declared, McpLimits};
 use crate::permissions::SandboxMode;
 use crate::plugins::Plugin;
-use crate::skills::host::{self, HostRoot, is_missing};
+use crate::skills::host::{self, HostRoot};
 use crate::skills::{Skill, SkillReader, SkillSource};
 
 /// Everything that a step can use of roots, projects and this machine. Frozen with it.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use outpost_wire::PathUri;
+use outpost_wire::SharedError;
 use outpost_wire::app::permission::{FilePermissions, NetworkPermissions, PermissionEntry, PermissionPath, PermissionProfile};
 use outpost_wire::exec::policy::{Access, EntryPath, FileSystem, Grant, Network, Permissions, PolicyEntry, SandboxContext, SpecialRoot};
 use outpost_wire::intent::Attachment;
@@ -41,7 +42,7 @@ pub enum PermitError {
     #[error(
         "the permissions cannot be read: {0}. They look like {{\"network\": {{\"enabled\": true}}, \"file_system\": {{\"read\": [\"PATH\"], \"write\": [\"PATH\"]}}}}"
     )]
-    Malformed(String),
+    Malformed(#[source] SharedError),
     #[error("the permissions ask for nothing; name paths to read or write, or the network")]
     Nothing,
     #[error("{0:?} is no path that can be asked for: name one file or directory")]
@@ -79,7 +80,7 @@ struct WrittenFiles {
 impl ExtraPermissions {
     /// What a model asks for; relative paths begin at `cwd`.
     pub fn asked(permissions: &Value, cwd: &PathUri) -> Result<Self, PermitError> {
-        let written: Written = Written::deserialize(permissions).map_err(|error| PermitError::Malformed(error.to_string()))?;
+        let written: Written = Written::deserialize(permissions).map_err(|error| PermitError::Malformed(SharedError::new(error)))?;
         let mut permits = Self { network: written.network.is_some_and(|network| network.enabled == Some(true)), ..Self::default() };
         if let Some(WrittenFiles { read, write }) = written.file_system {
             for (paths, wanted) in [(read, PathUse::Read), (write, PathUse::Write)] {

@@ -58,6 +58,11 @@ impl LiveThread {
         ThreadFollower { thread, store, feed, last: after, waiting: VecDeque::new(), behind, history: None }
     }
 
+    /// The last entry that is stored and was told.
+    pub fn last_stored(&self) -> Seq {
+        self.feed.mark()
+    }
+
     /// Everything that is stored from now on, and what happens besides.
     pub fn follow_from_now(&self) -> ThreadFollower {
         self.follow(self.feed.mark())

@@ -8,6 +8,7 @@ use outpost_thread::{
     Approval, ApprovalId, ApprovalKind, CallId, Decision, Entry, Fact, InputId, InputOrigin, InterruptReason, Raw, Seq, Settings, Thread,
     ThreadId, TurnId, TurnKind,
 };
+use outpost_wire::SharedError;
 use outpost_wire::envelope::TraceContext;
 use outpost_wire::intent::Selection;
 use thiserror::Error;
@@ -191,9 +192,9 @@ pub enum CommandError {
     #[error("no question `{0}` is open: it was never asked or is already answered")]
     NoQuestion(ApprovalId),
     #[error("it could not be stored: {0}")]
-    NotStored(String),
+    NotStored(#[source] SharedError),
     #[error("{0}")]
-    Invalid(String),
+    Invalid(#[source] SharedError),
 }
 
 /// A question aside.

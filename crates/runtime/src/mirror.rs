@@ -3,6 +3,7 @@
 //! Entries and events come in from outside and are kept, folded and published as a driver would; what is asked of the thread goes out
 //! as a [`MirrorCommand`]. This module knows nothing of how either of them travels.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outpost_store::{MemoryStore, Need, Store};
@@ -41,8 +42,8 @@ pub struct ThreadMirror {
     state: Arc<Mutex<Thread>>,
     feed: Arc<ThreadFeed<ThreadEvent>>,
     status: watch::Sender<ThreadActivity>,
-    /// The turn that began last.
-    turn: watch::Sender<Option<TurnId>>,
+    /// All turns that have begun. The last alone would not do: while there is no connection, one may end and the next one begin.
+    turns: watch::Sender<HashSet<TurnId>>,
     /// The last entry that is kept.
     last: Seq,
 }
@@ -62,7 +63,7 @@ impl ThreadMirror {
         let thread =
             LiveThread { id, mailbox, feed: feed.clone(), store: Store::Memory(store.clone()), status: seen, maker: None, internal: false };
         tokio::spawn(forward(asked, sender, state.clone()));
-        Some((thread, Self { id, lease, store, state, feed, status, turn: watch::Sender::new(None), last: 0 }, commands))
+        Some((thread, Self { id, lease, store, state, feed, status, turns: watch::Sender::new(HashSet::new()), last: 0 }, commands))
     }
 
     /// The last entry that is known.
@@ -74,9 +75,9 @@ impl ThreadMirror {
         self.id
     }
 
-    /// Hears which turn began last.
-    pub fn turns(&self) -> watch::Receiver<Option<TurnId>> {
-        self.turn.subscribe()
+    /// Hears which turns have begun.
+    pub fn turns(&self) -> watch::Receiver<HashSet<TurnId>> {
+        self.turns.subscribe()
     }
 
     /// The state as it is now.
@@ -102,8 +103,8 @@ impl ThreadMirror {
             }
             self.status.send_replace(activity);
             // Last: what waits for the turn looks at the status next, and ends where no turn runs.
-            if begun.is_some() {
-                self.turn.send_replace(begun);
+            if let Some(begun) = begun {
+                self.turns.send_modify(|turns| turns.extend([begun]));
             }
         }
         true
@@ -200,7 +201,8 @@ fn elsewhere() -> CommandError {
 mod tests {
     use std::task::{Context, Wake, Waker};
 
-    use outpost_thread::{MetadataChanged, ThreadCreated, TurnStarted};
+    use futures_util::FutureExt;
+    use outpost_thread::{Marker, MetadataChanged, ThreadCreated, TurnFinished, TurnStarted, TurnStatus};
     use uuid::Uuid;
 
     use super::*;
@@ -261,5 +263,22 @@ mod tests {
         assert!(mirror.entries(vec![Entry { seq: 2, at: 2, fact: started.into() }], Tells::Followers).await);
         let seen = looks.seen.lock().unwrap().clone();
         assert!(matches!(seen.as_slice(), [ThreadActivity::Active { .. }]), "{seen:?}");
+    }
+
+    /// An answer to a start of a turn may come when the turn is long over: what waits for its beginning has not missed it.
+    #[tokio::test]
+    async fn a_turn_has_begun_also_when_another_one_began_after_it() {
+        let store = MemoryStore::new(Arc::new(|| 0), None);
+        let initial = Thread::begin(&entry(1)).unwrap();
+        let (_live, mut mirror, _commands) = ThreadMirror::new(initial, store, FeedLimits::default()).await.unwrap();
+        let mut turns = mirror.turns();
+        let begins = |seq: Seq, turn: &str| Entry { seq, at: seq, fact: TurnStarted::new(TurnId(turn.into()), vec![]).into() };
+        let over =
+            TurnFinished { turn: Some(TurnId("t1".into())), status: TurnStatus::Completed, reason: None, error: None, marker: Marker::Off };
+        let ends = Entry { seq: 3, at: 3, fact: over.into() };
+        assert!(mirror.entries(vec![entry(1), begins(2, "t1"), ends, begins(4, "t2")], Tells::Followers).await);
+        for turn in ["t1", "t2"] {
+            assert!(turns.wait_for(|begun| begun.contains(&TurnId(turn.into()))).now_or_never().is_some(), "{turn}");
+        }
     }
 }

@@ -9,6 +9,7 @@ mod exchange;
 pub mod facts;
 mod foreign;
 mod history;
+mod name;
 mod offline;
 pub mod price;
 mod provider;
@@ -24,6 +25,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use outpost_thread::Raw;
+use outpost_wire::SharedError;
 use outpost_wire::envelope::TraceContext;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -209,7 +211,7 @@ pub enum ModelError {
     Cut { provider: String, reason: String },
     #[error("{provider} was silent for {after_ms} ms in the middle of an answer")]
     Silent { provider: String, after_ms: u64 },
-    #[error("{provider} answers nonsense: {reason}")]
+    #[error("{provider} sent an invalid answer: {reason}")]
     Nonsense { provider: String, reason: String },
     #[error("{provider} sent no event stream but {found}; check its `base_url` ({place}) and the proxy variables")]
     NotAStream { provider: String, place: String, found: String },
@@ -359,11 +361,11 @@ impl ModelProvider {
 /// The client for all requests to models of one program. Reads the machine's certificates, so it blocks for some
 /// milliseconds. Proxies are taken from the usual variables.
 pub fn http_client() -> Result<reqwest::Client, HttpClientError> {
-    let tls = outpost_rpc::tls::client(&["h2", "http/1.1"]).map_err(|error| HttpClientError(error.to_string()))?;
+    let tls = outpost_rpc::tls::client(&["h2", "http/1.1"]).map_err(|error| HttpClientError(SharedError::new(error)))?;
     let client = reqwest::Client::builder().tls_backend_preconfigured(tls).redirect(reqwest::redirect::Policy::none()).build();
-    client.map_err(|error| HttpClientError(error.to_string()))
+    client.map_err(|error| HttpClientError(SharedError::new(error)))
 }
 
 #[derive(Debug, Error)]
 #[error("no HTTP client can be made: {0}")]
-pub struct HttpClientError(String);
+pub struct HttpClientError(#[source] SharedError);

@@ -8,6 +8,7 @@ use image::codecs::jpeg::JpegEncoder;
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 use outpost_thread::{Raw, picture_kind, picture_size};
+use outpost_wire::SharedError;
 use outpost_wire::base64;
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -38,7 +39,7 @@ pub enum PictureError {
     #[error("it is {0}, and models take PNG, JPEG, GIF and WebP only: convert it first")]
     Kind(&'static str),
     #[error("it is damaged: {0}")]
-    Damaged(String),
+    Damaged(#[source] SharedError),
     #[error("it has {width} × {height} pixels, and at most {MOST_PIXELS} in all can be made smaller: scale it down first")]
     Pixels { width: u32, height: u32 },
     #[error("it has {0} bytes; at most {LARGEST_FILE} can be shown")]
@@ -61,7 +62,7 @@ impl Picture {
         if u64::from(width) * u64::from(height) > MOST_PIXELS {
             return Err(PictureError::Pixels { width, height });
         }
-        smaller(kind, bytes).map_err(|error| PictureError::Damaged(error.to_string()))
+        smaller(kind, bytes).map_err(|error| PictureError::Damaged(SharedError::new(error)))
     }
 
     /// The picture behind an address: one that holds it is looked at, any other is the provider's business.
@@ -70,7 +71,7 @@ impl Picture {
             return Ok(address.into());
         }
         let (kind, data) = address.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,")).ok_or(PictureError::Address)?;
-        let bytes = base64::decode(data).map_err(|error| PictureError::Damaged(error.to_string()))?;
+        let bytes = base64::decode(data).map_err(|error| PictureError::Damaged(SharedError::new(error)))?;
         let length = bytes.len();
         let picture = Self::read(bytes)?;
         // Most are as they should be.
@@ -103,7 +104,7 @@ pub(crate) fn acceptable(item: &str) -> Option<Value> {
         let Some((said, data)) = address.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,")) else {
             return if address.starts_with("http") { Ok(address.to_owned()) } else { Err(PictureError::Address) };
         };
-        let bytes = base64::decode(data).map_err(|error| PictureError::Damaged(error.to_string()))?;
+        let bytes = base64::decode(data).map_err(|error| PictureError::Damaged(SharedError::new(error)))?;
         let kind = picture_kind(&bytes).ok_or_else(|| PictureError::Kind(stranger(&bytes)))?;
         let (width, height) = picture_size(&bytes).ok_or_else(|| PictureError::Damaged("its header cannot be read".into()))?;
         if width.max(height) > REFUSED_SIDE {

@@ -56,8 +56,6 @@ pub enum RuleError {
     EmptyPrefix { number: usize },
     #[error("rule {number}: a rule for one environment may ask or forbid, it cannot allow")]
     Widens { number: usize },
-    #[error("rules.toml: {0}")]
-    Syntax(String),
 }
 
 /// All rules of a user.
@@ -125,9 +123,9 @@ impl CommandRule {
             && self.prefix.iter().zip(words).enumerate().all(|(n, (own, word))| own.matches(word) || (n == 0 && own.matches(name(word))))
     }
 
-    /// The rule as it stands in `rules.toml`. A JSON text is a TOML text, too.
+    /// The rule as it stands in `rules.toml`.
     pub fn to_toml(&self) -> String {
-        let text = |text: &str| serde_json::Value::from(text).to_string();
+        let text = |text: &str| toml::Value::from(text).to_string();
         let words: Vec<String> = self
             .prefix
             .iter()
@@ -225,6 +223,22 @@ mod tests {
             worker,
         ])
         .unwrap()
+    }
+
+    #[test]
+    fn what_is_kept_is_read_again() {
+        #[derive(Deserialize)]
+        struct Kept {
+            rules: Vec<CommandRule>,
+        }
+        let either = Word::AnyOf(vec!["it's".into(), "a \"b\"".into()]);
+        let odd = CommandRule {
+            prefix: vec![Word::One("c:\\d\u{7f}\n".into()), either],
+            reason: Some("två".into()),
+            ..rule(&[], RuleDecision::Ask)
+        };
+        let kept: Kept = toml::from_str(&odd.to_toml()).unwrap_or_else(|error| panic!("{}: {error}", odd.to_toml()));
+        assert_eq!(kept.rules, [odd]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use outpost_environment::{Discoveries, Registry};
 use outpost_store::{AdoptionKey, Clock, MemoryStore, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
+use outpost_wire::SharedError;
 use outpost_wire::calendar::UtcTime;
 use outpost_wire::intent::EnvironmentId;
 use serde::{Deserialize, Serialize};
@@ -333,7 +334,7 @@ const BASE: &str = include_str!("instructions/base.md");
 
 impl RuntimeShared {
     /// By what the commands of threads of a store are claimed. Threads that are not kept have no such key.
-    pub(crate) async fn adoption_key(&self, store: &Store) -> Result<Option<AdoptionKey>, String> {
+    pub(crate) async fn adoption_key(&self, store: &Store) -> Result<Option<AdoptionKey>, SharedError> {
         if matches!(store, Store::Memory(_)) {
             return Ok(None);
         }

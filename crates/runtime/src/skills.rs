@@ -71,7 +71,11 @@ pub enum SkillReadError {
     #[error("`{0}` is not a path inside the folder of the skill")]
     Outside(String),
     #[error("{path} cannot be read: {error}")]
-    Unreadable { path: String, error: EnvironmentError },
+    Unreadable {
+        path: String,
+        #[source]
+        error: EnvironmentError,
+    },
     #[error("{path} cannot be read: environment `{environment}` did not answer within {} seconds", .patience.as_secs_f32())]
     Slow { path: String, environment: EnvironmentId, patience: Duration },
     #[error("{0} is not text")]

@@ -7,8 +7,10 @@
 mod agents;
 mod call;
 pub mod catalogue;
+mod command_report;
 pub(crate) mod earlier;
 pub(crate) mod exec;
+pub(crate) mod former;
 mod image;
 pub(crate) mod left;
 pub(crate) mod mcp;

@@ -60,6 +60,9 @@ pub struct Launch {
     pub cwd: PathBuf,
     pub io: LaunchIo,
     pub policy: Policy,
+    /// In the place of the program, a relay of our own: it connects the child's input and output with this port of the loopback that
+    /// programs under the same policy have. Needs pipes with an input.
+    pub connect: Option<u16>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +93,11 @@ pub enum LaunchError {
     Spawn(#[from] io::Error),
     /// The system would not run the program because of a limit.
     #[error("{error}: {limit} is reached")]
-    Limit { error: io::Error, limit: EffectiveLimit },
+    Limit {
+        #[source]
+        error: io::Error,
+        limit: EffectiveLimit,
+    },
     /// The policy cannot be held here, so nothing was run.
     #[error("{0}")]
     Unenforceable(String),
@@ -368,6 +375,7 @@ impl ProcessScope {
         let streams = Streams::open(launch.io)?;
         let terminal = matches!(launch.io, LaunchIo::Terminal(_));
         let mut was_checked = false;
+        let mut crowded = None;
         for _ in 0..ATTEMPTS {
             let cell = self.cell(&launch.policy)?;
             if let Some(meter) = self.meter.get()
@@ -384,12 +392,19 @@ impl ProcessScope {
                     self.shared.watchdog.wake();
                     return Ok(streams.child(running));
                 }
+                Ok(Started::Failed(error)) if self.is_crowded_out(&error) => {
+                    self.lock().retire(&launch.policy, &cell);
+                    crowded = Some(error);
+                }
                 Ok(Started::Failed(error)) | Err(error) => return Err(self.refused(error)),
                 Ok(Started::Doubtful) => self.put_in_order(&launch.policy, &cell)?,
             }
             was_checked = true;
         }
-        Err(LaunchError::Unenforceable("programs outside replace what the sandbox holds faster than it can be put back".into()))
+        Err(crowded.map_or_else(
+            || LaunchError::Unenforceable("programs outside replace what the sandbox holds faster than it can be put back".into()),
+            |error| self.refused(error),
+        ))
     }
 
     /// Has everything that a cell holds put back in place; where that is not possible, the next one is made anew.
@@ -415,16 +430,29 @@ impl ProcessScope {
 
     /// Nothing was forked; perhaps because of a limit.
     fn refused(&self, error: io::Error) -> LaunchError {
-        match self.meter.get().and_then(|meter| meter.refused()) {
+        match self.meter.get().and_then(|meter| meter.refused(&error)) {
             Some(limit) => LaunchError::Limit { error, limit },
             None => error.into(),
         }
     }
 
+    /// Nothing was forked, because other sessions have grown since the cell was made. One that is made now has its own number on top of theirs.
+    fn is_crowded_out(&self, error: &io::Error) -> bool {
+        self.meter.get().is_some_and(|meter| meter.is_crowded_out(error))
+    }
+
     /// A process inside the sandbox of a policy that does work of ours there: the worker that the stage was given. It ends
     /// with the socket.
     pub fn worker(&self, policy: &Policy) -> Result<WorkerHandle, LaunchError> {
-        self.cell(policy)?.worker().map_err(|error| self.refused(error))
+        let cell = self.cell(policy)?;
+        let made = match cell.worker() {
+            Err(error) if self.is_crowded_out(&error) => {
+                self.lock().retire(policy, &cell);
+                self.cell(policy)?.worker()
+            }
+            made => made,
+        };
+        made.map_err(|error| self.refused(error))
     }
 
     /// Makes sure that things can be started under a policy, without starting any.

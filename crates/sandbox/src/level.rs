@@ -7,6 +7,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use crate::policy::{PathAccess, PathRules, RuleOrigin, is_protected_name};
+use crate::sys;
 
 /// Ordered: a stronger one comes later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -61,7 +62,7 @@ pub struct Capacity {
 impl Capacity {
     /// The one setting that would raise it, as far as that can be told from here.
     pub fn raised_by(&self) -> Option<String> {
-        let why = self.why.as_deref()?;
+        self.why.as_ref()?;
         let is_masked = self.level == Some(Level::Mounts);
         let there = |path: &str| Path::new(path).exists();
         // What its security module forbids, no seccomp profile allows.
@@ -77,7 +78,7 @@ impl Capacity {
             )
         } else if let Some(switch) = switch() {
             format!("as root: `{switch}`, and a line in /etc/sysctl.d to keep it")
-        } else if why.contains("no Landlock") {
+        } else if self.level.is_none() && sys::landlock_version() == 0 {
             "a kernel with Landlock (5.13 or later, and `landlock` in its `lsm=`)".to_owned()
         } else {
             "let the executor make user namespaces and mount a process table of its own".to_owned()

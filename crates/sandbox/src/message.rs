@@ -155,6 +155,8 @@ pub(crate) struct StartOrder {
     pub args: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
     pub cwd: PathBuf,
+    /// The port that a relay connects with, in the place of the program.
+    pub connect: Option<u16>,
     /// What has to be in place.
     pub checks: Vec<Check>,
     /// A process with more rights has just looked for changes.
@@ -335,6 +337,7 @@ pub(crate) fn encode_start(job: u64, terminal: bool, launch: &Launch, standing: 
         out.text(value);
     });
     out.text(launch.cwd.as_os_str());
+    out.number(launch.connect.map_or(0, u64::from));
     out.list(&standing.checks, |out, check| check.encode(out));
     out.byte(standing.was_checked.into());
     out.0
@@ -367,6 +370,7 @@ impl Task {
                 args: input.list(MessageReader::text)?,
                 env: input.list(|input| Ok((input.text()?, input.text()?)))?,
                 cwd: input.path()?,
+                connect: Some(u16::try_from(input.number()?).map_err(|_| garbled())?).filter(|port| *port != 0),
                 checks: input.list(Check::decode)?,
                 was_checked: input.byte()? == 1,
             }),

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,7 @@ use rustix::fs::statvfs;
 
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::Exit;
-use crate::limits::{CPU, EffectiveLimit, FILE_SIZE, FREE_SPACE, HOME_LAYER, Limits, MEMORY, Mechanism};
+use crate::limits::{CPU, EffectiveLimit, FILE_SIZE, FREE_SPACE, HOME_LAYER, Limits, MEMORY, Mechanism, PROCESSES};
 use crate::memory::{MeasuredProcess, Program, Root, Use};
 
 /// What a killed process reports that wrote too much into one file, or used too much time.
@@ -78,11 +79,35 @@ impl State {
         self.kills.push(kill);
     }
 
+    /// Its processes, among all of this machine with their parents.
+    fn own(&self, parents: &HashMap<u32, u32>) -> Vec<u32> {
+        let cells: HashSet<u32> = self.cells.iter().map(|cell| cell.pid).collect();
+        let is_own = |pid: &u32| {
+            let mut at = *pid;
+            for _ in 0..64 {
+                if cells.contains(&at) {
+                    return true;
+                }
+                match parents.get(&at) {
+                    Some(parent) if *parent != 0 => at = *parent,
+                    _ => return false,
+                }
+            }
+            false
+        };
+        parents.keys().copied().filter(is_own).collect()
+    }
+
     fn limit(&self, what: &str) -> Option<EffectiveLimit> {
         self.limits.iter().find(|limit| limit.what == what).copied()
     }
 
     /// The limit of memory if it is ours to hold.
+    /// The limit of processes, if a process was refused and the kernel counts them by user: with those of every other session of that user.
+    fn shared_process_limit(&self, refused: &io::Error) -> Option<EffectiveLimit> {
+        self.limit(PROCESSES).filter(|limit| limit.mechanism == Mechanism::Rlimit && refused.kind() == io::ErrorKind::WouldBlock)
+    }
+
     fn memory_limit(&self) -> Option<u64> {
         self.limit(MEMORY).filter(|limit| limit.mechanism == Mechanism::Watchdog).map(|limit| limit.value)
     }
@@ -153,9 +178,19 @@ impl Meter {
     }
 
     /// Which limit kept a process from being started.
-    pub(crate) fn refused(&self) -> Option<EffectiveLimit> {
+    pub(crate) fn refused(&self, error: &io::Error) -> Option<EffectiveLimit> {
         let state = self.lock();
-        state.limit(state.group.as_ref().and_then(Group::reached)?)
+        match state.group.as_ref().and_then(Group::reached) {
+            Some(what) => state.limit(what),
+            None => state.shared_process_limit(error),
+        }
+    }
+
+    /// Whether a process was refused for those of other sessions: the kernel counts them together, and this session has room.
+    pub(crate) fn is_crowded_out(&self, error: &io::Error) -> bool {
+        let state = self.lock();
+        let Some(limit) = state.shared_process_limit(error) else { return false };
+        state.own(&parents()).into_iter().map(threads_of).sum::<u64>() < limit.value
     }
 
     pub(crate) fn take_group(&self) -> Option<Group> {
@@ -188,23 +223,9 @@ impl Meter {
     /// How much its processes have written since this was last asked. `parents` are all processes with their parents.
     pub(crate) fn newly_written(&self, parents: &HashMap<u32, u32>) -> u64 {
         let mut state = self.lock();
-        let cells: HashSet<u32> = state.cells.iter().map(|cell| cell.pid).collect();
-        let is_ours = |pid: u32| {
-            let mut at = pid;
-            for _ in 0..64 {
-                if cells.contains(&at) {
-                    return true;
-                }
-                match parents.get(&at) {
-                    Some(parent) if *parent != 0 => at = *parent,
-                    _ => return false,
-                }
-            }
-            false
-        };
         let mut written = HashMap::new();
         let mut more = 0;
-        for pid in parents.keys().copied().filter(|pid| is_ours(*pid)) {
+        for pid in state.own(parents) {
             let bytes = written_by(pid);
             more += bytes.saturating_sub(state.written.get(&pid).copied().unwrap_or(0));
             written.insert(pid, bytes);
@@ -289,6 +310,11 @@ fn free(path: &Path) -> Option<u64> {
 fn written_by(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("wchar:")?.trim().parse().ok()).unwrap_or(0)
+}
+
+/// How many processes the kernel counts for one: its threads.
+fn threads_of(pid: u32) -> u64 {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |tasks| tasks.count() as u64)
 }
 
 /// Every process of this machine with its parent.

@@ -12,6 +12,7 @@ mod confine;
 mod fork_server;
 mod kin;
 mod reaper;
+mod relay;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

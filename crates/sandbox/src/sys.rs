@@ -85,6 +85,16 @@ impl SignalReader {
         Ok(signals)
     }
 
+    /// In a forked child that runs no other program: signals that a stage survives end it, as they would end a program.
+    pub(crate) fn usual_ends() {
+        // SAFETY: no handler is installed.
+        unsafe {
+            for number in [libc::SIGTERM, libc::SIGHUP] {
+                libc::signal(number, libc::SIG_DFL);
+            }
+        }
+    }
+
     fn block(&self) -> io::Result<()> {
         // SAFETY: the set is initialised, and the old one is not asked for.
         check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) }.into())?;
@@ -124,20 +134,34 @@ impl SignalReader {
     }
 }
 
+/// Closes every descriptor but the three streams and this one. For a forked child that ends with [`exit`], so that no owner of a
+/// closed one is ever dropped.
+pub(crate) fn close_all_but(kept: BorrowedFd<'_>) -> io::Result<()> {
+    let kept = kept.as_raw_fd();
+    if kept > 3 {
+        // SAFETY: it takes numbers only; what owns these descriptors is not used any more and never dropped.
+        check(unsafe { libc::syscall(libc::SYS_close_range, 3, kept - 1, 0) })
+            .or_else(|_| close_listed(|number| (3..kept).contains(&number)))?;
+    }
+    close_all_from(kept + 1)
+}
+
+/// Closes those of the open descriptors that are meant, on a kernel that does not know ranges.
+fn close_listed(is_meant: impl Fn(RawFd) -> bool) -> io::Result<libc::c_long> {
+    let open: Vec<RawFd> =
+        std::fs::read_dir("/proc/self/fd")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for number in open.into_iter().filter(|number| is_meant(*number)) {
+        // SAFETY: as with ranges. The one that the list was read through is closed already, which only gives an error.
+        unsafe { libc::close(number) };
+    }
+    Ok(0)
+}
+
 /// Closes every descriptor from this number on. Called before anything was opened, so none of them is in use here.
 pub(crate) fn close_all_from(first: RawFd) -> io::Result<()> {
     // SAFETY: it takes numbers only; nothing in this process owns one of these descriptors yet.
-    if check(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) }).is_ok() {
-        return Ok(());
-    }
-    // A kernel that does not know the call.
-    let open: Vec<RawFd> =
-        std::fs::read_dir("/proc/self/fd")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    for number in open.into_iter().filter(|number| *number >= first) {
-        // SAFETY: as above. The one that the list was read through is closed already, which only gives an error.
-        unsafe { libc::close(number) };
-    }
-    Ok(())
+    let closed = check(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) });
+    closed.or_else(|_| close_listed(|number| number >= first)).map(drop)
 }
 
 /// Asks to be told when the parent is gone.

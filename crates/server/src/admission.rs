@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outpost_rpc::{Close, FrameSink};
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
 
 use crate::people::ClientIdentity;
 use crate::tokens::TokenStore;
 
-/// How often tokens are looked at.
+/// How often the ends of sessions are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A websocket is closed with this code when its client lost the right to it.
@@ -22,11 +23,15 @@ pub const POLICY: u16 = 1008;
 pub struct BrowserAdmission {
     next: AtomicU64,
     inside: Mutex<HashMap<u64, Guest>>,
+    /// A guest with a token came.
+    came: Notify,
 }
 
 struct Guest {
     pass: Pass,
     sink: FrameSink,
+    /// Its token may have been revoked after it was checked, and before it was noted here.
+    is_new: bool,
 }
 
 /// The credential of a connected client.
@@ -74,18 +79,33 @@ impl BrowserAdmission {
     /// then its sink is held.
     pub fn admit(self: &Arc<Self>, pass: Pass, sink: FrameSink) -> AdmissionSlot {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.lock().insert(number, Guest { pass, sink });
+        let has_token = pass.token.is_some();
+        self.lock().insert(number, Guest { pass, sink, is_new: true });
+        if has_token {
+            self.came.notify_one();
+        }
         AdmissionSlot { admission: self.clone(), number }
     }
 
-    /// Disconnects all clients whose token was revoked or whose session is over.
-    fn look(&self, tokens: &TokenStore) {
-        let used: BTreeSet<String> = self.lock().values().filter_map(|guest| guest.pass.token.clone()).collect();
-        for token in used.iter().filter(|token| !tokens.is_good(token)) {
-            self.put_out("the token was revoked", |pass| pass.token.as_ref() == Some(token));
+    /// The tokens of all guests, or of those that were not looked at yet.
+    fn tokens(&self, only_new: bool) -> BTreeSet<String> {
+        let mut inside = self.lock();
+        let wanted = inside.values_mut().filter(|guest| guest.is_new || !only_new);
+        wanted
+            .filter_map(|guest| {
+                guest.is_new = false;
+                guest.pass.token.clone()
+            })
+            .collect()
+    }
+
+    /// Disconnects the clients among them whose token was revoked.
+    async fn look(&self, tokens: &TokenStore, used: BTreeSet<String>) {
+        for token in used {
+            if !tokens.is_good(&token).await {
+                self.put_out("the token was revoked", |pass| pass.token.as_ref() == Some(&token));
+            }
         }
-        let now = Instant::now();
-        self.put_out("the session is over; log in again", |pass| pass.session.as_ref().is_some_and(|seat| seat.ends <= now));
     }
 
     /// Disconnects all clients of a session, which is over.
@@ -99,12 +119,29 @@ impl BrowserAdmission {
         }
     }
 
-    /// Checks periodically, for as long as this future is polled.
+    /// Disconnects all clients whose token was revoked or whose session is over, for as long as this future is polled.
     pub async fn keep_looking(&self, tokens: &TokenStore) {
-        loop {
-            tokio::time::sleep(LOOK).await;
-            self.look(tokens);
-        }
+        let sessions = async {
+            loop {
+                sleep(LOOK).await;
+                let now = Instant::now();
+                self.put_out("the session is over; log in again", |pass| pass.session.as_ref().is_some_and(|seat| seat.ends <= now));
+            }
+        };
+        let changed = async {
+            let mut changes = tokens.changes();
+            loop {
+                changes.next().await;
+                self.look(tokens, self.tokens(false)).await;
+            }
+        };
+        let came = async {
+            loop {
+                self.came.notified().await;
+                self.look(tokens, self.tokens(true)).await;
+            }
+        };
+        tokio::join!(sessions, changed, came);
     }
 }
 

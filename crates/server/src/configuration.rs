@@ -11,7 +11,7 @@ use outpost_store::Digest;
 use outpost_wire::secret_names::hide_secrets;
 use serde_json::{Map, Value};
 use thiserror::Error;
-use toml_edit::{Array, DocumentMut, InlineTable, Item, Key, Table, TableLike};
+use toml_edit::{Array, DocumentMut, InlineTable, Item, Key, Table, TableLike, TomlError};
 
 use crate::server::Facts;
 
@@ -53,7 +53,7 @@ pub enum ConfigEditError {
     #[error("config.toml was changed meanwhile: it is `{found}` now, not `{expected}`")]
     Version { expected: String, found: String },
     #[error("config.toml cannot be read as TOML: {0}")]
-    Unreadable(String),
+    Unreadable(#[from] TomlError),
     #[error("config.toml: {0}")]
     Io(#[from] io::Error),
 }
@@ -91,7 +91,7 @@ impl UserConfiguration {
     /// The file as others may see it.
     pub(crate) fn written(&self) -> Result<FileLayer, ConfigEditError> {
         let text = read(&self.file)?;
-        let document = text.parse::<DocumentMut>().map_err(|error| ConfigEditError::Unreadable(error.to_string()))?;
+        let document = text.parse::<DocumentMut>().map_err(ConfigEditError::Unreadable)?;
         let mut config = table_json(document.as_table());
         hide_secrets(&mut config);
         Ok(FileLayer { config, version: version(&text) })
@@ -105,7 +105,7 @@ impl UserConfiguration {
         if let Some(expected) = expected.filter(|expected| *expected != found) {
             return Err(ConfigEditError::Version { expected: expected.to_owned(), found });
         }
-        let mut document = before.parse::<DocumentMut>().map_err(|error| ConfigEditError::Unreadable(error.to_string()))?;
+        let mut document = before.parse::<DocumentMut>().map_err(ConfigEditError::Unreadable)?;
         for edit in edits {
             apply(document.as_table_mut(), edit)?;
         }

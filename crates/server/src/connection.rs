@@ -167,6 +167,15 @@ impl ClientConnection {
         self.lock().get(&thread).filter(|subscription| !subscription.is_over()).cloned()
     }
 
+    /// The thread that the client opened and because of which it hears of this one; it may be the same.
+    pub(crate) fn opened_for(&self, thread: ThreadId) -> Option<ThreadId> {
+        let mut subscription = self.subscription(thread)?;
+        while let SubscriptionReason::Maker(maker) = subscription.reason() {
+            subscription = self.subscription(maker)?;
+        }
+        Some(subscription.thread())
+    }
+
     /// Waits until no other request opens the thread for this client.
     pub(crate) async fn opening(&self, thread: ThreadId) -> OwnedMutexGuard<()> {
         let gate = {

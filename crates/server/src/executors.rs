@@ -63,6 +63,8 @@ pub(crate) enum JoinError {
     Configured(EnvironmentId),
     #[error("another start of the executor `{0}` is connected; stop it first, or give it up to {1:?} if its machine went away")]
     Doubled(EnvironmentId, Duration),
+    #[error("the token cannot be checked now: {0}")]
+    Store(TokenError),
     #[error(transparent)]
     Bound(#[from] BindError),
     #[error(transparent)]
@@ -76,6 +78,7 @@ impl JoinError {
             Self::Scope { .. } => StatusCode::FORBIDDEN,
             Self::Said(_) => StatusCode::BAD_REQUEST,
             Self::Configured(_) | Self::Doubled(..) | Self::Bound(BindError::Other { .. }) | Self::Registry(_) => StatusCode::CONFLICT,
+            Self::Bound(BindError::Token(TokenError::Store(_))) | Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Bound(BindError::Token(_)) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         HttpOutcome::Answer(plain(status, self.to_string()))
@@ -89,6 +92,8 @@ pub struct Executors {
     admission: Arc<BrowserAdmission>,
     limits: JoinLimits,
     joined: Mutex<HashMap<EnvironmentId, Joined>>,
+    /// Ids that a token is out for.
+    expected: Mutex<Vec<EnvironmentId>>,
     joins: AtomicU64,
     refusals: AtomicU64,
 }
@@ -113,6 +118,7 @@ impl Executors {
             admission,
             limits,
             joined: Mutex::default(),
+            expected: Mutex::default(),
             joins: AtomicU64::new(0),
             refusals: AtomicU64::new(0),
         })
@@ -125,38 +131,41 @@ impl Executors {
     /// Keeps the registry in step with the tokens for as long as this future is polled: an executor that may dial in is an
     /// environment, whether it has come or not, and one that may not is none any more.
     pub async fn follow_tokens(&self) {
-        let mut known: Vec<EnvironmentId> = Vec::new();
+        let mut changes = self.tokens.changes();
         loop {
-            match self.expected() {
-                Ok(expected) => {
-                    for id in expected.iter().filter(|id| !known.contains(id)) {
-                        if let Err(error) = self.door(id) {
-                            tracing::warn!(%id, %error, "an executor with this id cannot join");
-                        }
-                    }
-                    // Some come and lose their token between two looks.
-                    known.extend(self.lock().keys().cloned());
-                    for id in known.iter().filter(|id| !expected.contains(id)) {
-                        self.forget(id);
-                    }
-                    known = expected;
-                }
+            match self.tokens.list().await {
+                Ok(all) => self.expect(all.into_iter().filter_map(|token| token.scope.executor())).await,
                 Err(error) => tracing::warn!(%error, "the tokens of executors cannot be read"),
             }
-            sleep(Duration::from_secs(1)).await;
+            changes.next().await;
+        }
+    }
+
+    async fn expect(&self, ids: impl Iterator<Item = EnvironmentId>) {
+        let mut expected: Vec<EnvironmentId> = Vec::new();
+        for id in ids {
+            if !expected.contains(&id) {
+                expected.push(id);
+            }
+        }
+        let mut known = std::mem::replace(&mut *self.expected.lock().unwrap_or_else(PoisonError::into_inner), expected.clone());
+        for id in expected.iter().filter(|id| !known.contains(id)) {
+            match self.door(id) {
+                Ok(door) if self.tokens.bound_to(id).await.is_ok_and(|bound| bound.is_some()) => door.know(),
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%id, %error, "an executor with this id cannot join"),
+            }
+        }
+        // Some come and lose their token between two looks.
+        known.extend(self.lock().keys().cloned());
+        for id in known.iter().filter(|id| !expected.contains(id)) {
+            self.forget(id);
         }
     }
 
     /// Ids that a token is out for.
-    pub(crate) fn expected(&self) -> Result<Vec<EnvironmentId>, TokenError> {
-        let mut ids: Vec<EnvironmentId> = Vec::new();
-        for token in self.tokens.list()? {
-            match token.scope {
-                TokenPurpose::Executor { id } if !ids.contains(&id) => ids.push(id),
-                _ => {}
-            }
-        }
-        Ok(ids)
+    pub(crate) fn expected(&self) -> Vec<EnvironmentId> {
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Where links for an id are handed in. What is configured is never replaced.
@@ -164,11 +173,7 @@ impl Executors {
         if self.registry.status(id).is_some_and(|status| status.origin == EnvironmentOrigin::Configured) {
             return Err(JoinError::Configured(id.clone()));
         }
-        let door = self.registry.join(id.clone())?;
-        if self.tokens.bound_to(id).is_ok_and(|bound| bound.is_some()) {
-            door.know();
-        }
-        Ok(door)
+        Ok(self.registry.join(id.clone())?)
     }
 
     /// No token leads to this id any more.
@@ -185,8 +190,8 @@ impl Executors {
     }
 
     /// An executor wants to join: `/executors/join`.
-    pub fn join(self: &Arc<Self>, visit: &HttpRequest) -> HttpOutcome {
-        let (hello, token) = match self.check(visit) {
+    pub async fn join(self: &Arc<Self>, visit: &HttpRequest) -> HttpOutcome {
+        let (hello, token) = match self.check(visit).await {
             Ok(checked) => checked,
             Err(error) => {
                 self.refusals.fetch_add(1, Ordering::Relaxed);
@@ -198,14 +203,15 @@ impl Executors {
         HttpOutcome::Link(Box::new(move |link| executors.take_in(hello, token, link)))
     }
 
-    fn check(&self, visit: &HttpRequest) -> Result<(Hello, Issued), JoinError> {
-        let token = visit.bearer().and_then(|secret| self.tokens.find(secret)).ok_or(JoinError::Token)?;
+    async fn check(&self, visit: &HttpRequest) -> Result<(Hello, Issued), JoinError> {
+        let secret = visit.bearer().ok_or(JoinError::Token)?;
+        let token = self.tokens.find(secret).await.map_err(JoinError::Store)?.ok_or(JoinError::Token)?;
         let hello = Hello::read(visit)?;
         if token.scope != (TokenPurpose::Executor { id: hello.id.clone() }) {
             return Err(JoinError::Scope { scope: token.scope, id: hello.id });
         }
         self.door(&hello.id)?;
-        self.tokens.bind(&hello.id, &hello.identity)?;
+        self.tokens.bind(&hello.id, &hello.identity).await?;
         self.check_alone(&hello)?;
         Ok((hello, token))
     }

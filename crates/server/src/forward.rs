@@ -16,6 +16,7 @@ use outpost_rpc::peer::PeerReply;
 use outpost_rpc::{Close, FrameSink, Link, PeerOptions};
 use outpost_store::Store;
 use outpost_thread::ThreadId;
+use outpost_wire::SharedError;
 use outpost_wire::{Fault, RequestId, envelope};
 use serde::Deserialize;
 use serde_json::Value;
@@ -213,7 +214,7 @@ pub(crate) async fn forward(connection: &Arc<ClientConnection>, id: &RequestId, 
             match connect(connection, &holder.instance, &address).await {
                 Ok(link) => link,
                 Err(why) => {
-                    tracing::warn!(%thread, node = %holder, why, "the node of a thread cannot be reached");
+                    tracing::warn!(%thread, node = %holder, %why, "the node of a thread cannot be reached");
                     return None;
                 }
             }
@@ -241,7 +242,7 @@ pub(crate) async fn forward(connection: &Arc<ClientConnection>, id: &RequestId, 
 }
 
 /// The client's link to a node, made if there is none.
-async fn connect(connection: &Arc<ClientConnection>, instance: &str, address: &str) -> Result<Arc<NodeLink>, String> {
+async fn connect(connection: &Arc<ClientConnection>, instance: &str, address: &str) -> Result<Arc<NodeLink>, SharedError> {
     let forwarding = &connection.forwarding;
     let mut links = forwarding.links.lock().await;
     links.retain(|_, link| !link.sink.is_closed());
@@ -275,17 +276,17 @@ async fn connect(connection: &Arc<ClientConnection>, instance: &str, address: &s
 }
 
 /// A link on which the client's introduction was answered.
-async fn introduced(address: &str, bearer: String, introduction: &[u8]) -> Result<Link, String> {
-    let mut link = outpost_environment::dial(address, Some(bearer)).await.map_err(|error| error.to_string())?;
+async fn introduced(address: &str, bearer: String, introduction: &[u8]) -> Result<Link, SharedError> {
+    let mut link = outpost_environment::dial(address, Some(bearer)).await.map_err(SharedError::new)?;
     link.gate.open();
-    let raw: &RawValue = serde_json::from_slice(introduction).map_err(|error| error.to_string())?;
+    let raw: &RawValue = serde_json::from_slice(introduction).map_err(SharedError::new)?;
     link.tx.send(envelope::request(&RequestId::Number(0), "initialize", raw));
     loop {
-        match link.rx.next().await.map(|frame| frame.map_err(|error| error.to_string()).map(|frame| decode(&frame))) {
+        match link.rx.next().await.map(|frame| frame.map_err(SharedError::new).map(|frame| decode(&frame))) {
             Some(Ok(Some(RpcMessage::Response { .. }))) => return Ok(link),
             // What the node tells all of its clients.
             Some(Ok(Some(RpcMessage::Notification { .. }))) => {}
-            Some(Ok(Some(RpcMessage::Error { fault, .. }))) => return Err(fault.message),
+            Some(Ok(Some(RpcMessage::Error { fault, .. }))) => return Err(fault.message.into()),
             Some(Err(error)) => return Err(error),
             _ => return Err("it does not speak this protocol".into()),
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use outpost_store::{NodeAddress, PostgresStore};
 use outpost_wire::EnvironmentId;
+use outpost_wire::SharedError;
 use tokio::time::{sleep, timeout};
 
 use crate::executors::Executors;
@@ -24,13 +25,13 @@ impl Executors {
         loop {
             sleep(LOOK).await;
             if let Err(why) = self.exchange(store, &credential).await {
-                tracing::debug!(why, "executors of other nodes are not known now");
+                tracing::debug!(%why, "executors of other nodes are not known now");
             }
         }
     }
 
-    async fn exchange(&self, store: &PostgresStore, credential: &str) -> Result<(), String> {
-        let expected = self.expected().map_err(|error| error.to_string())?;
+    async fn exchange(&self, store: &PostgresStore, credential: &str) -> Result<(), SharedError> {
+        let expected = self.expected();
         if expected.is_empty() {
             return Ok(());
         }

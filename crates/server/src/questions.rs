@@ -124,15 +124,48 @@ type Verdict = (Decision, Option<Raw>);
 pub(crate) fn take_answer(connection: &ClientConnection, id: RequestId, answer: Result<Bytes, Fault>) {
     let RequestId::Number(number) = id else { return };
     let Some(question) = connection.server.questions.get(number) else { return };
-    let verdict = match answer.and_then(|result| read(question.kind, &result)) {
-        Ok(verdict) => verdict,
-        Err(fault) => {
-            connection.server.questions.cannot(number, connection.id, fault);
-            settle(&connection.server, question.thread);
-            return;
-        }
+    let given =
+        GivenAnswer { server: connection.server.clone(), client: connection.id, number, answer, by: connection.identity.name.clone() };
+    if !connection.identity.is_limited() {
+        return given.take(question);
+    }
+    // The numbers of questions that it was never asked are easily guessed.
+    let opened = connection.opened_for(question.thread);
+    let (Some(opened), Ok(tasks)) = (opened, Handle::try_current()) else {
+        tracing::warn!(client = given.by, thread = %question.thread, "a client answered a question that it was not asked; that does not count");
+        return;
     };
-    conclude(&connection.server, question, verdict, connection.identity.name.clone());
+    let identity = connection.identity.clone();
+    tasks.spawn(async move {
+        if identity.may_answer(&given.server, question.thread, opened).await {
+            given.take(question);
+        } else {
+            tracing::warn!(client = given.by, thread = %question.thread, "a client answered beyond the limits of its token; that does not count");
+        }
+    });
+}
+
+/// An answer of a client, whatever it is.
+struct GivenAnswer {
+    server: Arc<ServerShared>,
+    client: u64,
+    number: i64,
+    answer: Result<Bytes, Fault>,
+    by: Option<String>,
+}
+
+impl GivenAnswer {
+    fn take(self, question: Question) {
+        let verdict = match self.answer.and_then(|result| read(question.kind, &result)) {
+            Ok(verdict) => verdict,
+            Err(fault) => {
+                self.server.questions.cannot(self.number, self.client, fault);
+                settle(&self.server, question.thread);
+                return;
+            }
+        };
+        conclude(&self.server, question, verdict, self.by);
+    }
 }
 
 /// Refuses questions that no subscriber of a thread can answer: checked when a client cannot, and when one leaves. Without any

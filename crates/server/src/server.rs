@@ -10,6 +10,7 @@ use outpost_runtime::Runtime;
 use outpost_store::Clock;
 use outpost_thread::ThreadId;
 use outpost_wire::PathUri;
+use outpost_wire::app::config::ConfigRequirements;
 use outpost_wire::app::event::Notice;
 use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
@@ -43,7 +44,7 @@ pub struct Facts {
     /// Whether a text would do as `config.toml`, and if not, why.
     pub check_config: fn(&str) -> Result<(), String>,
     /// What the administrator of this machine requires, if anything.
-    pub requirements: Option<Value>,
+    pub requirements: Option<ConfigRequirements>,
 }
 
 /// All clients of one runtime. Cheap to clone.

@@ -15,7 +15,7 @@ use crate::executors::Executors;
 use crate::forward;
 use crate::metrics::{self, Metrics};
 use crate::people::{ClientIdentity, Role};
-use crate::tokens::{TokenPurpose, TokenStore};
+use crate::tokens::{TokenError, TokenPurpose, TokenStore};
 use crate::web::{self, Sessions};
 
 /// Where an executor dials in.
@@ -55,6 +55,8 @@ pub struct Site {
 enum Refused {
     /// It is not authenticated.
     Stranger(String),
+    /// Whether it may come in is not known now.
+    Unknown(TokenError),
     /// It is known, and may not do that.
     Scope { has: TokenPurpose, wants: TokenPurpose },
 }
@@ -63,6 +65,10 @@ impl From<Refused> for HttpOutcome {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Stranger(text) => Self::Stranger(plain(StatusCode::UNAUTHORIZED, text)),
+            Refused::Unknown(error) => {
+                tracing::warn!(%error, "a token cannot be checked");
+                Self::Answer(plain(StatusCode::SERVICE_UNAVAILABLE, "the store of the tokens does not answer; try again"))
+            }
             Refused::Scope { has, wants } => {
                 Self::Answer(plain(StatusCode::FORBIDDEN, format!("this token is for {has}, not for {wants}")))
             }
@@ -72,16 +78,22 @@ impl From<Refused> for HttpOutcome {
 
 impl Site {
     /// Whether the visitor may do what a client may, or what this scope is for.
-    fn check(&self, visit: &HttpRequest, scope: &TokenPurpose) -> Result<Pass, Refused> {
+    async fn check(&self, visit: &HttpRequest, scope: &TokenPurpose) -> Result<Pass, Refused> {
         if let Some(identity) = self.node(visit) {
             return Ok(Pass { identity: Some(identity), ..Pass::default() });
         }
         let ClientAccess::Tokens(_) = &self.access else { return Ok(Pass::default()) };
-        if let Some(pass) = self.sessions.find(visit).filter(|pass| pass.token.as_ref().is_none_or(|token| self.tokens.is_good(token))) {
-            return Ok(pass);
+        if let Some(pass) = self.sessions.find(visit) {
+            let is_good = match &pass.token {
+                Some(token) => self.tokens.is_good(token).await,
+                None => true,
+            };
+            if is_good {
+                return Ok(pass);
+            }
         }
         let credentials = visit.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
-        self.identify(visit.bearer(), credentials, scope)
+        self.identify(visit.bearer(), credentials, scope).await
     }
 
     /// Who another node says that its client is.
@@ -90,20 +102,21 @@ impl Site {
     }
 
     /// Who a client is that was let in.
-    fn identity(&self, pass: &Pass) -> Result<ClientIdentity, Refused> {
+    async fn identity(&self, pass: &Pass) -> Result<ClientIdentity, Refused> {
         match (&pass.identity, &pass.token) {
             (Some(identity), _) => Ok(identity.clone()),
             // It may have been revoked since it was checked.
             (None, Some(token)) => {
-                self.tokens.person(token).ok_or_else(|| Refused::Stranger("this token is not good any more; ask for another".into()))
+                let person = self.tokens.person(token).await.map_err(Refused::Unknown)?;
+                person.ok_or_else(|| Refused::Stranger("this token is not good any more; ask for another".into()))
             }
             (None, None) => Ok(ClientIdentity::default()),
         }
     }
 
     /// A client that reaches an executor runs commands there.
-    fn reach(&self, id: &str, pass: Pass) -> HttpOutcome {
-        let identity = match self.identity(&pass) {
+    async fn reach(&self, id: &str, pass: Pass) -> HttpOutcome {
+        let identity = match self.identity(&pass).await {
             Ok(identity) => identity,
             Err(refused) => return refused.into(),
         };
@@ -116,9 +129,17 @@ impl Site {
     }
 
     /// Who has this secret.
-    fn identify(&self, secret: Option<&str>, credentials: Option<&[u8]>, scope: &TokenPurpose) -> Result<Pass, Refused> {
+    async fn identify(&self, secret: Option<&str>, credentials: Option<&[u8]>, scope: &TokenPurpose) -> Result<Pass, Refused> {
         let ClientAccess::Tokens(own) = &self.access else { return Ok(Pass::default()) };
-        if let Some(token) = secret.and_then(|secret| self.tokens.find(secret)) {
+        // The credential of this listener is known without the store.
+        if own.check(credentials, SystemTime::now()).is_ok() {
+            return Ok(Pass::default());
+        }
+        let token = match secret {
+            Some(secret) => self.tokens.find(secret).await.map_err(Refused::Unknown)?,
+            None => None,
+        };
+        if let Some(token) = token {
             if token.scope == TokenPurpose::Client || token.scope == *scope {
                 return Ok(Pass::token(&token.digest));
             }
@@ -130,21 +151,24 @@ impl Site {
         }
     }
 
-    fn route(&self, visit: &HttpRequest) -> HttpOutcome {
+    async fn route(&self, visit: &HttpRequest) -> HttpOutcome {
         let is_read = visit.is_read();
         match visit.path() {
             "/healthz" if is_read => HttpOutcome::Answer(plain(StatusCode::OK, "")),
-            JOIN if is_read => self.executors.join(visit),
-            "/" if is_read && visit.wants_websocket() => self.client(visit),
+            JOIN if is_read => self.executors.join(visit).await,
+            "/" if is_read && visit.wants_websocket() => self.client(visit).await,
             "/session" if is_read => {
                 let is_open = matches!(self.access, ClientAccess::Open);
-                HttpOutcome::Answer(web::session(self.check(visit, &TokenPurpose::Client).is_ok(), is_open))
+                HttpOutcome::Answer(web::session(self.check(visit, &TokenPurpose::Client).await.is_ok(), is_open))
             }
-            "/login" if visit.method == Method::POST => self.log_in(visit),
+            "/login" if visit.method == Method::POST => self.log_in(visit).await,
             "/logout" if visit.method == Method::POST => self.log_out(visit),
-            "/metrics" if is_read => self.check(visit, &TokenPurpose::Metrics).map_or_else(Into::into, |_| self.measure()),
+            "/metrics" if is_read => self.check(visit, &TokenPurpose::Metrics).await.map_or_else(Into::into, |_| self.measure()),
             path => match path.strip_prefix(REACH) {
-                Some(id) if is_read => self.check(visit, &TokenPurpose::Client).map_or_else(Into::into, |pass| self.reach(id, pass)),
+                Some(id) if is_read => match self.check(visit, &TokenPurpose::Client).await {
+                    Ok(pass) => self.reach(id, pass).await,
+                    Err(refused) => refused.into(),
+                },
                 _ => match web::file(path).filter(|_| is_read) {
                     Some(file) => HttpOutcome::Answer(file),
                     None => HttpOutcome::Answer(plain(StatusCode::NOT_FOUND, "")),
@@ -154,14 +178,15 @@ impl Site {
     }
 
     /// A browser posts a client's token in a form, and gets a cookie for it.
-    fn log_in(&self, visit: &HttpRequest) -> HttpOutcome {
+    async fn log_in(&self, visit: &HttpRequest) -> HttpOutcome {
         let secret = web::form(&visit.body, "token").map(str::trim).filter(|secret| !secret.is_empty());
         let bearer = secret.map(|secret| format!("Bearer {secret}"));
-        match self.identify(secret, bearer.as_ref().map(String::as_bytes), &TokenPurpose::Client) {
+        match self.identify(secret, bearer.as_ref().map(String::as_bytes), &TokenPurpose::Client).await {
             Ok(pass) => match self.sessions.begin(pass.token, secret.and_then(|secret| self.good_for(secret)), self.is_private) {
                 Some(cookie) => HttpOutcome::Answer(web::redirect("/", Some(&cookie))),
                 None => HttpOutcome::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "this machine gives no random numbers")),
             },
+            Err(refused @ Refused::Unknown(_)) => refused.into(),
             Err(_) => HttpOutcome::Stranger(web::redirect("/#wrong", None)),
         }
     }
@@ -191,9 +216,12 @@ impl Site {
         })
     }
 
-    fn client(&self, visit: &HttpRequest) -> HttpOutcome {
-        let known = self.check(visit, &TokenPurpose::Client).and_then(|pass| Ok((self.identity(&pass)?, pass)));
-        let (identity, pass) = match known {
+    async fn client(&self, visit: &HttpRequest) -> HttpOutcome {
+        let known = async {
+            let pass = self.check(visit, &TokenPurpose::Client).await?;
+            Ok::<_, Refused>((self.identity(&pass).await?, pass))
+        };
+        let (identity, pass) = match known.await {
             Ok(known) => known,
             Err(refused) => return refused.into(),
         };
@@ -219,12 +247,12 @@ impl HttpService for Site {
                 return HttpOutcome::Answer(match self.store.ping().await {
                     Ok(()) => plain(StatusCode::OK, ""),
                     Err(why) => {
-                        tracing::warn!(why, "not ready: the store does not answer");
+                        tracing::warn!(%why, "not ready: the store does not answer");
                         plain(StatusCode::SERVICE_UNAVAILABLE, "the store does not answer")
                     }
                 });
             }
-            self.route(&visit)
+            self.route(&visit).await
         })
     }
 }

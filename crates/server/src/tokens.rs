@@ -1,18 +1,23 @@
-//! Tokens that were handed out to others: kept as digests, one small file each, so that they can be revoked.
-//!
-//! This room knows files. Nothing is kept in memory: a token that is gone from the disk is worth nothing at once.
+//! Tokens that were handed out to others: kept as digests, so that they can be revoked. Those of a home on its own are files of it; those of
+//! nodes that share a store are records of the store, and count on all of them.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+mod files;
+mod records;
+
+use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use outpost_store::{RecordChanges, SharedRecords, SharedRecordsError};
 use outpost_wire::EnvironmentId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use crate::people::ClientIdentity;
+
+use files::TokenFiles;
+use records::TokenRecords;
 
 /// What a token is good for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +29,16 @@ pub enum TokenPurpose {
     Metrics,
     /// Joining as the executor with this id, and nothing else.
     Executor { id: EnvironmentId },
+}
+
+impl TokenPurpose {
+    /// The executor that may join by it.
+    pub fn executor(self) -> Option<EnvironmentId> {
+        match self {
+            Self::Executor { id } => Some(id),
+            Self::Client | Self::Metrics => None,
+        }
+    }
 }
 
 impl std::fmt::Display for TokenPurpose {
@@ -67,9 +82,25 @@ impl Issued {
 #[derive(Debug, Error)]
 pub enum TokenError {
     #[error("{path}: {error}", path = .path.display())]
-    Io { path: PathBuf, error: io::Error },
+    Io {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
     #[error("{path} is no token of ours: {why}", path = .path.display())]
-    Damaged { path: PathBuf, why: String },
+    Damaged {
+        path: PathBuf,
+        #[source]
+        why: serde_json::Error,
+    },
+    #[error("the record of token {digest} is none of ours: {why}")]
+    DamagedRecord {
+        digest: String,
+        #[source]
+        why: serde_json::Error,
+    },
+    #[error(transparent)]
+    Store(#[from] SharedRecordsError),
     #[error("no token is called `{0}`; `outpost token list` shows them")]
     Unknown(String),
     #[error("`{0}` may be any of several tokens; write more of its name")]
@@ -87,35 +118,67 @@ pub enum BindError {
     Token(#[from] TokenError),
 }
 
-/// All tokens of one home. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct TokenStore {
-    issued: PathBuf,
-    bound: PathBuf,
+/// All tokens of one home, or of all nodes of a store. Cheap to clone.
+#[derive(Clone)]
+pub struct TokenStore(Kept);
+
+#[derive(Clone)]
+enum Kept {
+    Files(TokenFiles),
+    Records(TokenRecords),
 }
 
-fn at(path: &Path) -> impl FnOnce(io::Error) -> TokenError {
-    let path = path.to_owned();
-    move |error| TokenError::Io { path, error }
+/// How often files are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Says when tokens may have changed.
+pub struct TokenChanges(Option<RecordChanges>);
+
+impl TokenChanges {
+    pub async fn next(&mut self) {
+        match &mut self.0 {
+            Some(changes) => drop(changes.wait().await),
+            None => tokio::time::sleep(LOOK).await,
+        }
+    }
 }
 
 pub fn digest(secret: &str) -> String {
     Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The one digest that begins with this name.
+fn one_of(digests: Vec<String>, name: &str) -> Result<String, TokenError> {
+    let name = name.trim();
+    let fits = |digest: &String| name.len() >= SHORTEST_NAME && digest.starts_with(name);
+    let mut found = digests.into_iter().filter(fits);
+    match (found.next(), found.next()) {
+        (None, _) => Err(TokenError::Unknown(name.to_owned())),
+        (Some(one), None) => Ok(one),
+        (Some(_), Some(_)) => Err(TokenError::Ambiguous(name.to_owned())),
+    }
+}
+
 impl TokenStore {
     /// In the directory that also holds the listeners' own.
     pub fn new(directory: &Path) -> Self {
-        Self { issued: directory.join("issued"), bound: directory.join("bound") }
+        Self(Kept::Files(TokenFiles::new(directory)))
+    }
+
+    /// Shared by all nodes of a store. What this home has in files is taken in; how many tokens that were.
+    pub async fn shared(records: SharedRecords, directory: &Path) -> Result<(Self, usize), TokenError> {
+        let records = TokenRecords { records, files: TokenFiles::new(directory) };
+        let count = records.import().await?;
+        Ok((Self(Kept::Records(records)), count))
     }
 
     /// Stores a token. The caller shows the secret to the user, once.
-    pub fn issue(&self, secret: &str, scope: TokenPurpose, note: Option<String>, now: u64) -> Result<Issued, TokenError> {
-        self.issue_to(secret, scope, note, None, now)
+    pub async fn issue(&self, secret: &str, scope: TokenPurpose, note: Option<String>, now: u64) -> Result<Issued, TokenError> {
+        self.issue_to(secret, scope, note, None, now).await
     }
 
     /// The same for a person.
-    pub fn issue_to(
+    pub async fn issue_to(
         &self,
         secret: &str,
         scope: TokenPurpose,
@@ -124,136 +187,91 @@ impl TokenStore {
         now: u64,
     ) -> Result<Issued, TokenError> {
         let token = Issued { digest: digest(secret), scope, created_at: now, note, person };
-        let text = serde_json::to_string(&token).map_err(|error| at(&self.issued)(error.into()))?;
-        write_private(&self.issued, &token.digest, &text)?;
+        match &self.0 {
+            Kept::Files(files) => files.keep(&token)?,
+            Kept::Records(records) => drop(records.keep(&token).await?),
+        }
         Ok(token)
     }
 
     /// All tokens, the oldest first.
-    pub fn list(&self) -> Result<Vec<Issued>, TokenError> {
-        let mut all = Vec::new();
-        for digest in names(&self.issued)? {
-            all.extend(self.read(&digest)?);
+    pub async fn list(&self) -> Result<Vec<Issued>, TokenError> {
+        match &self.0 {
+            Kept::Files(files) => files.list(),
+            Kept::Records(records) => records.list().await,
         }
-        all.sort_by(|a, b| (a.created_at, &a.digest).cmp(&(b.created_at, &b.digest)));
-        Ok(all)
     }
 
-    /// The token with this secret.
-    pub fn find(&self, secret: &str) -> Option<Issued> {
-        let found = self.read(&digest(secret));
-        found.inspect_err(|error| tracing::warn!(%error, "a token cannot be read, so it is not accepted")).ok()?
+    /// The token with this secret. One that cannot be read as a token is none.
+    pub async fn find(&self, secret: &str) -> Result<Option<Issued>, TokenError> {
+        self.read(&digest(secret)).await
     }
 
-    /// Who has a token: without a name, a client that may do everything. Nothing if the token is gone, or cannot be read.
-    pub fn person(&self, digest: &str) -> Option<ClientIdentity> {
-        let found = self.read(digest).inspect_err(|error| tracing::warn!(%error, "a token cannot be read, so it is not accepted"));
-        found.ok()?.map(|token| token.person.unwrap_or_default())
+    /// Who has a token: without a name, a client that may do everything. Nothing if the token is gone, or cannot be read as one.
+    pub async fn person(&self, digest: &str) -> Result<Option<ClientIdentity>, TokenError> {
+        Ok(self.read(digest).await?.map(|token| token.person.unwrap_or_default()))
     }
 
-    /// Whether a token that was shown earlier is still good. One whose file cannot be looked at for a moment is.
-    pub fn is_good(&self, digest: &str) -> bool {
-        self.issued.join(digest).try_exists().unwrap_or(true)
-    }
-
-    fn read(&self, digest: &str) -> Result<Option<Issued>, TokenError> {
-        let path = self.issued.join(digest);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(at(&path)(error)),
+    async fn read(&self, digest: &str) -> Result<Option<Issued>, TokenError> {
+        let read = match &self.0 {
+            Kept::Files(files) => files.read(digest),
+            Kept::Records(records) => records.read(digest).await,
         };
-        match serde_json::from_str::<Issued>(&text) {
-            Ok(token) => Ok(Some(Issued { digest: digest.to_owned(), ..token })),
-            Err(error) => Err(TokenError::Damaged { path, why: error.to_string() }),
+        match read {
+            // The store may answer the next time.
+            Err(error @ TokenError::Store(_)) => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "a token cannot be read, so it is not accepted");
+                Ok(None)
+            }
+            read => read,
+        }
+    }
+
+    /// Whether a token that was shown earlier is still good. One that cannot be looked at for a moment is.
+    pub async fn is_good(&self, digest: &str) -> bool {
+        match &self.0 {
+            Kept::Files(files) => files.is_there(digest),
+            Kept::Records(records) => records.is_there(digest).await,
         }
     }
 
     /// Takes a token back, by its name. An executor's id is free again when none of its tokens is left.
-    pub fn revoke(&self, name: &str) -> Result<Issued, TokenError> {
-        let name = name.trim();
-        let fits = |digest: &String| name.len() >= SHORTEST_NAME && digest.starts_with(name);
-        let found: Vec<String> = names(&self.issued)?.into_iter().filter(fits).collect();
-        let digest = match found.as_slice() {
-            [] => return Err(TokenError::Unknown(name.to_owned())),
-            [one] => one,
-            _ => return Err(TokenError::Ambiguous(name.to_owned())),
-        };
-        let token = self.read(digest)?.ok_or_else(|| TokenError::Unknown(name.to_owned()))?;
-        let path = self.issued.join(digest);
-        fs::remove_file(&path).map_err(at(&path))?;
-        if let TokenPurpose::Executor { id } = &token.scope
-            && !self.list()?.iter().any(|other| other.scope == token.scope)
-        {
-            self.unbind(id)?;
+    pub async fn revoke(&self, name: &str) -> Result<Issued, TokenError> {
+        match &self.0 {
+            Kept::Files(files) => files.revoke(name),
+            Kept::Records(records) => records.revoke(name).await,
         }
-        Ok(token)
     }
 
     /// Notes which install an executor's id belongs to: the first that comes with it.
-    pub fn bind(&self, id: &EnvironmentId, identity: &str) -> Result<(), BindError> {
-        loop {
-            match self.bound_to(id)? {
-                Some(bound) if bound == identity => return Ok(()),
-                Some(bound) => return Err(BindError::Other { id: id.clone(), bound }),
-                None => write_private(&self.bound, id.as_str(), identity)?,
-            }
+    pub async fn bind(&self, id: &EnvironmentId, identity: &str) -> Result<(), BindError> {
+        match &self.0 {
+            Kept::Files(files) => files.bind(id, identity),
+            Kept::Records(records) => records.bind(id, identity).await,
         }
     }
 
     /// The install that an executor's id belongs to.
-    pub fn bound_to(&self, id: &EnvironmentId) -> Result<Option<String>, TokenError> {
-        let path = self.bound.join(id.as_str());
-        match fs::read_to_string(&path) {
-            Ok(text) if !text.trim().is_empty() => Ok(Some(text.trim().to_owned())),
-            // What a power cut may leave of a file that was just made.
-            Ok(_) => fs::remove_file(&path).map(|()| None).map_err(at(&path)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(at(&path)(error)),
+    pub async fn bound_to(&self, id: &EnvironmentId) -> Result<Option<String>, TokenError> {
+        match &self.0 {
+            Kept::Files(files) => files.bound_to(id),
+            Kept::Records(records) => records.bound_to(id).await,
         }
     }
 
-    fn unbind(&self, id: &EnvironmentId) -> Result<(), TokenError> {
-        let path = self.bound.join(id.as_str());
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(&path)(error)),
-            _ => Ok(()),
+    /// Hears that tokens changed: those of files once a second, those of a store when it says so.
+    pub fn changes(&self) -> TokenChanges {
+        match &self.0 {
+            Kept::Files(_) => TokenChanges(None),
+            Kept::Records(TokenRecords { records, .. }) => TokenChanges(Some(records.changes())),
         }
     }
-}
-
-/// The names of the files there; none if the directory was never made. Files that are being written begin with a dot.
-fn names(directory: &Path) -> Result<Vec<String>, TokenError> {
-    let entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(at(directory)(error)),
-    };
-    let all: Result<Vec<String>, io::Error> = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect();
-    Ok(all.map_err(at(directory))?.into_iter().filter(|name| !name.starts_with('.')).collect())
-}
-
-/// Makes a file that only its owner can read, whole or not at all. One that is there stays as it is.
-fn write_private(directory: &Path, name: &str, text: &str) -> Result<(), TokenError> {
-    let aside = directory.join(format!(".{name}.{}", std::process::id()));
-    let write = || {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let _ = fs::remove_file(&aside);
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
-        writeln!(file, "{text}")?;
-        file.sync_all()?;
-        let linked = fs::hard_link(&aside, directory.join(name));
-        fs::remove_file(&aside)?;
-        match linked {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(()),
-        }
-    };
-    write().map_err(at(&directory.join(name)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -262,46 +280,121 @@ mod tests {
         TokenPurpose::Executor { id: id.parse().unwrap() }
     }
 
-    #[test]
-    fn a_token_is_found_by_its_secret_until_it_is_revoked() {
+    /// The same promises, in files and in records.
+    async fn both(home: &Path) -> [TokenStore; 2] {
+        [TokenStore::new(&home.join("files")), TokenStore::shared(SharedRecords::memory(), &home.join("none")).await.unwrap().0]
+    }
+
+    #[tokio::test]
+    async fn a_token_is_found_by_its_secret_until_it_is_revoked() {
         let home = tempfile::tempdir().unwrap();
-        let tokens = TokenStore::new(home.path());
-        assert!(tokens.list().unwrap().is_empty() && tokens.find("s").is_none());
-        let issued = tokens.issue("s", TokenPurpose::Client, Some("laptop".into()), 7).unwrap();
-        assert_eq!(tokens.find("s"), Some(issued.clone()));
-        assert_eq!(tokens.find("t"), None);
-        assert_eq!(tokens.list().unwrap(), vec![issued.clone()]);
+        for tokens in both(home.path()).await {
+            assert!(tokens.list().await.unwrap().is_empty() && tokens.find("s").await.unwrap().is_none());
+            let issued = tokens.issue("s", TokenPurpose::Client, Some("laptop".into()), 7).await.unwrap();
+            assert_eq!(tokens.find("s").await.unwrap(), Some(issued.clone()));
+            assert_eq!(tokens.find("t").await.unwrap(), None);
+            assert_eq!(tokens.list().await.unwrap(), vec![issued.clone()]);
+            assert_eq!(tokens.person(&issued.digest).await.unwrap(), Some(ClientIdentity::default()));
+            assert!(matches!(tokens.revoke("00").await, Err(TokenError::Unknown(_))));
+            assert!(tokens.is_good(&issued.digest).await);
+            assert_eq!(tokens.revoke(issued.name()).await.unwrap(), issued);
+            assert!(!tokens.is_good(&issued.digest).await && tokens.find("s").await.unwrap().is_none());
+            assert!(tokens.list().await.unwrap().is_empty());
+            assert!(matches!(tokens.revoke(issued.name()).await, Err(TokenError::Unknown(_))));
+            assert_eq!(tokens.person(&issued.digest).await.unwrap(), None, "a token that is gone is not one without a person");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_is_closed_to_others_and_holds_no_secret() {
+        let home = tempfile::tempdir().unwrap();
+        let issued = TokenStore::new(home.path()).issue("s", TokenPurpose::Client, None, 7).await.unwrap();
         let file = home.path().join("issued").join(&issued.digest);
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(!fs::read_to_string(file).unwrap().contains("\"s\""));
-        assert_eq!(tokens.person(&issued.digest), Some(ClientIdentity::default()));
-        assert!(matches!(tokens.revoke("00"), Err(TokenError::Unknown(_))));
-        assert_eq!(tokens.revoke(issued.name()).unwrap(), issued);
-        assert!(!tokens.is_good(&issued.digest) && tokens.find("s").is_none());
-        assert_eq!(tokens.person(&issued.digest), None, "a token that is gone is not one without a person");
     }
 
-    #[test]
-    fn an_id_belongs_to_the_first_install_until_its_last_token_is_gone() {
+    #[tokio::test]
+    async fn an_id_belongs_to_the_first_install_until_its_last_token_is_gone() {
         let home = tempfile::tempdir().unwrap();
-        let (tokens, id) = (TokenStore::new(home.path()), "gpu".parse().unwrap());
-        let (one, two) = (tokens.issue("1", executor("gpu"), None, 1).unwrap(), tokens.issue("2", executor("gpu"), None, 2).unwrap());
-        tokens.bind(&id, "install-a").unwrap();
-        tokens.bind(&id, "install-a").unwrap();
-        assert!(matches!(tokens.bind(&id, "install-b"), Err(BindError::Other { bound, .. }) if bound == "install-a"));
-        tokens.revoke(one.name()).unwrap();
-        assert!(tokens.bind(&id, "install-b").is_err());
-        tokens.revoke(two.name()).unwrap();
-        tokens.bind(&id, "install-b").unwrap();
+        for tokens in both(home.path()).await {
+            let id = "gpu".parse().unwrap();
+            let one = tokens.issue("1", executor("gpu"), None, 1).await.unwrap();
+            let two = tokens.issue("2", executor("gpu"), None, 2).await.unwrap();
+            tokens.bind(&id, "install-a").await.unwrap();
+            tokens.bind(&id, "install-a").await.unwrap();
+            assert!(matches!(tokens.bind(&id, "install-b").await, Err(BindError::Other { bound, .. }) if bound == "install-a"));
+            tokens.revoke(one.name()).await.unwrap();
+            assert!(tokens.bind(&id, "install-b").await.is_err());
+            tokens.revoke(two.name()).await.unwrap();
+            tokens.bind(&id, "install-b").await.unwrap();
+        }
     }
 
-    #[test]
-    fn what_is_no_token_is_not_accepted() {
+    #[tokio::test]
+    async fn what_is_no_token_is_not_accepted() {
         let home = tempfile::tempdir().unwrap();
         let tokens = TokenStore::new(home.path());
-        let issued = tokens.issue("s", executor("gpu"), None, 1).unwrap();
+        let issued = tokens.issue("s", executor("gpu"), None, 1).await.unwrap();
         fs::write(home.path().join("issued").join(&issued.digest), "{}").unwrap();
-        assert!(tokens.find("s").is_none() && tokens.person(&issued.digest).is_none());
-        assert!(matches!(tokens.list(), Err(TokenError::Damaged { .. })));
+        assert!(tokens.find("s").await.unwrap().is_none() && tokens.person(&issued.digest).await.unwrap().is_none());
+        assert!(matches!(tokens.list().await, Err(TokenError::Damaged { .. })));
+        let records = SharedRecords::memory();
+        records.put_new("token", &issued.digest, "{}").await.unwrap();
+        let (tokens, _) = TokenStore::shared(records, &home.path().join("none")).await.unwrap();
+        assert!(tokens.find("s").await.unwrap().is_none());
+        // It is in the way of no other.
+        let other = tokens.issue("t", executor("box"), None, 1).await.unwrap();
+        tokens.bind(&"box".parse().unwrap(), "install-a").await.unwrap();
+        assert_eq!(tokens.revoke(other.name()).await.unwrap(), other);
+        assert_eq!(tokens.bound_to(&"box".parse().unwrap()).await.unwrap(), None);
+    }
+
+    /// A home that leaves its store has what it had before, without what was revoked meanwhile, here or elsewhere.
+    #[tokio::test]
+    async fn a_revoked_token_does_not_come_back_with_its_file() {
+        let (home, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (files, records) = (TokenStore::new(home.path()), SharedRecords::memory());
+        let mut issued = Vec::new();
+        for secret in ["here", "elsewhere", "kept"] {
+            issued.push(files.issue(secret, TokenPurpose::Client, None, 1).await.unwrap());
+        }
+        let (tokens, _) = TokenStore::shared(records.clone(), home.path()).await.unwrap();
+        tokens.revoke(issued[0].name()).await.unwrap();
+        assert!(files.find("here").await.unwrap().is_none());
+        let (other, _) = TokenStore::shared(records.clone(), elsewhere.path()).await.unwrap();
+        other.revoke(issued[1].name()).await.unwrap();
+        let (again, count) = TokenStore::shared(records, home.path()).await.unwrap();
+        assert!(count == 0 && again.find("elsewhere").await.unwrap().is_none());
+        assert!(files.find("elsewhere").await.unwrap().is_none() && files.find("kept").await.unwrap().is_some());
+    }
+
+    /// A node that still has the file of a token that was revoked elsewhere does not bring it back.
+    #[tokio::test]
+    async fn files_of_a_home_are_taken_in_once() {
+        let home = tempfile::tempdir().unwrap();
+        let (files, records, id) = (TokenStore::new(home.path()), SharedRecords::memory(), "gpu".parse().unwrap());
+        let issued = files.issue("s", executor("gpu"), None, 1).await.unwrap();
+        files.bind(&id, "install-a").await.unwrap();
+        let (tokens, count) = TokenStore::shared(records.clone(), home.path()).await.unwrap();
+        assert_eq!((count, tokens.find("s").await.unwrap()), (1, Some(issued.clone())));
+        assert_eq!(tokens.bound_to(&id).await.unwrap().as_deref(), Some("install-a"));
+        tokens.revoke(issued.name()).await.unwrap();
+        let (again, count) = TokenStore::shared(records.clone(), home.path()).await.unwrap();
+        assert_eq!((count, again.find("s").await.unwrap(), again.bound_to(&id).await.unwrap()), (0, None, None));
+        files.issue("t", TokenPurpose::Metrics, None, 2).await.unwrap();
+        let (later, count) = TokenStore::shared(records, home.path()).await.unwrap();
+        assert!(count == 1 && later.find("t").await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_change_of_records_is_told() {
+        let records = SharedRecords::memory();
+        let (tokens, _) = TokenStore::shared(records, Path::new("/nonexistent")).await.unwrap();
+        let mut changes = tokens.changes();
+        let issued = tokens.issue("s", TokenPurpose::Client, None, 1).await.unwrap();
+        changes.next().await;
+        tokens.revoke(issued.name()).await.unwrap();
+        changes.next().await;
     }
 }

@@ -18,18 +18,28 @@ use crate::tokens::digest;
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The files of the page: what each is called, its type, and what is in it.
-const FILES: [(&str, &str, &str); 11] = [
+const FILES: [(&str, &str, &str); 21] = [
     ("/", "text/html; charset=utf-8", include_str!("../web/index.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("../web/page.css")),
     ("/page.js", SCRIPT, include_str!("../web/page.js")),
-    ("/shown.js", SCRIPT, include_str!("../web/shown.js")),
-    ("/dom.js", SCRIPT, include_str!("../web/dom.js")),
-    ("/link.js", SCRIPT, include_str!("../web/link.js")),
-    ("/markdown.js", SCRIPT, include_str!("../web/markdown.js")),
+    ("/keys.js", SCRIPT, include_str!("../web/keys.js")),
+    ("/environments.js", SCRIPT, include_str!("../web/environments.js")),
+    ("/threads.js", SCRIPT, include_str!("../web/threads.js")),
+    ("/thread.js", SCRIPT, include_str!("../web/thread.js")),
+    ("/thread-open.js", SCRIPT, include_str!("../web/thread-open.js")),
+    ("/thread-head.js", SCRIPT, include_str!("../web/thread-head.js")),
+    ("/thread-items.js", SCRIPT, include_str!("../web/thread-items.js")),
+    ("/thread-find.js", SCRIPT, include_str!("../web/thread-find.js")),
+    ("/thread-actions.js", SCRIPT, include_str!("../web/thread-actions.js")),
+    ("/new-thread.js", SCRIPT, include_str!("../web/new-thread.js")),
+    ("/machine.js", SCRIPT, include_str!("../web/machine.js")),
+    ("/questions.js", SCRIPT, include_str!("../web/questions.js")),
     ("/items.js", SCRIPT, include_str!("../web/items.js")),
     ("/list.js", SCRIPT, include_str!("../web/list.js")),
-    ("/questions.js", SCRIPT, include_str!("../web/questions.js")),
-    ("/machine.js", SCRIPT, include_str!("../web/machine.js")),
+    ("/markdown.js", SCRIPT, include_str!("../web/markdown.js")),
+    ("/dom.js", SCRIPT, include_str!("../web/dom.js")),
+    ("/shown.js", SCRIPT, include_str!("../web/shown.js")),
+    ("/link.js", SCRIPT, include_str!("../web/link.js")),
 ];
 
 /// A file of the page.
@@ -171,5 +181,23 @@ mod tests {
         let usual = sessions.begin(None, Some(LASTS * 2), false).unwrap();
         assert!(usual.contains(&format!("Max-Age={}", LASTS.as_secs())), "{usual}");
         assert!(sessions.end(&with(&usual)).is_some() && sessions.find(&with(&usual)).is_none());
+    }
+
+    /// A script that is not served leaves an empty page behind, and nothing says so when it is built.
+    #[test]
+    fn every_file_of_the_page_is_served_and_so_is_all_that_it_imports() {
+        let there = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/web")).unwrap();
+        let mut there: Vec<String> = there.map(|entry| format!("/{}", entry.unwrap().file_name().display())).collect();
+        let mut served: Vec<&str> = FILES.iter().map(|(name, _, _)| if *name == "/" { "/index.html" } else { *name }).collect();
+        there.sort();
+        served.sort_unstable();
+        assert_eq!(served, there);
+        for (name, _, text) in FILES {
+            let wanted = text.lines().filter(|line| line.starts_with("import ") || line.contains(" src=\"/"));
+            for line in wanted {
+                let path = line.split('"').find(|part| part.starts_with('/')).unwrap();
+                assert!(file(path).is_some(), "{name}: {line}");
+            }
+        }
     }
 }

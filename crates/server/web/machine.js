@@ -6,6 +6,7 @@ import { ago, link, took } from "/link.js";
 let current = null;
 let looking = null;
 
+export function openId() { return current?.id ?? null; }
 export function isOpen(id) { return current?.id === id; }
 export function close() { current = null; clearTimeout(looking); }
 

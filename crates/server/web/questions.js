@@ -200,10 +200,14 @@ export function card(id, others) {
         h("button", { onclick: () => reply(id, "decline") }, "Do not allow"),
         h("button", { onclick: () => reply(id, "cancel") }, "Stop the turn")), more);
   }
+  // A rule that the agent suggests: it is written down, and counts for every thread.
+  const rule = (params.availableDecisions ?? []).find((one) => one?.acceptWithExecpolicyAmendment);
+  const begin = rule?.acceptWithExecpolicyAmendment.execpolicy_amendment?.join(" ") ?? "";
   return frame(top, body, unfold, ...wider, hint,
     h("div", { className: "buttons" },
       h("button", { className: "primary", ...first, onclick: () => decide(id, "accept") }, "Allow once"),
       h("button", { ...first, onclick: () => decide(id, "acceptForSession") }, "Allow in this thread"),
+      begin ? h("button", { ...first, className: "rule", onclick: () => decide(id, rule) }, "Always allow what begins with ", code(begin, "word")) : null,
       h("button", { onclick: () => decide(id, "decline") }, "Do not allow"),
       h("button", { onclick: () => decide(id, "cancel") }, "Stop the turn")), more);
 }
@@ -213,7 +217,7 @@ function input(id, params) {
   const form = h("form", {}, ...params.questions.map((question, number) => {
     const name = `question-${id}-${number}`;
     const field = question.options?.length
-      ? h("select", { id: name, name: question.id }, ...question.options.map((option) => h("option", { value: option.label ?? option }, option.label ?? option)))
+      ? h("select", { id: name, name: question.id }, ...question.options.map((option) => h("option", { value: option.label ?? option }, [option.label ?? option, option.description].filter(Boolean).join(": "))))
       : h("input", { id: name, name: question.id, type: question.isSecret ? "password" : "text" });
     return h("div", {}, h("label", { htmlFor: name }, question.question), field);
   }), h("div", { className: "buttons" }, h("button", { className: "primary" }, "Answer")));

@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use hmac::{Hmac, KeyInit, Mac};
+use outpost_wire::SharedError;
 use outpost_wire::exec::adoption::AdoptionSecret;
 use sha2::{Digest, Sha256};
 
@@ -26,9 +27,9 @@ impl fmt::Debug for AdoptionKey {
 }
 
 impl AdoptionKey {
-    pub fn generate() -> Result<Self, String> {
+    pub fn generate() -> Result<Self, SharedError> {
         let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).map_err(|error| format!("there are no random numbers: {error}"))?;
+        getrandom::fill(&mut bytes).map_err(|error| SharedError::worded(format!("there are no random numbers: {error}"), error))?;
         Ok(Self(bytes))
     }
 
@@ -62,12 +63,13 @@ impl AdoptionKey {
     }
 
     /// The key of a home, made if there is none.
-    pub(crate) fn of_home(home: &Path) -> Result<Self, String> {
+    pub(crate) fn of_home(home: &Path) -> Result<Self, SharedError> {
         let path = home.join(FILE);
-        let failed = |error: io::Error| format!("{}: {error}", path.display());
+        let failed = |error: io::Error| SharedError::worded(format!("{}: {error}", path.display()), error);
         let read = || match std::fs::read_to_string(&path) {
             Ok(text) => {
-                Self::parse(&text).map(Some).ok_or_else(|| format!("{} holds no key; remove it, and a new one is made", path.display()))
+                let none = || format!("{} holds no key; remove it, and a new one is made", path.display()).into();
+                Self::parse(&text).map(Some).ok_or_else(none)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed(error)),
@@ -115,7 +117,7 @@ mod tests {
         assert_eq!(files, [FILE], "nothing else is left there");
         for damaged in ["nonsense", ""] {
             std::fs::write(home.path().join(FILE), damaged).unwrap();
-            assert!(AdoptionKey::of_home(home.path()).unwrap_err().contains("adoption.key holds no key; remove it"));
+            assert!(AdoptionKey::of_home(home.path()).unwrap_err().to_string().contains("adoption.key holds no key; remove it"));
         }
     }
 

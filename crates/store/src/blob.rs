@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use outpost_wire::SharedError;
 use sha2::{Digest as _, Sha256};
 
 /// The SHA-256 of some content.
@@ -62,7 +63,7 @@ pub enum BlobError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("the database: {0}")]
-    Database(String),
+    Database(#[source] SharedError),
 }
 
 /// The folder of blobs of a home.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use outpost_thread::{Seq, ThreadId};
+use outpost_wire::SharedError;
 use rustix::fs::{FlockOperation, flock};
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -82,7 +83,7 @@ struct Request {
     /// Folders that do not durably name the journal yet.
     folders: Vec<PathBuf>,
     journal: Arc<File>,
-    done: oneshot::Sender<Result<(), String>>,
+    done: oneshot::Sender<Result<(), SharedError>>,
 }
 
 enum Message {
@@ -117,7 +118,7 @@ impl CommitLog {
     }
 
     /// Makes a piece durable. The answer comes when it is.
-    pub(crate) fn commit(&self, piece: JournalPiece, source: PieceSource) -> oneshot::Receiver<Result<(), String>> {
+    pub(crate) fn commit(&self, piece: JournalPiece, source: PieceSource) -> oneshot::Receiver<Result<(), SharedError>> {
         let (done, answer) = oneshot::channel();
         let PieceSource { journal, extent, folders } = source;
         self.send(Message::Commit(Request { piece, extent, folders, journal, done }));
@@ -209,12 +210,12 @@ impl Log {
         // A piece whose journal is not there is taken for that of a removed thread: the name comes first.
         let folders: HashSet<&PathBuf> = requests.iter().flat_map(|request| &request.folders).collect();
         if let Err(error) = folders.into_iter().try_for_each(|folder| File::open(folder)?.sync_all()) {
-            let why = error.to_string();
+            let why = SharedError::new(error);
             return requests.into_iter().for_each(|request| drop(request.done.send(Err(why.clone()))));
         }
         let (whole, small): (Vec<_>, Vec<_>) = requests.into_iter().partition(|request| request.extent == Extent::Journal);
         if !whole.is_empty() {
-            let result = sync_all(whole.iter().map(|request| &request.journal)).map_err(|error| error.to_string());
+            let result = sync_all(whole.iter().map(|request| &request.journal)).map_err(SharedError::new);
             for request in whole {
                 let _ = request.done.send(result.clone());
             }
@@ -228,7 +229,7 @@ impl Log {
                 size += request.piece.size();
                 group.push(request);
             }
-            let result = self.write(&group).map_err(|error| error.to_string());
+            let result = self.write(&group).map_err(SharedError::new);
             for request in group {
                 let _ = request.done.send(result.clone());
             }

@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use outpost_thread::{Entry, Raw, Seq, ThreadId};
+use outpost_wire::SharedError;
 
 use crate::damage::{Damage, DamageKind};
 use crate::journal::{self, HeaderError, LineParts};
@@ -23,7 +24,11 @@ pub enum ExportError {
     #[error("the thread is damaged ({}); repair it first, then export what is whole", first(.0))]
     Damaged(Vec<Damage>),
     #[error("an entry of kind `{kind}` cannot be written: {why}")]
-    Unwritable { kind: String, why: String },
+    Unwritable {
+        kind: String,
+        #[source]
+        why: SharedError,
+    },
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error("cannot write: {0}")]
@@ -48,7 +53,8 @@ pub async fn export(store: &Store, thread: ThreadId, out: &mut impl Write) -> Re
         }
         for entry in &batch.with_gaps() {
             let kind = entry.fact.kind();
-            let data = entry.fact.data().map_err(|error| ExportError::Unwritable { kind: kind.to_owned(), why: error.to_string() })?;
+            let data =
+                entry.fact.data().map_err(|error| ExportError::Unwritable { kind: kind.to_owned(), why: SharedError::new(error) })?;
             sum = journal::write(&mut bytes, sum, LineParts { seq: entry.seq, at: entry.at, kind, data: data.get() });
             exported.entries += 1;
         }
@@ -65,9 +71,17 @@ pub async fn export(store: &Store, thread: ThreadId, out: &mut impl Write) -> Re
 #[derive(Debug, thiserror::Error)]
 pub enum ExportFileError {
     #[error("{path}: {error}")]
-    Io { path: PathBuf, error: io::Error },
+    Io {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
     #[error("{path}: {why}")]
-    Header { path: PathBuf, why: HeaderError },
+    Header {
+        path: PathBuf,
+        #[source]
+        why: HeaderError,
+    },
     #[error("{path}: line {line} is not as it was written; export the thread again")]
     Damaged { path: PathBuf, line: u64 },
     #[error("{path} shares its past with thread {base}; copy what `outpost thread export` writes instead of the journal")]

@@ -12,6 +12,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use outpost_thread::ThreadId;
+use outpost_wire::SharedError;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -71,11 +72,15 @@ pub enum ClaimError {
     #[error("thread {thread} is being written by {holder}, for {} s; take it over, or ask there", age_ms / 1000)]
     Held { thread: ThreadId, holder: Box<LeaseHolder>, age_ms: u64 },
     #[error("the journal of thread {thread} cannot be opened: {why}")]
-    Journal { thread: ThreadId, why: crate::reader::JournalError },
+    Journal {
+        thread: ThreadId,
+        #[source]
+        why: crate::reader::JournalError,
+    },
     #[error("cannot claim: {0}")]
     Io(#[from] io::Error),
     #[error("the database: {0}")]
-    Database(String),
+    Database(#[source] SharedError),
 }
 
 /// What stands in the file.

@@ -31,6 +31,7 @@ mod open;
 mod orphan;
 mod postgres;
 mod reader;
+mod records;
 mod redact;
 mod store;
 mod summary;
@@ -53,6 +54,7 @@ pub use open::{FactsAside, Opened, append_aside, context, context_with, keep_che
 pub use orphan::{MOST_CLAIMS, OrphanFate, OrphanedThread, ThreadWork};
 pub use postgres::{ChangeFeed, NodeAddress, PostgresConfig, PostgresError, PostgresHistory, PostgresStore, SharedRecord, ThreadChange};
 pub use reader::{Backward, Forward, JournalError, JournalStart, ReadOutcome, ReaderPosition, Tail, locate, start, tail};
+pub use records::{RecordChanges, SharedRecords, SharedRecordsError};
 pub use store::{
     AppendError, Appended, Batch, Clock, DeleteError, Durability, ForkRequest, ForkStoreError, HistoryReader, Need, Page, PageRequest,
     ReadError, Redactor, Store, StoreFuture, ThreadHead,

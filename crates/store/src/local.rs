@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use outpost_thread::{Checkpoint, Entry, Fact, Seq, ThreadId};
+use outpost_wire::SharedError;
 use outpost_wire::calendar::UtcTime;
 
 use crate::adoption::AdoptionKey;
@@ -60,9 +61,17 @@ pub struct LocalConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("cannot use the home at {path}: {why}")]
-    Home { path: String, why: io::Error },
+    Home {
+        path: String,
+        #[source]
+        why: io::Error,
+    },
     #[error("cannot replay the commit logs below {path}: {why}")]
-    Replay { path: String, why: io::Error },
+    Replay {
+        path: String,
+        #[source]
+        why: io::Error,
+    },
 }
 
 /// A home on disk.
@@ -94,9 +103,9 @@ struct Places {
 
 impl LocalStore {
     /// The key by which programs of this home claim each other's commands.
-    pub(crate) async fn adoption_key(&self) -> Result<AdoptionKey, String> {
+    pub(crate) async fn adoption_key(&self) -> Result<AdoptionKey, SharedError> {
         let home = self.0.config.home.clone();
-        tokio::task::spawn_blocking(move || AdoptionKey::of_home(&home)).await.map_err(|error| error.to_string())?
+        tokio::task::spawn_blocking(move || AdoptionKey::of_home(&home)).await.map_err(SharedError::new)?
     }
 
     /// Opens a home, after writing into the journals what programs that ended badly left in their commit logs.

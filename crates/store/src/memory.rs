@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use outpost_thread::{Checkpoint, Entry, Fact, ForkBase, Seq, ThreadId};
+use outpost_wire::SharedError;
 
 use crate::blob::{BlobError, Digest};
 use crate::damage::{Damage, DamageKind};
@@ -122,7 +123,7 @@ impl MemoryStore {
     fn clean(&self, entry: &Entry) -> Result<Entry, AppendError> {
         let Some(redactor) = self.0.redactor.as_deref() else { return Ok(entry.clone()) };
         let kind = entry.fact.kind();
-        let data = entry.fact.data().map_err(|error| AppendError::Unwritable { kind: kind.to_owned(), why: error.to_string() })?;
+        let data = entry.fact.data().map_err(|error| AppendError::Unwritable { kind: kind.to_owned(), why: SharedError::new(error) })?;
         let clean = crate::redact::redact(redactor, &data);
         Ok(clean.map_or_else(|| entry.clone(), |data| Entry { fact: Fact::read(outpost_thread::VERSION, kind, data), ..*entry }))
     }

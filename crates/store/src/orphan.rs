@@ -3,7 +3,7 @@
 use outpost_thread::{Selection, ThreadId};
 use outpost_wire::EnvironmentId;
 
-/// So many nodes in a row may take up a thread without getting on with it.
+/// So many nodes in a row may take up a thread without getting on with it, and die within five minutes.
 pub const MOST_CLAIMS: u64 = 3;
 
 /// A thread with work to do whose node died.
@@ -12,7 +12,7 @@ pub struct OrphanedThread {
     pub thread: ThreadId,
     /// So often was it taken up since it last got on.
     pub claims: u64,
-    /// Where its node ran.
+    /// The machine that `local` is in it; where its node ran, as long as no step has said so.
     pub host: String,
     pub selection: Option<Selection>,
 }

@@ -9,6 +9,7 @@ mod feed;
 mod keys;
 mod lease;
 mod list;
+mod listen;
 mod migrate;
 mod nodes;
 mod notes;
@@ -18,14 +19,16 @@ mod shared;
 mod tls;
 mod write;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::error::Error;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use outpost_thread::ThreadId;
+use outpost_wire::SharedError;
 use rustls::RootCertStore;
-use tokio::sync::OnceCell;
+use tokio::sync::{Notify, OnceCell, watch};
+use tokio_util::task::AbortOnDropHandle;
 
 use address::Address;
 pub use feed::{ChangeFeed, ThreadChange};
@@ -86,13 +89,13 @@ const PING: Duration = Duration::from_secs(3);
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresError {
     #[error("this is no address of a database: {0}; write postgres://user@host/database")]
-    Url(String),
+    Url(#[source] SharedError),
     #[error("sslmode={0} is not known here; write sslmode=require or sslmode=disable, which do what they say and never fall back")]
     Mode(String),
     #[error("the database cannot be reached: {0}")]
-    Connect(String),
+    Connect(#[source] SharedError),
     #[error("the tables of this database cannot be prepared: {0}")]
-    Migration(String),
+    Migration(#[source] SharedError),
     #[error(
         "the tables of this database are of version {version}, made by a newer program; this one knows versions up to {known}: upgrade it"
     )]
@@ -106,8 +109,17 @@ struct Shared {
     config: PostgresConfig,
     address: Address,
     pool: Pool,
+    /// One connection for the lease of this program, which must not wait for anything else.
+    own_pool: Pool,
     /// What lists show of the threads whose leases are held here: no other node can change it meanwhile.
     held: Mutex<HashMap<ThreadId, Held>>,
+    /// Threads that others have taken meanwhile.
+    taken: Mutex<Vec<ThreadId>>,
+    is_taken: Notify,
+    /// Told when a program has taken a thread by force, maybe one of these.
+    takeovers: Arc<Notify>,
+    /// Threads of this program that nothing here held when orphans were last looked for.
+    unheld: Mutex<HashSet<ThreadId>>,
     /// Those that could not be given back yet.
     unreturned: Mutex<Vec<Lease>>,
     /// A program that only looks has no row among the nodes.
@@ -118,6 +130,8 @@ struct Shared {
     notes: Notes,
     /// Where other nodes reach this one, once it is known.
     node_address: Mutex<NodeAddress>,
+    /// Counts changes of what nodes share, once anything follows them.
+    shared_changes: OnceLock<(Arc<watch::Sender<u64>>, AbortOnDropHandle<()>)>,
 }
 
 #[derive(Clone)]
@@ -132,6 +146,7 @@ impl PostgresStore {
     pub async fn open(config: PostgresConfig) -> Result<Self, PostgresError> {
         let address = Address::parse(&config.url, config.trust)?;
         let pool = Pool::new(address.clone(), &config)?;
+        let own_pool = pool.aside(address.clone(), &config)?;
         let mut client = pool.get_for(pool::LONG).await.map_err(PostgresError::Connect)?;
         migrate::migrate(&mut client).await?;
         drop(client);
@@ -139,13 +154,20 @@ impl PostgresStore {
             config,
             address,
             pool,
+            own_pool,
             held: Mutex::default(),
+            taken: Mutex::default(),
+            is_taken: Notify::new(),
+            takeovers: Arc::new(Notify::new()),
+            unheld: Mutex::default(),
             unreturned: Mutex::default(),
             entered: OnceCell::new(),
             is_over: tokio::sync::Mutex::default(),
             notes: Notes::default(),
             node_address: Mutex::default(),
+            shared_changes: OnceLock::new(),
         });
+        tokio::spawn(nodes::live(Arc::downgrade(&shared)));
         tokio::spawn(nodes::renew(Arc::downgrade(&shared)));
         tokio::spawn(notes::send(Arc::downgrade(&shared)));
         let store = Self(shared);
@@ -155,14 +177,14 @@ impl PostgresStore {
         Ok(store)
     }
 
-    async fn client(&self) -> Result<Checkout, String> {
+    async fn client(&self) -> Result<Checkout, SharedError> {
         self.0.pool.get().await
     }
 
     /// Whether the database answers.
-    pub async fn ping(&self) -> Result<(), String> {
+    pub async fn ping(&self) -> Result<(), SharedError> {
         let client = self.0.pool.get_for(PING).await?;
-        client.simple_query("").await.map(drop).map_err(|error| told(&error))
+        client.simple_query("").await.map(drop).map_err(told)
     }
 
     fn hold(&self, thread: ThreadId, held: Held) {
@@ -175,8 +197,21 @@ impl PostgresStore {
 }
 
 /// What the server said, or why it could not be asked.
-fn told(error: &tokio_postgres::Error) -> String {
+fn said(error: &tokio_postgres::Error) -> String {
     error.as_db_error().map_or_else(|| chain(error), ToString::to_string)
+}
+
+/// The same, with the error behind it.
+fn told(error: tokio_postgres::Error) -> SharedError {
+    match error.as_db_error() {
+        Some(answer) => SharedError::new(answer.clone()),
+        None => unreached(error),
+    }
+}
+
+/// Why there is no connection. The library puts the cause behind words of its own.
+fn unreached(error: tokio_postgres::Error) -> SharedError {
+    SharedError::worded(chain(&error), error)
 }
 
 /// An error with its causes, on one line.

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use outpost_thread::{Checkpoint, Cut, Entry, Seq, ThreadForked, ThreadId};
+use outpost_wire::SharedError;
 
 use crate::adoption::AdoptionKey;
 use crate::damage::Damage;
@@ -82,13 +83,17 @@ pub enum AppendError {
     #[error("no space is left in {}: free some and go on; what was written is safe, and nothing more is until then", place.display())]
     NoSpace { place: PathBuf },
     #[error("an entry of kind `{kind}` cannot be written: {why}")]
-    Unwritable { kind: String, why: String },
+    Unwritable {
+        kind: String,
+        #[source]
+        why: SharedError,
+    },
     #[error("what was written before could not be made durable; the store only reads: {0}")]
-    NotDurable(String),
+    NotDurable(#[source] SharedError),
     #[error("cannot write: {0}")]
     Io(#[from] std::io::Error),
     #[error("the database: {0}")]
-    Database(String),
+    Database(#[source] SharedError),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -98,11 +103,15 @@ pub enum ReadError {
     #[error("thread {thread} continues thread {base}, of which entry {ordinal} cannot be found")]
     Lineage { thread: ThreadId, base: ThreadId, ordinal: Seq },
     #[error("the journal of thread {thread} cannot be read: {why}")]
-    Journal { thread: ThreadId, why: crate::reader::JournalError },
+    Journal {
+        thread: ThreadId,
+        #[source]
+        why: crate::reader::JournalError,
+    },
     #[error("cannot read: {0}")]
     Io(#[from] std::io::Error),
     #[error("the database: {0}")]
-    Database(String),
+    Database(#[source] SharedError),
     #[error(transparent)]
     Index(#[from] crate::index::IndexError),
 }
@@ -246,7 +255,7 @@ impl Store {
     }
 
     /// Whether the store can be used now, and why not.
-    pub async fn ping(&self) -> Result<(), String> {
+    pub async fn ping(&self) -> Result<(), SharedError> {
         match self {
             Self::Local(_) | Self::Memory(_) => Ok(()),
             Self::Postgres(store) => store.ping().await,
@@ -264,7 +273,7 @@ impl Store {
     }
 
     /// The key by which programs of this store claim each other's running commands. None where no other program can come.
-    pub async fn adoption_key(&self) -> Result<Option<AdoptionKey>, String> {
+    pub async fn adoption_key(&self) -> Result<Option<AdoptionKey>, SharedError> {
         match self {
             Self::Local(store) => store.adoption_key().await.map(Some),
             Self::Memory(_) => Ok(None),
@@ -397,7 +406,11 @@ pub enum DeleteError {
     #[error(transparent)]
     Claim(#[from] ClaimError),
     #[error("its fork {child} could not be given its own copy: {why}")]
-    Child { child: ThreadId, why: String },
+    Child {
+        child: ThreadId,
+        #[source]
+        why: SharedError,
+    },
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]

@@ -58,6 +58,9 @@ pub struct ThreadSummary {
     /// Where it works, if that was selected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<Selection>,
+    /// The machine that `local` is in this thread, where nodes on several machines share it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_host: Option<String>,
     /// It came from another program.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
@@ -91,6 +94,7 @@ impl ThreadSummary {
             parent: None,
             forked_from: None,
             selection: None,
+            local_host: None,
             imported: false,
             damaged: false,
             wakes: BTreeSet::new(),
@@ -127,7 +131,16 @@ impl ThreadSummary {
                 self.archived = fact.archived.unwrap_or(self.archived);
             }
             Fact::SettingsChanged(fact) => self.set(&fact.settings),
-            Fact::SelectionChanged(fact) => self.select(fact.selection.as_ref()),
+            Fact::SelectionChanged(fact) => {
+                self.select(fact.selection.as_ref());
+                // As in the thread itself: that of the first step since it was selected.
+                if fact.selection.is_some() {
+                    self.local_host = None;
+                }
+            }
+            Fact::StepCaptured(fact) if self.local_host.is_none() => {
+                self.local_host = fact.environments.iter().find_map(|environment| environment.host.clone());
+            }
             Fact::WakeSet(fact) => drop(self.wakes.insert(fact.session)),
             Fact::WakeEnded(fact) => drop(self.wakes.remove(&fact.session)),
             Fact::InputReceived(fact) if self.preview.is_none() => self.preview = preview(fact),

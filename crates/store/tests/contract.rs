@@ -436,3 +436,87 @@ async fn a_fork_shows_what_it_inherited(place: Place) {
     let summary = store.summary(id(2)).await.unwrap().unwrap();
     assert_eq!((summary.preview.as_deref(), summary.turns, summary.forked_from), (Some("message 100"), 1, Some(id(1))));
 }
+
+/// What nodes share is the same in memory and in a database; a store of one home has nothing of the kind.
+mod records {
+    use outpost_store::{RecordChanges, SharedRecords};
+    use outpost_testkit::postgres::Database;
+
+    use super::support::{Place, postgres};
+
+    #[tokio::test]
+    async fn in_memory() {
+        let memory = SharedRecords::memory();
+        records_are_kept_and_told(&memory, &memory).await;
+        of_many_changes_none_is_lost(&[memory.clone(), memory]).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn in_postgres() {
+        let database = Database::create();
+        let (one, two) = (postgres(database.url(), "one").await, postgres(database.url(), "two").await);
+        let (one, two) = (one.records().unwrap(), two.records().unwrap());
+        records_are_kept_and_told(&one, &two).await;
+        of_many_changes_none_is_lost(&[one, two]).await;
+    }
+
+    #[tokio::test]
+    async fn a_store_of_one_home_shares_nothing() {
+        assert!(Place::memory().store.records().is_none() && Place::local().store.records().is_none());
+    }
+
+    /// A program that hears nothing looks after ten seconds, which is told apart. A busy machine has a minute.
+    async fn told(changes: &mut RecordChanges) -> bool {
+        for _ in 0..6 {
+            if changes.wait().await {
+                return true;
+            }
+        }
+        false
+    }
+
+    async fn records_are_kept_and_told(writer: &SharedRecords, reader: &SharedRecords) {
+        // Making the connection may have taken a change with it, and counts as one.
+        let mut changes = reader.changes();
+        assert!(writer.put_new("token", "a", "1").await.unwrap());
+        assert!(told(&mut changes).await);
+        assert!(!writer.put_new("token", "a", "2").await.unwrap(), "there is one");
+        assert_eq!(reader.get("token", "a").await.unwrap().as_deref(), Some("1"));
+        assert_eq!(reader.get("token", "b").await.unwrap(), None);
+        assert_eq!(reader.get("bound", "a").await.unwrap(), None, "another kind");
+        for (change, number) in [("put", 1), ("exchange", 2), ("remove", 3)] {
+            // Whatever is left of the changes before.
+            while tokio::time::timeout(std::time::Duration::from_millis(200), changes.wait()).await.is_ok() {}
+            match change {
+                "put" => assert!(writer.put_new("environments", "all", "x").await.unwrap()),
+                "exchange" => assert!(writer.exchange("environments", "all", "x", "y").await.unwrap()),
+                _ => assert!(writer.remove("environments", "all").await.unwrap()),
+            }
+            assert!(told(&mut changes).await, "{change} ({number})");
+        }
+        assert!(!writer.exchange("token", "a", "2", "3").await.unwrap(), "it is another one");
+        assert!(!writer.exchange("token", "b", "", "3").await.unwrap(), "there is none");
+        assert!(!writer.remove("token", "b").await.unwrap());
+        writer.put_new("token", "0", "zero").await.unwrap();
+        let all: Vec<String> =
+            reader.all("token").await.unwrap().into_iter().map(|record| format!("{}={}", record.key, record.content)).collect();
+        assert_eq!(all, ["0=zero", "a=1"]);
+    }
+
+    async fn of_many_changes_none_is_lost(nodes: &[SharedRecords; 2]) {
+        nodes[0].put_new("environments", "sum", "").await.unwrap();
+        let add = async |node: &SharedRecords, digit: &str| {
+            for _ in 0..20 {
+                loop {
+                    let before = node.get("environments", "sum").await.unwrap().unwrap();
+                    if node.exchange("environments", "sum", &before, &format!("{before}{digit}")).await.unwrap() {
+                        break;
+                    }
+                }
+            }
+        };
+        tokio::join!(add(&nodes[0], "a"), add(&nodes[1], "b"));
+        let sum = nodes[1].get("environments", "sum").await.unwrap().unwrap();
+        assert_eq!((sum.matches('a').count(), sum.matches('b').count()), (20, 20), "{sum}");
+    }
+}

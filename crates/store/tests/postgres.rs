@@ -364,6 +364,33 @@ async fn connections_that_die_silently_cost_a_time_out_and_nothing_else() {
     store.ping().await.unwrap();
 }
 
+/// The lease of a program is renewed in time although all of its connections are dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_whose_connections_die_silently_keeps_its_lease() {
+    let database = Database::create();
+    let proxy = DatabaseProxy::start(database.url());
+    // A statement may take longer than the lease.
+    let config = PostgresConfig {
+        adopts: true,
+        node_lease: Duration::from_secs(30),
+        statement: Duration::from_secs(600),
+        ..PostgresConfig::new(proxy.url(), "one", "here")
+    };
+    let store = Store::Postgres(PostgresStore::open(config).await.unwrap());
+    let (_lease, _) = start(&store, 1).await;
+    futures_util::future::join_all((0..8).map(|_| store.head(id(1)))).await;
+    proxy.freeze();
+    let renewed = "select expires > now() + interval '29 seconds' from outpost_nodes where instance = 'one'";
+    let lapsed = "select expires <= now() from outpost_nodes where instance = 'one'";
+    // From one renewal to the next.
+    for wanted in ["f", "t"] {
+        while database.ask(renewed) != wanted {
+            assert_eq!(database.ask(lapsed), "f", "its lease is over");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
 /// An append is one statement, and what followers are told costs none of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_append_is_one_round_trip_and_notes_are_batched() {
@@ -416,4 +443,181 @@ async fn names_are_found_by_an_index() {
     client.batch_execute("delete from outpost_threads where id = 'thread-5'").await.unwrap();
     assert_eq!(found("nac").await, [] as [&str; 0]);
     drop(store);
+}
+
+/// Its leases would be renewed, and the loss noticed, in twenty minutes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_from_which_an_idle_thread_is_taken_is_told() {
+    let database = Database::create();
+    let config = PostgresConfig { lease: Duration::from_secs(3600), ..PostgresConfig::new(database.url(), "first", "here") };
+    let first = PostgresStore::open(config).await.unwrap();
+    let store = Store::Postgres(first.clone());
+    // As a server does, which follows tokens.
+    let _following = store.records().unwrap().changes();
+    let listens = "select count(*) from pg_stat_activity where query = 'listen outpost_shared' and datname = current_database()";
+    while database.ask(listens) != "1" {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (_lease, _) = start(&store, 1).await;
+    let second = open(database.url(), "second").await;
+    second.claim(id(1), ClaimMode::TakeOver).await.unwrap();
+    let taken = tokio::time::timeout(Duration::from_secs(60), first.taken_threads()).await;
+    assert_eq!(taken.expect("it is not told"), [id(1)]);
+}
+
+/// The database carried a claim out, and the answer was lost: the thread is this program's, and no other may take it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thread_whose_claim_was_not_answered_is_found() {
+    let database = Database::create();
+    let adopting = |instance: &str| PostgresConfig { adopts: true, ..PostgresConfig::new(database.url(), instance, "here") };
+    let (one, two) = (PostgresStore::open(adopting("one")).await.unwrap(), PostgresStore::open(adopting("two")).await.unwrap());
+    let store = Store::Postgres(one.clone());
+    let (_lease, written) = start(&store, 1).await;
+    assert_eq!(one.orphans(16).await.unwrap().len(), 0);
+    let (lease, _) = start(&store, 2).await;
+    store.append(&lease, entries(written.len() as u64 + 1, vec![input("to do", None)]), Need::Stored).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(one.orphans(16).await.unwrap().len(), 0, "it is held");
+    }
+    // Held by this program as far as the database knows.
+    one.hand_over(&lease);
+    let found = async |store: &PostgresStore| {
+        let orphans = store.orphans(16).await.unwrap();
+        orphans.into_iter().map(|orphan| orphan.thread).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&one).await, [], "it may just be on its way");
+    assert_eq!(found(&one).await, [id(2)]);
+    assert_eq!(found(&two).await, [], "the other program leaves it alone");
+    assert!(one.claim(id(2), ClaimMode::Orphaned).await.is_ok());
+    assert_eq!(found(&one).await, []);
+}
+
+/// `local` of a thread is the machine of its first step, whichever node had the thread last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_orphan_waits_for_the_machine_that_is_local_in_it() {
+    use outpost_store::OrphanFate;
+    let database = Database::create();
+    let on = |instance: &str, host: &str| PostgresConfig {
+        adopts: true,
+        // None of them renews anything meanwhile.
+        node_lease: Duration::from_secs(24 * 3600),
+        ..PostgresConfig::new(database.url(), instance, host)
+    };
+    let first = Store::Postgres(PostgresStore::open(on("one", "first")).await.unwrap());
+    let lease = first.create(id(1)).await.unwrap();
+    let cwd = outpost_wire::PathUri::from_syntax("/srv").unwrap();
+    let attachment = outpost_wire::intent::Attachment::new(outpost_wire::EnvironmentId::local(), cwd);
+    let selection = outpost_wire::intent::Selection::new(vec![attachment]).ok();
+    let seen = outpost_thread::StepEnvironment {
+        id: outpost_wire::EnvironmentId::local(),
+        state: "ready".into(),
+        generation: None,
+        executor: None,
+        cwd: None,
+        host: Some("first".into()),
+    };
+    let turn = outpost_thread::TurnId::from("turn".to_owned());
+    let facts = vec![
+        created(1),
+        outpost_thread::SelectionChanged { selection, capability_roots: None }.into(),
+        input("go", None),
+        outpost_thread::TurnStarted::new(turn.clone(), vec![]).into(),
+        outpost_thread::StepCaptured { turn, step: 0, environments: vec![seen], items: vec![], detail: None }.into(),
+    ];
+    first.append(&lease, entries(1, facts), Need::Stored).await.unwrap();
+    // A client resumes it on another machine, whose node dies, too.
+    let second = PostgresStore::open(on("two", "second")).await.unwrap();
+    second.claim(id(1), ClaimMode::TakeOver).await.unwrap();
+    database.ask("update outpost_nodes set expires = now() - interval '1 hour' where instance = 'two'");
+    let Store::Postgres(first) = &first else { panic!() };
+    let third = PostgresStore::open(on("three", "second")).await.unwrap();
+    let fate = async |store: &PostgresStore, host: &str| store.orphans(16).await.unwrap().first().map(|orphan| orphan.fate(host));
+    assert_eq!(fate(first, "first").await, Some(OrphanFate::TakeUp));
+    assert_eq!(fate(&third, "second").await, Some(OrphanFate::Elsewhere));
+}
+
+/// A thread that ends its nodes is parked. One whose nodes were told to end, or lived on with it, is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_nodes_that_died_soon_after_they_took_a_thread_up_are_counted() {
+    use outpost_store::OrphanFate;
+    let database = Database::create();
+    let open = async |instance: &str| {
+        let node_lease = Duration::from_secs(24 * 3600);
+        let config = PostgresConfig { adopts: true, node_lease, ..PostgresConfig::new(database.url(), instance, "here") };
+        PostgresStore::open(config).await.unwrap()
+    };
+    let watch = open("watch").await;
+    let store = Store::Postgres(open("first").await);
+    let (lease, written) = start(&store, 1).await;
+    store.append(&lease, entries(written.len() as u64 + 1, vec![input("to do", None)]), Need::Stored).await.unwrap();
+    let dies = |instance: &str| database.ask(&format!("update outpost_nodes set expires = now() where instance = '{instance}'"));
+    let next = async |claims: u64| {
+        let orphan = watch.orphans(16).await.unwrap().remove(0);
+        assert_eq!(orphan.claims, claims);
+        orphan.fate("here")
+    };
+    let take_up = async |instance: &str| {
+        let node = open(instance).await;
+        node.claim(id(1), ClaimMode::Orphaned).await.unwrap();
+        node
+    };
+    dies("first");
+    for (claims, instance) in (0..).zip(["a", "b"]) {
+        assert_eq!(next(claims).await, OrphanFate::TakeUp);
+        drop(take_up(instance).await);
+        dies(instance);
+    }
+    assert_eq!(next(2).await, OrphanFate::TakeUp);
+    // It is told to end.
+    take_up("c").await.leave().await;
+    assert_eq!(next(0).await, OrphanFate::TakeUp);
+    for (claims, instance) in (0..).zip(["d", "e", "f"]) {
+        assert_eq!(next(claims).await, OrphanFate::TakeUp);
+        drop(take_up(instance).await);
+        dies(instance);
+    }
+    assert_eq!(next(3).await, OrphanFate::Parked);
+    // The last one had it for ten minutes.
+    database.ask("update outpost_threads set since = now() - interval '10 minutes'");
+    assert_eq!(next(0).await, OrphanFate::TakeUp);
+    drop(take_up("g").await);
+    dies("g");
+    assert_eq!(next(1).await, OrphanFate::TakeUp);
+}
+
+/// Programs of version 0.1.0 compare no version. While tables allow them they write; once a version does not, the database refuses them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_program_of_version_0_1_0_is_shut_out_by_the_database() {
+    let database = Database::create();
+    let store = Store::Postgres(open(database.url(), "new").await);
+    let (lease, written) = start(&store, 1).await;
+    let last = written.len() as u64;
+    // What it says to claim a thread, to write an entry, and to renew its lease.
+    let (old, connection) = tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let claim = "update outpost_threads
+        set epoch = epoch + 1, instance = 'old', host = 'here', pid = 1, since = now(), expires = now() + make_interval(secs => 30)
+        where id = $1 and (instance is null or expires <= now()) returning epoch";
+    let append = "with moved as (
+          update outpost_threads set last = last + 1, expires = now() + make_interval(secs => 30) where id = $1 and epoch = $2 and instance = 'old' returning id, last
+        ), entries as (
+          insert into outpost_entries (thread, seq, at, kind, data)
+          select $1, last, 1, 'metadataChanged', '{\"name\":\"old\"}' from moved
+        ) select pg_notify('outpost_threads', id || ' ' || last)::text from moved";
+    let renew = "update outpost_threads set expires = now() + make_interval(secs => 30) where instance = 'old'";
+    let thread = id(1).to_string();
+    assert_eq!(old.query(claim, &[&thread]).await.unwrap().len(), 0, "it does not take what a new program holds");
+    store.release(lease).await;
+    let epoch: i64 = old.query_one(claim, &[&thread]).await.unwrap().get(0);
+    assert_eq!(old.query(append, &[&thread, &epoch]).await.unwrap().len(), 1);
+    assert!(matches!(store.claim(id(1), ClaimMode::IfFree).await, Err(ClaimError::Held { .. })), "a new one does not take what it holds");
+    // A version comes that it must not write.
+    database.ask("select outpost_require(max(version), 2) from outpost_migrations");
+    for refused in [old.query(append, &[&thread, &epoch]).await, old.query(renew, &[]).await] {
+        let why = refused.unwrap_err().as_db_error().unwrap().message().to_owned();
+        assert!(why.contains("upgrade it"), "{why}");
+    }
+    let lease = store.claim(id(1), ClaimMode::TakeOver).await.unwrap();
+    store.append(&lease, entries(last + 2, vec![input("new", None)]), Need::Stored).await.unwrap();
+    assert_eq!(store.verify(id(1), None).await.unwrap().entries, last + 2);
 }

@@ -29,6 +29,8 @@ pub enum TerminalKey {
     Alt(char),
     /// Everything between the brackets of a paste, as one.
     Paste(String),
+    /// No key: the terminal's answer to where its cursor is, row and column counted from 0.
+    CursorAt(usize, usize),
 }
 
 /// Keeps what is not a whole key yet.
@@ -169,6 +171,7 @@ fn sequence(bytes: &[u8]) -> Decoded {
         (b'~', 27) if number(2) == 13 => Some(TerminalKey::NewLine),
         (b'u', 13) => Some(if number(1) > 1 { TerminalKey::NewLine } else { TerminalKey::Enter }),
         (b'u', 27) => Some(TerminalKey::Escape),
+        (b'R', 1..) if numbers.len() == 2 && number(1) > 0 => Some(TerminalKey::CursorAt(number(0) as usize - 1, number(1) as usize - 1)),
         (last, _) => named(last, number(1)),
     };
     key.map_or(Decoded::Skip(used), |key| Decoded::Key(key, used))
@@ -210,7 +213,8 @@ mod tests {
     #[test]
     fn keys_are_the_same_however_they_are_cut() {
         let bytes =
-            "aé日\r\n\t\x7f\x1b[A\x1b[1;5C\x1bOD\x1b[3~\x1b[Z\x1bb\x1b\r\x1b[13;2u\x03\x1b[200~one\r\ntwo\x1b[2J\x1b[201~z\x1b".as_bytes();
+            "aé日\r\n\t\x7f\x1b[A\x1b[1;5C\x1bOD\x1b[3~\x1b[Z\x1bb\x1b\r\x1b[13;2u\x03\x1b[200~one\r\ntwo\x1b[2J\x1b[201~z\x1b[24;80R\x1b"
+                .as_bytes();
         let expected = [
             Char('a'),
             Char('é'),
@@ -230,6 +234,7 @@ mod tests {
             Ctrl('c'),
             Paste("one\ntwo\x1b[2J".into()),
             Char('z'),
+            CursorAt(23, 79),
             Escape,
         ];
         for piece in [1, 2, 3, 7, 1000] {

@@ -3,7 +3,10 @@
 //! The terminal keeps its own scrollback: lines that stay are written once and never touched again. Only the region is drawn anew,
 //! and it is never higher than the screen, so that all of it can be taken back.
 
+mod place;
+
 use crate::ink::InkLine;
+use crate::painter::place::{Narrowing, RegionTop, Resized, ResizedRegion, height};
 
 /// What stands at the bottom.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -13,20 +16,41 @@ pub struct LiveRegion {
     pub cursor: (usize, usize),
 }
 
+/// Where the region is on the screen must be known when the window gets another size: some terminals break rows anew then, others
+/// cut them. The terminal is asked for its cursor's position; the caller hands the answers to [`Self::cursor_at`].
 #[derive(Debug)]
 pub struct RegionPainter {
     columns: usize,
     rows: usize,
     drawn: LiveRegion,
+    top: RegionTop,
+    /// Questions that the terminal has not answered yet.
+    asked: usize,
+    /// It has answered one.
+    does_answer: bool,
+    resized: Option<Resized>,
+    /// What is known of the terminal's ways.
+    narrowing: Option<Narrowing>,
 }
 
 /// The terminal shows nothing in between, where it knows these.
 const BEGIN: &str = "\x1b[?2026h\x1b[?25l";
 const END: &str = "\x1b[?25h\x1b[?2026l";
+/// Where is the cursor?
+const ASK: &str = "\x1b[6n";
 
 impl RegionPainter {
     pub fn new(columns: usize, rows: usize) -> Self {
-        Self { columns: columns.max(2), rows: rows.max(2), drawn: LiveRegion::default() }
+        Self {
+            columns: columns.max(2),
+            rows: rows.max(2),
+            drawn: LiveRegion::default(),
+            top: RegionTop::Unknown,
+            asked: 0,
+            does_answer: false,
+            resized: None,
+            narrowing: None,
+        }
     }
 
     pub fn columns(&self) -> usize {
@@ -37,16 +61,77 @@ impl RegionPainter {
         self.rows
     }
 
-    /// The terminal has another size. What was drawn above the cursor is taken to have as many rows as before: on terminals that
-    /// break rows anew, remains may stay, but nothing that is not ours is wiped.
-    pub fn resize(&mut self, columns: usize, rows: usize) {
-        (self.columns, self.rows) = (columns.max(2), rows.max(2));
-        let above = self.drawn.cursor.0.min(self.rows - 1);
+    /// Asks the terminal where the region begins. Nothing is drawn at that time.
+    pub fn ask(&mut self) -> String {
+        self.top = RegionTop::asked();
+        self.asked += 1;
+        ASK.to_owned()
+    }
+
+    /// Whether an answer of the terminal is still under way.
+    pub fn is_asked(&self) -> bool {
+        self.asked > 0
+    }
+
+    /// Whether the region must not be drawn before the terminal has answered, or [`Self::give_up`].
+    pub fn is_waiting(&self) -> bool {
+        self.resized.is_some()
+    }
+
+    /// The terminal has another size. What to write to learn where the region is now.
+    pub fn resize(&mut self, columns: usize, rows: usize) -> String {
+        let size = (columns.max(2), rows.max(2));
+        if size == (self.columns, self.rows) {
+            return String::new();
+        }
+        let resized = self.resized.get_or_insert(Resized::from(self.columns, self.rows));
+        resized.least = (resized.least.0.min(size.0), resized.least.1.min(size.1));
+        (self.columns, self.rows) = size;
+        // An answer that is under way is one of before.
+        self.top = self.top.settled();
+        if self.does_answer {
+            self.asked += 1;
+            return ASK.to_owned();
+        }
+        self.give_up();
+        String::new()
+    }
+
+    /// The terminal says where its cursor is: row and column, counted from 0.
+    pub fn cursor_at(&mut self, row: usize, column: usize) {
+        self.does_answer = true;
+        self.asked = self.asked.saturating_sub(1);
+        // Only the last answer is about what the screen shows now.
+        if self.asked > 0 {
+            return;
+        }
+        let Some(resized) = self.resized.take() else {
+            self.top = self.top.answered(row);
+            return;
+        };
+        let (size, known) = ((self.columns, self.rows), self.narrowing);
+        let seen = ResizedRegion { region: &self.drawn, top: self.top, resized, size, cursor: (row, column), known };
+        let (above, narrowing) = seen.rows_above();
+        let above = above.min(row);
+        self.narrowing = narrowing.or(known);
+        self.top = RegionTop::Known(row - above);
         self.drawn = LiveRegion { rows: Vec::new(), cursor: (above, 0) };
+    }
+
+    /// The terminal does not say where its cursor is. What was drawn above it is taken to have as many rows as before: on terminals
+    /// that break rows anew remains may stay, but nothing that is not ours is wiped.
+    pub fn give_up(&mut self) {
+        if self.resized.take().is_some() {
+            self.top = RegionTop::Unknown;
+            self.asked = 0;
+            let above = self.drawn.cursor.0.min(self.rows - 1);
+            self.drawn = LiveRegion { rows: Vec::new(), cursor: (above, 0) };
+        }
     }
 
     /// What to write so that these lines stay above and this region stands below them.
     pub fn paint(&mut self, lasting: &[InkLine], region: LiveRegion) -> String {
+        self.give_up();
         let region = self.fitted(region);
         if lasting.is_empty() && region == self.drawn {
             return String::new();
@@ -73,6 +158,8 @@ impl RegionPainter {
             out.push_str(&format!("\x1b[{}C", region.cursor.1));
         }
         out.push_str(END);
+        let written = lasting.iter().map(|line| height(line, self.columns)).sum();
+        self.top = self.top.moved(written, self.rows - 1 - last.min(self.rows - 1));
         self.drawn = region;
         out
     }
@@ -87,6 +174,8 @@ impl RegionPainter {
     /// The whole screen is wiped; the next paint begins at its top.
     pub fn clear_screen(&mut self) -> String {
         self.drawn = LiveRegion::default();
+        self.top = RegionTop::Known(0);
+        self.resized = None;
         "\x1b[H\x1b[2J".to_owned()
     }
 

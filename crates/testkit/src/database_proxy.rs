@@ -1,4 +1,4 @@
-//! Stands between a program and a database: notes which statements are run, and lets connections die without a word.
+//! Stands between a program and a database: notes which statements are run, cuts connections, and lets them die without a word.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
 
 /// A socket that leads to the database of a test.
 pub struct DatabaseProxy {
@@ -17,9 +18,10 @@ pub struct DatabaseProxy {
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
 struct Shared {
     statements: Mutex<Vec<String>>,
+    /// Whether connections are let through.
+    open: watch::Sender<bool>,
     /// Connections with a number up to this one say nothing any more, and stay open.
     frozen: AtomicU64,
     next: AtomicU64,
@@ -32,15 +34,30 @@ impl DatabaseProxy {
         let socket = PathBuf::from(server.replace("%2F", "/")).join(".s.PGSQL.5432");
         let directory = tempfile::Builder::new().prefix("px").tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join(".s.PGSQL.5432")).unwrap();
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::new(Shared {
+            statements: Mutex::default(),
+            open: watch::Sender::new(true),
+            frozen: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+        });
         let own = shared.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                let mut open = own.open.subscribe();
+                if !*open.borrow() {
+                    continue;
+                }
                 let Ok(server) = UnixStream::connect(&socket).await else { continue };
                 let number = own.next.fetch_add(1, Ordering::SeqCst) + 1;
                 let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-                tokio::spawn(requests(own.clone(), number, from_client, to_server));
-                tokio::spawn(answers(own.clone(), number, from_server, to_client));
+                let own = own.clone();
+                tokio::spawn(async move {
+                    tokio::select! {
+                        () = requests(&own, number, from_client, to_server) => {}
+                        () = answers(&own, number, from_server, to_client) => {}
+                        _ = open.wait_for(|open| !open) => {}
+                    }
+                });
             }
         });
         Self { directory, database: database.to_owned(), shared }
@@ -60,6 +77,15 @@ impl DatabaseProxy {
         self.shared.frozen.store(self.shared.next.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
+    /// Cuts what is connected, and lets no connection through until [`Self::mend`].
+    pub fn cut(&self) {
+        self.shared.open.send_replace(false);
+    }
+
+    pub fn mend(&self) {
+        self.shared.open.send_replace(true);
+    }
+
     pub fn connections(&self) -> u64 {
         self.shared.next.load(Ordering::SeqCst)
     }
@@ -71,7 +97,7 @@ impl Shared {
     }
 }
 
-async fn answers(shared: Arc<Shared>, number: u64, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+async fn answers(shared: &Shared, number: u64, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
         if shared.is_frozen(number) {
@@ -83,7 +109,7 @@ async fn answers(shared: Arc<Shared>, number: u64, mut from: OwnedReadHalf, mut 
     }
 }
 
-async fn requests(shared: Arc<Shared>, number: u64, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+async fn requests(shared: &Shared, number: u64, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
     let mut prepared: HashMap<Vec<u8>, String> = HashMap::new();
     let mut bound = String::new();
     // The first message has no type.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod app;
+pub mod balancer;
 pub mod bench;
 pub mod chaos;
 pub mod client;
@@ -32,5 +33,5 @@ pub use flights::{CountedLink, FlightClock};
 pub use raw::RawSocket;
 pub use readable::{readable, readable_words};
 pub use sshd::{LoginShell, Sshd};
-pub use terminal::TestTerminal;
+pub use terminal::{Narrowing, TestTerminal};
 pub use tls::TlsProxy;

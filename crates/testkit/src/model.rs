@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -35,6 +36,8 @@ pub enum Reply {
     Endless,
     /// Thinks until there is this file. Clients that begin to listen when their request is answered lose what comes in the same moment.
     Once(PathBuf, Box<Reply>),
+    /// Thinks for so long.
+    Later(Duration, Box<Reply>),
 }
 
 impl Reply {
@@ -77,6 +80,8 @@ struct Script {
     replies: VecDeque<Reply>,
     /// For requests that contain a text.
     special: Vec<(String, Reply)>,
+    /// Answers by what it is asked.
+    voice: Option<Voice>,
     requests: Vec<Request>,
     /// Documents of the server's own, by path.
     pages: Vec<(String, Value)>,
@@ -100,6 +105,9 @@ impl Script {
         }
     }
 }
+
+/// What a model says to a request; nothing if the script says it.
+pub type Voice = Arc<dyn Fn(&Value) -> Option<Reply> + Send + Sync>;
 
 /// What the model was asked.
 #[derive(Debug, Clone)]
@@ -133,6 +141,12 @@ impl ScriptedModel {
     /// Takes whatever it is asked: for programs of others, which speak parts of the API that we do not, and which are not ours to judge.
     pub fn for_strangers(self) -> Self {
         self.script.lock().unwrap().takes_everything = true;
+        self
+    }
+
+    /// Answers by what it is asked, and keeps nothing of that: a node that asks again after another one was killed gets the same answer.
+    pub fn speaking(self, voice: Voice) -> Self {
+        self.script.lock().unwrap().voice = Some(voice);
         self
     }
 
@@ -205,8 +219,10 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
         let text = String::from_utf8_lossy(&body);
         let refused = check(wire, &body, &script.known).err();
         let refused = refused.filter(|_| !script.takes_everything);
-        let value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        script.requests.push(Request { path, head, body: value });
+        if script.voice.is_none() {
+            let value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            script.requests.push(Request { path, head, body: value });
+        }
         if let Some(violation) = refused {
             let reply = Reply::status(400, &violation.body(wire).to_string());
             script.violations.push(violation);
@@ -214,7 +230,9 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
         } else {
             let special = script.special.iter().position(|(wanted, _)| text.contains(wanted.as_str()));
             let special = special.map(|at| script.special.remove(at).1);
-            let reply = special.or_else(|| script.replies.pop_front());
+            let voice = script.voice.clone().filter(|_| special.is_none());
+            let voiced = voice.and_then(|voice| voice(&serde_json::from_slice(&body).unwrap_or(Value::Null)));
+            let reply = special.or(voiced).or_else(|| script.replies.pop_front());
             let reply = reply.unwrap_or_else(|| Reply::message("done"));
             if let Reply::Items(items) = &reply {
                 script.says(items);
@@ -266,15 +284,19 @@ async fn send(stream: &mut TcpStream, wire: Wire, reply: Reply) -> Option<()> {
         }
         Reply::Once(file, reply) => {
             while !file.exists() {
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
+            return Box::pin(send(stream, wire, *reply)).await;
+        }
+        Reply::Later(pause, reply) => {
+            tokio::time::sleep(pause).await;
             return Box::pin(send(stream, wire, *reply)).await;
         }
         Reply::Endless => {
             stream.write_all(open("data: ".into()).as_bytes()).await.ok()?;
             loop {
                 stream.write_all(&[b'x'; 1024]).await.ok()?;
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
     };

@@ -3,6 +3,7 @@
 //! that ends: a shell that holds the server waits for the end of its standard input.
 
 use std::fs::Permissions;
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -47,6 +48,100 @@ impl EncryptedServer {
     }
 }
 
+/// A server of its own, which the test may restart and pause, with one database.
+pub struct OwnServer {
+    server: Server,
+    url: String,
+}
+
+/// How a server is told to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatabaseEnd {
+    /// As its operator does it: connections are closed, what was committed is written.
+    Fast,
+    /// As when it is killed: the next start recovers from its log.
+    Killed,
+}
+
+impl OwnServer {
+    pub fn start() -> Self {
+        let server = Server::start_with(&["listen_addresses=".to_owned()], &[], 5432);
+        create(&server, "soak");
+        Self { url: format!("{}soak", server.url), server }
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What a statement returns, as text; nothing while the server is away or does not answer.
+    pub fn ask(&self, statement: &str) -> Option<String> {
+        let mut command = Command::new("timeout");
+        command.arg("5").arg(self.server.programs.join("psql"));
+        let output = command.args([self.url(), "-Atc", statement]).output().unwrap();
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    /// Ends it and starts it again; returns when it answers.
+    pub fn restart(&self, end: DatabaseEnd) {
+        let before = self.postmaster();
+        let signal = match end {
+            DatabaseEnd::Fast => "INT",
+            DatabaseEnd::Killed => "QUIT",
+        };
+        let mut holder = self.server.holder.as_ref().unwrap().stdin.as_ref().unwrap();
+        writeln!(holder, "{signal}").unwrap();
+        let since = Instant::now();
+        while self.postmaster().is_none_or(|now| Some(now) == before) {
+            assert!(since.elapsed() < START_PATIENCE, "Postgres does not start again");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        wait_until_it_answers(&self.server.programs, &self.server.directory, 5432);
+    }
+
+    /// Stops all of its processes: connections stay, and nothing answers.
+    pub fn pause(&self) {
+        self.signal(rustix::process::Signal::STOP);
+    }
+
+    pub fn go_on(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let Some(postmaster) = self.postmaster() else { return };
+        // The postmaster first: it starts no process while the others are stopped.
+        for pid in std::iter::once(postmaster).chain(children(postmaster)) {
+            let _ = rustix::process::Pid::from_raw(pid).map(|pid| rustix::process::kill_process(pid, signal));
+        }
+    }
+
+    fn postmaster(&self) -> Option<i32> {
+        let text = std::fs::read_to_string(self.server.directory.join("data/postmaster.pid")).ok()?;
+        text.lines().next()?.parse().ok()
+    }
+}
+
+fn children(parent: i32) -> Vec<i32> {
+    let of = |entry: std::fs::DirEntry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let is_child = stat.rsplit(')').next()?.split_whitespace().nth(1)? == parent.to_string();
+        is_child.then_some(pid)
+    };
+    std::fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(of).collect()
+}
+
+fn create(server: &Server, name: &str) {
+    let output = Command::new(server.programs.join("psql"))
+        .arg(format!("{}postgres", server.url))
+        .args(["--quiet", "--no-psqlrc", "--command"])
+        .arg(format!("create database {name}"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 impl Database {
     /// `OUTPOST_TEST_POSTGRES` (a URL without a database, ending in `/`) names a server that is already there.
     pub fn create() -> Self {
@@ -54,13 +149,7 @@ impl Database {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let server = SERVER.get_or_init(Server::start);
         let name = format!("test_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let output = Command::new(server.programs.join("psql"))
-            .arg(format!("{}postgres", server.url))
-            .args(["--quiet", "--no-psqlrc", "--command"])
-            .arg(format!("create database {name}"))
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        create(server, &name);
         Self { url: format!("{}{name}", server.url) }
     }
 
@@ -80,14 +169,14 @@ struct Server {
     programs: PathBuf,
     directory: PathBuf,
     url: String,
-    /// Its standard input is what keeps the server running.
-    _holder: Option<Child>,
+    /// Its standard input is what keeps the server running; a line there is the signal by which the server ends before it is started again.
+    holder: Option<Child>,
 }
 
 impl Server {
     fn start() -> Self {
         if let Ok(url) = std::env::var("OUTPOST_TEST_POSTGRES") {
-            return Self { programs: programs(), directory: PathBuf::new(), url, _holder: None };
+            return Self { programs: programs(), directory: PathBuf::new(), url, holder: None };
         }
         Self::start_with(&["listen_addresses=".to_owned()], &[], 5432)
     }
@@ -126,7 +215,7 @@ impl Server {
             .unwrap();
         let socket = directory.display().to_string().replace('/', "%2F");
         wait_until_it_answers(&programs, &directory, port);
-        Self { programs, directory, url: format!("postgres://postgres@{socket}/"), _holder: Some(holder) }
+        Self { programs, directory, url: format!("postgres://postgres@{socket}/"), holder: Some(holder) }
     }
 }
 
@@ -137,10 +226,18 @@ programs=$1 directory=$2
 shift 2
 "$programs/initdb" --pgdata "$directory/data" --username postgres --auth trust --no-sync --encoding UTF8 --locale C \
   > "$directory/initdb.log" 2>&1
-"$programs/postgres" -D "$directory/data" -k "$directory" -c fsync=off -c max_connections=200 "$@" \
-  > "$directory/server.log" 2>&1 < /dev/null &
-server=$!
-cat > /dev/null || true
+serve() {
+  "$programs/postgres" -D "$directory/data" -k "$directory" -c fsync=off -c max_connections=200 "$@" \
+    >> "$directory/server.log" 2>&1 < /dev/null &
+  server=$!
+}
+serve "$@"
+while read -r signal; do
+  kill -"$signal" $server
+  wait $server || true
+  serve "$@"
+done
+kill -CONT $server
 kill -QUIT $server
 wait $server || true
 cd / && rm -rf "$directory" || true

@@ -1,15 +1,19 @@
 //! A real terminal with a program on it, and a user who types and looks.
 
+mod rewrap;
+
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::num::NonZeroU16;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, Command};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
@@ -26,6 +30,18 @@ pub struct TestTerminal {
     slave: File,
     child: Option<Child>,
     screen: Arc<Screen>,
+    narrowing: Narrowing,
+    /// Reads what the program shows, until the pipe is closed.
+    reader: Option<(PipeWriter, JoinHandle<()>)>,
+}
+
+/// What becomes of rows that are longer than a window which gets narrower.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Narrowing {
+    /// They are cut, as in xterm.
+    Cut,
+    /// They are broken anew, as in most terminals of today.
+    Rewrap,
 }
 
 struct Screen {
@@ -55,9 +71,30 @@ fn whole_frames(bytes: &[u8]) -> usize {
     }
 }
 
+/// Where is the cursor? A terminal answers as if the answer were typed.
+const ASK: &[u8] = b"\x1b[6n";
+
+/// Shows the bytes; the answers to what the program asks in between.
+fn show(model: &mut vt100::Parser, mut bytes: &[u8]) -> Vec<String> {
+    let mut answers = Vec::new();
+    while let Some(at) = bytes.windows(ASK.len()).position(|window| window == ASK) {
+        model.process(&bytes[..at]);
+        let (row, column) = model.screen().cursor_position();
+        answers.push(format!("\x1b[{};{}R", row + 1, column + 1));
+        bytes = &bytes[at + ASK.len()..];
+    }
+    model.process(bytes);
+    answers
+}
+
 impl TestTerminal {
     /// Starts a program as the leader of a session on a new terminal.
     pub fn start(command: &Command) -> Self {
+        Self::start_on(command, Narrowing::Cut)
+    }
+
+    /// The same on a terminal that does this when its window gets narrower.
+    pub fn start_on(command: &Command, narrowing: Narrowing) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -79,23 +116,13 @@ impl TestTerminal {
         leader.current_dir(command.get_current_dir().unwrap_or(Path::new(".")));
         let io = || slave.try_clone().unwrap();
         let child = leader.stdin(io()).stdout(io()).stderr(io()).spawn().unwrap();
-        let model = Mutex::new(vt100::Parser::new(nonzero(ROWS), nonzero(COLUMNS), 10_000));
+        let model = Mutex::new(vt100::Parser::new(nonzero(ROWS), nonzero(COLUMNS), rewrap::SCROLLBACK));
         let screen = Arc::new(Screen { text: Mutex::default(), grown: Condvar::new(), model });
-        let (mut reader, shown) = (master.try_clone().unwrap(), screen.clone());
-        std::thread::spawn(move || {
-            let mut buffer = [0; 4096];
-            let mut held = Vec::new();
-            while let Ok(length @ 1..) = reader.read(&mut buffer) {
-                let mut text = shown.text.lock().unwrap();
-                held.extend_from_slice(&buffer[..length]);
-                let whole: Vec<u8> = held.drain(..whole_frames(&held)).collect();
-                shown.model.lock().unwrap().process(&whole);
-                text.extend_from_slice(&buffer[..length]);
-                drop(text);
-                shown.grown.notify_all();
-            }
-        });
-        Self { master, slave, child: Some(child), screen }
+        let (stopped, stop) = std::io::pipe().unwrap();
+        let reader = Reader { master: master.try_clone().unwrap(), stopped, screen: screen.clone() };
+        let reading = std::thread::spawn(move || reader.run());
+        let reader = Some((stop, reading));
+        Self { master, slave, child: Some(child), screen, narrowing, reader }
     }
 
     pub fn type_keys(&mut self, keys: &str) {
@@ -123,8 +150,18 @@ impl TestTerminal {
     }
 
     pub fn resize(&self, rows: u16, cols: u16) {
-        self.screen.model.lock().unwrap().screen_mut().set_size(nonzero(rows), nonzero(cols));
+        let mut model = self.screen.model.lock().unwrap();
+        match self.narrowing {
+            Narrowing::Cut => model.screen_mut().set_size(nonzero(rows), nonzero(cols)),
+            Narrowing::Rewrap => rewrap::rewrap(&mut model, rows, cols),
+        }
+        drop(model);
         set_size(&self.master, rows, cols);
+    }
+
+    /// What went by and what is seen now, row by row; rows that the terminal broke are one.
+    pub fn everything(&self) -> Vec<String> {
+        rewrap::lines(&mut self.screen.model.lock().unwrap()).into_iter().map(|line| line.text()).collect()
     }
 
     /// The rows that a user sees now.
@@ -171,13 +208,13 @@ impl TestTerminal {
         self.wait_until(wanted, |rows| rows.iter().any(|row| row.contains(wanted)));
     }
 
-    /// Closes the terminal under the program, as a window that is closed does: the program is not killed, and hears of it by a signal.
-    /// Returns its process.
+    /// Closes the terminal under the program, as a window that is closed does. The program is not killed. Returns its process.
     pub fn hang_up(mut self) -> Child {
-        let child = self.child.take().unwrap();
-        // The thread that reads the master holds it open, so that the kernel says nothing.
-        Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap();
-        child
+        if let Some((stop, reading)) = self.reader.take() {
+            drop(stop);
+            reading.join().unwrap();
+        }
+        self.child.take().unwrap()
     }
 
     /// Whether keys are passed on as they are, and nothing is echoed.
@@ -229,6 +266,47 @@ impl Drop for TestTerminal {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// Reads what a program shows.
+struct Reader {
+    master: File,
+    stopped: PipeReader,
+    screen: Arc<Screen>,
+}
+
+impl Reader {
+    fn run(mut self) {
+        // Answers are written by another thread: a program that does not read must not keep this one from reading.
+        let (answer, answers) = mpsc::channel::<String>();
+        let mut keyboard = self.master.try_clone().unwrap();
+        let answering =
+            std::thread::spawn(move || while answers.recv().is_ok_and(|answer| keyboard.write_all(answer.as_bytes()).is_ok()) {});
+        let mut buffer = [0; 4096];
+        let mut held = Vec::new();
+        while let Some(length) = self.read(&mut buffer) {
+            let mut text = self.screen.text.lock().unwrap();
+            held.extend_from_slice(&buffer[..length]);
+            let whole: Vec<u8> = held.drain(..whole_frames(&held)).collect();
+            let asked = show(&mut self.screen.model.lock().unwrap(), &whole);
+            asked.into_iter().for_each(|asked| drop(answer.send(asked)));
+            text.extend_from_slice(&buffer[..length]);
+            drop(text);
+            self.screen.grown.notify_all();
+        }
+        drop(answer);
+        let _ = answering.join();
+    }
+
+    /// Nothing at the end, or when it is to stop.
+    fn read(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        let mut ready = [PollFd::new(&self.master, PollFlags::IN), PollFd::new(&self.stopped, PollFlags::IN)];
+        while poll(&mut ready, None).is_err() {}
+        if !ready[1].revents().is_empty() {
+            return None;
+        }
+        self.master.read(buffer).ok().filter(|length| *length > 0)
     }
 }
 

@@ -1,6 +1,9 @@
 //! Threads of any size, made quickly: for tests and figures that need ten thousand turns or a gigabyte.
 
-use outpost_store::{Lease, Need, Store};
+use std::path::Path;
+use std::sync::Arc;
+
+use outpost_store::{CommitConfig, Durability, Lease, LocalConfig, LocalStore, Need, Store};
 use outpost_thread::{
     Entry, Fact, InputOrigin, InputReceived, Marker, ModelAnswered, ModelAsked, Raw, StepCaptured, ThreadCreated, ThreadId, TokenTotals,
     TurnFinished, TurnId, TurnStarted, TurnStatus,
@@ -70,4 +73,36 @@ pub async fn make(store: &Store, big: BigThread) -> Lease {
         }
     }
     lease
+}
+
+/// Many threads in a home, each with one turn: the first one says `question 0`. Milliseconds since 1970 tell when.
+pub async fn make_many(home: &Path, count: u64, at: u64) {
+    let config = LocalConfig {
+        home: home.to_owned(),
+        instance: "maker".into(),
+        host: "here".into(),
+        clock: Arc::new(move || at),
+        durability: Durability::Stored,
+        commit: CommitConfig::default(),
+        lease_ms: 30_000,
+        redactor: None,
+    };
+    let store = Store::Local(LocalStore::open(config).unwrap());
+    // Several at a time: each waits for the disk.
+    const AT_ONCE: u64 = 32;
+    for first in (0..count).step_by(AT_ONCE as usize) {
+        let mut making = tokio::task::JoinSet::new();
+        for number in first..count.min(first + AT_ONCE) {
+            let store = store.clone();
+            making.spawn(async move {
+                let thread: ThreadId = format!("01928f2e-4c1d-7a33-9c55-{number:012}").parse().unwrap();
+                let facts = std::iter::once(ThreadCreated::new(thread).into()).chain(plain_turn(number, "an answer"));
+                let entries = (1..).zip(facts).map(|(seq, fact)| Entry { seq, at: at + number, fact }).collect();
+                let lease = store.create(thread).await.unwrap();
+                store.append(&lease, entries, Need::Stored).await.unwrap();
+                store.release(lease).await;
+            });
+        }
+        making.join_all().await;
+    }
 }

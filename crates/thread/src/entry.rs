@@ -33,6 +33,7 @@ pub struct Entry {
 #[error("a fact of kind `{kind}` has another shape than expected: {why}")]
 pub struct FactError {
     pub kind: String,
+    #[source]
     pub why: serde_json::Error,
 }
 

@@ -40,8 +40,7 @@ const STARTING: &str = "is starting";
 impl Fault {
     /// The number of the error with which the system of the machine refused.
     pub fn os_error(&self) -> Option<i32> {
-        let (_, rest) = self.message.split_once("(os error ")?;
-        rest.split_once(')')?.0.parse().ok()
+        os_error(&self.message)
     }
 
     /// Why a sandbox cannot be held there, if that is what the fault says.
@@ -53,6 +52,19 @@ impl Fault {
     pub fn is_starting(&self) -> bool {
         self.message.ends_with(STARTING)
     }
+}
+
+/// The number of the system's error in a text of an executor, which some answers hold beside what they found instead of a fault.
+pub fn os_error(text: &str) -> Option<i32> {
+    let (_, rest) = text.split_once("(os error ")?;
+    rest.split_once(')')?.0.parse().ok()
+}
+
+/// Whether such a text says that a file or a directory is not there.
+pub fn is_missing(text: &str) -> bool {
+    const NO_ENTRY: i32 = 2;
+    const NO_DIRECTORY: i32 = 20;
+    matches!(os_error(text), Some(NO_ENTRY | NO_DIRECTORY))
 }
 
 impl Fault {
@@ -83,6 +95,8 @@ mod tests {
         assert_eq!(says("cannot open x: Permission denied (os error 13)").os_error(), Some(13));
         assert_eq!(says("Permission denied (os error 13): /x: not below a root").os_error(), Some(13));
         assert_eq!(says("nothing of the system").os_error(), None);
+        assert!(is_missing("No such file or directory (os error 2)") && is_missing("Not a directory (os error 20)"));
+        assert!(!is_missing("Too many levels of symbolic links (os error 40)") && !is_missing("it is missing"));
         assert_eq!(says(&format!("{UNENFORCEABLE}no namespaces")).unenforceable(), Some("no namespaces"));
         assert_eq!(says("no namespaces").unenforceable(), None);
         assert!(says("process `a` is starting").is_starting() && !says("it is starting soon").is_starting());

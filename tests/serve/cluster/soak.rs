@@ -1,62 +1,58 @@
-//! Nodes that are killed, stopped and told to end at random while commands of their threads run. The tests take a few rounds;
-//! `cargo xtask soak cluster` takes as many minutes as asked for.
+//! Three nodes, five executors and a database that fail at random while commands of threads run: nodes are killed, stopped and told to end,
+//! the database is restarted and paused, connections are cut or die without a word. The tests take each fault once; `cargo xtask soak
+//! cluster` goes on for as long as asked.
+//!
+//! What must hold: no entry is lost, no command runs twice, every command that outlived its node ends with its own result and all of its
+//! output, every turn ends. A violation is printed with the faults before it and the seed, and the run fails.
 
+mod arena;
+mod fault;
+mod line;
+mod tally;
+mod task;
+
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outpost_testkit::app::{begin, thread};
-use outpost_testkit::executor::eventually;
-use outpost_testkit::model::Reply;
-use serde_json::json;
+use arena::Arena;
+use fault::Plan;
 
-use super::{Cluster, client, completed};
-use crate::support::Server;
-
-const NODES: usize = 3;
-const TASKS: usize = 4;
-
-/// What happens to a node.
-#[derive(Debug, Clone, Copy)]
-enum Fault {
-    Kill,
-    /// It wakes up when others have its threads.
-    Stop,
-    Term,
-}
+/// Tasks at the same time.
+const TASKS: u64 = 6;
+/// So long the last tasks may take once nothing fails any more.
+const LAST: Duration = Duration::from_secs(240);
 
 /// Numbers that look random and are the same in every run of a seed.
-struct Dice(u64);
+pub(super) struct Dice(u64);
 
 impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
+    /// Those of one part of a run.
+    fn of(seed: u64, part: u64) -> Self {
+        let mut dice = Self((seed ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1));
+        for _ in 0..8 {
+            dice.next();
+        }
+        dice
+    }
+
+    fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % bound as u64).unwrap()
+        self.0
     }
-}
 
-#[derive(Default)]
-struct Tally {
-    rounds: usize,
-    commands: usize,
-    adopted: usize,
-    hand_offs: Vec<Duration>,
-}
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
 
-impl Tally {
-    #[expect(clippy::print_stdout, reason = "a run with --nocapture prints the figures")]
-    fn print(&mut self) {
-        self.hand_offs.sort_unstable();
-        let at = |share: usize| self.hand_offs.get((self.hand_offs.len() * share / 100).min(self.hand_offs.len().saturating_sub(1)));
-        println!(
-            "{} rounds, {} commands: 0 lost entries, 0 doubled commands, {} adopted; hand-off p50 {:?}, p90 {:?}, p99 {:?}",
-            self.rounds,
-            self.commands,
-            self.adopted,
-            at(50),
-            at(90),
-            at(99)
-        );
+    fn index(&mut self, length: usize) -> usize {
+        usize::try_from(self.below(length as u64)).unwrap()
+    }
+
+    fn between(&mut self, least: Duration, most: Duration) -> Duration {
+        let span = u64::try_from((most - least).as_millis()).unwrap();
+        least + Duration::from_millis(self.below(span + 1))
     }
 }
 
@@ -64,86 +60,69 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_fail_at_random_and_every_command_ends_once_with_its_own_result() {
-    let until = number("OUTPOST_SOAK_CLUSTER_MINUTES").map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nodes_and_connections_fail_at_random_and_every_command_ends_once_with_its_own_result() {
+    let minutes = number("OUTPOST_SOAK_CLUSTER_MINUTES");
     let seed = number("OUTPOST_SOAK_SEED").unwrap_or(0x5eed);
-    let (mut dice, mut tally) = (Dice(seed.max(1)), Tally::default());
-    let cluster = Cluster::new(Vec::new()).await;
-    let mut nodes: Vec<Option<Server>> = (0..NODES).map(|_| Some(cluster.node())).collect();
-    // Each fault once, and then as long as asked for.
-    while tally.rounds < 3 || until.is_some_and(|until| Instant::now() < until) {
-        let fault = match tally.rounds {
-            0 => Fault::Kill,
-            1 => Fault::Term,
-            2 => Fault::Stop,
-            _ => [Fault::Kill, Fault::Kill, Fault::Term, Fault::Stop][dice.below(4)],
-        };
-        round(&cluster, &mut nodes, fault, &mut dice, &mut tally).await;
-        tally.rounds += 1;
+    let plan = minutes.map_or(Plan::EachOnce, |minutes| Plan::Until(Instant::now() + Duration::from_secs(60 * minutes)));
+    let arena = Arena::start(seed, minutes.is_some()).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..TASKS {
+        tasks.spawn(task::keep_going(arena.clone()));
     }
-    tally.print();
+    fault::run(&arena, plan).await;
+    arena.end();
+    let ended = tokio::time::timeout(LAST, async { while tasks.join_next().await.is_some() {} }).await;
+    if ended.is_err() {
+        arena.violation(format!("turns do not end: {:?}", arena.open_tasks()));
+    }
+    if !arena.is_violated() {
+        check_all(&arena).await;
+    }
+    arena.report();
+    assert!(!arena.is_violated(), "what was promised did not hold; `cargo xtask soak cluster --seed {seed}` tries the same again");
 }
 
-async fn round(cluster: &Cluster, nodes: &mut [Option<Server>], fault: Fault, dice: &mut Dice, tally: &mut Tally) {
-    let victim = dice.below(NODES);
-    let mut tasks = Vec::new();
-    for task in 0..TASKS {
-        let name = format!("task-{}-{task}", tally.rounds);
-        let script = format!(
-            "echo ran >> {name}.ran; for i in $(seq 1 50); do echo {name} $i; done; while [ ! -e {name}.go ]; do sleep 0.05; done; \
-             for i in $(seq 51 100); do echo {name} $i; done; exit 3"
-        );
-        // Calls of one model have names of their own, and its second answer comes after the first.
-        let call = Reply::call(&name, "exec_command", &json!({"cmd": script, "yield_time_ms": 30_000}));
-        cluster.model.push_for(&name, call);
-        cluster.model.push_for(&name, Reply::message("done"));
-        let at = if task == 0 { victim } else { dice.below(NODES) };
-        let mut client = client(nodes[at].as_ref().unwrap()).await;
-        let place = json!([{"environmentId": "worker", "cwd": cluster.work.path()}]);
-        let id = thread(&mut client, json!({"environments": place})).await;
-        begin(&mut client, &id, &name).await;
-        tasks.push((name, id, at, client));
+/// What is stored, looked at without a node.
+async fn check_all(arena: &Arc<Arena>) {
+    // A thread whose turn is over has no work left once its node has written that.
+    let since = Instant::now();
+    while arena.ask("select count(*) from outpost_threads where work") != "0" && since.elapsed() < LAST {
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    let file = |name: &str, ending: &str| cluster.work.path().join(format!("{name}.{ending}"));
-    eventually("all commands run", || tasks.iter().all(|(name, ..)| file(name, "ran").exists())).await;
-    let holder = cluster.database.ask(&format!("select instance from outpost_threads where id = '{}'", tasks[0].1));
-    let began = Instant::now();
-    let node = nodes[victim].take().unwrap();
-    let mut stopped = None;
-    match fault {
-        Fault::Kill => drop(node.kill()),
-        Fault::Term => drop(node.stop()),
-        Fault::Stop => {
-            node.signal(rustix::process::Signal::STOP);
-            stopped = Some(node);
+    let none = [
+        ("threads with work that no node does", "select id, claims, instance from outpost_threads where work"),
+        (
+            "threads with a hole",
+            "select thread from outpost_entries e join outpost_threads t on t.id = e.thread group by thread, t.first, t.last
+             having count(*) <> t.last - t.first + 1 or min(seq) <> t.first or max(seq) <> t.last",
+        ),
+        (
+            "calls that ended twice",
+            "select thread, data::jsonb->>'call' from outpost_entries where kind = 'callFinished' group by 1, 2 having count(*) > 1",
+        ),
+        (
+            "turns that began or ended twice",
+            "select thread, kind, data::jsonb->>'turn' from outpost_entries where kind in ('turnStarted', 'turnFinished')
+             group by 1, 2, 3 having count(*) > 1",
+        ),
+        (
+            "turns that did not end",
+            "select thread, data::jsonb->>'turn' from outpost_entries where kind = 'turnStarted'
+             except select thread, data::jsonb->>'turn' from outpost_entries where kind = 'turnFinished'",
+        ),
+        (
+            "inputs that were taken twice",
+            "select thread, data::jsonb->>'clientKey' from outpost_entries where kind = 'inputReceived' and data::jsonb->>'clientKey' is not null
+             group by 1, 2 having count(*) > 1",
+        ),
+    ];
+    for (what, statement) in none {
+        let found = arena.ask(statement);
+        if !found.is_empty() {
+            arena.violation(format!("{what}: {found}"));
         }
     }
-    let others = "select count(*) from outpost_threads where work and instance = ";
-    eventually("others have its threads", || cluster.database.ask(&format!("{others}'{holder}'")) == "0").await;
-    tally.hand_offs.push(began.elapsed());
-    tally.adopted += tasks.iter().filter(|(_, _, at, _)| *at == victim).count();
-    // Before anything that takes long: a call that ends while its command waits has no exit code.
-    for (name, ..) in &tasks {
-        std::fs::write(file(name, "go"), "").unwrap();
-    }
-    match stopped {
-        Some(node) => {
-            node.signal(rustix::process::Signal::CONT);
-            nodes[victim] = Some(node);
-        }
-        None => nodes[victim] = Some(cluster.node()),
-    }
-    for (name, id, ..) in &tasks {
-        let turns = completed(nodes[dice.below(NODES)].as_ref().unwrap(), id).await;
-        assert_eq!(turns.len(), 1, "{turns:?}");
-        let items = turns[0]["items"].as_array().unwrap();
-        let command = items.iter().find(|item| item["type"] == "commandExecution").unwrap();
-        let whole: String = (1..=100).map(|line| format!("{name} {line}\n")).collect();
-        assert_eq!((&command["exitCode"], &command["aggregatedOutput"]), (&json!(3), &json!(whole)), "{fault:?}: {command}");
-        assert_eq!(std::fs::read_to_string(file(name, "ran")).unwrap(), "ran\n", "{fault:?}: {name} ran once");
-        tally.commands += 1;
-    }
-    let holes = "select count(*) from (select thread, count(*) n, min(seq) a, max(seq) b from outpost_entries group by thread) t where n <> b - a + 1";
-    assert_eq!(cluster.database.ask(holes), "0", "no entry is lost");
+    arena.count_entries();
+    arena.check_runs();
 }

@@ -18,8 +18,9 @@ use crate::executor_args::{AppListen, AppServerArguments};
 use crate::home::{APP, Home};
 use crate::lock::Lock;
 use crate::notify::Notifier;
-use crate::out::say;
-use crate::owner::{self, Clients, Notifying};
+use crate::notify::turns::Notifying;
+use crate::out::{say, with_causes};
+use crate::owner::{self, Clients};
 use crate::{ProcessContext, store};
 
 pub(crate) async fn run(arguments: AppServerArguments, own: &ProcessContext) -> ExitCode {
@@ -53,7 +54,7 @@ async fn serve(arguments: &AppServerArguments, rules: Option<DoorRules>, own: &P
             assembly.shut_down().await;
             return Err(error.context("with --listen off this server is reached at the socket of its home only"));
         }
-        (socket, _) => socket.inspect_err(|error| tracing::debug!("this server is not found at run/app.sock: {error:#}")).ok(),
+        (socket, _) => socket.inspect_err(|error| tracing::debug!("this server is not found at run/app.sock: {}", with_causes(error))).ok(),
     };
     let (clients, mut notifying) = (Clients::default(), Notifying::new(notifier));
     let at_home = async {
@@ -98,7 +99,7 @@ async fn serve(arguments: &AppServerArguments, rules: Option<DoorRules>, own: &P
     let idle = async {
         match arguments.until_idle {
             true => owner::until_idle(&assembly.runtime, &clients, &mut notifying).await,
-            false => std::future::pending().await,
+            false => notifying.run(&assembly.runtime).await,
         }
     };
     let served = tokio::select! {

@@ -30,7 +30,7 @@ use crate::ProcessContext;
 use crate::agent_args::{ChatArguments, ChatRequest, Which};
 use crate::agents::{Agents, Audience, ThreadOrigin};
 use crate::commands;
-use crate::commands::exec::left_running;
+use crate::commands::exec::{AfterExit, left_running};
 use crate::out;
 use crate::owner;
 use crate::variables::VisibleVariables;
@@ -68,7 +68,7 @@ async fn work(request: ChatRequest, own: &ProcessContext) -> anyhow::Result<()> 
     drop(terminal);
     let is_remote = agents.remote().is_some();
     agents.shut_down().await;
-    let Some(Talked { thread, left, said_something, is_detached }) = talked? else { return Ok(()) };
+    let Some(Talked { thread, left, said_something, is_detached, is_awaited }) = talked? else { return Ok(()) };
     let mark = out::error_mark();
     if is_detached {
         if !is_remote {
@@ -77,7 +77,8 @@ async fn work(request: ChatRequest, own: &ProcessContext) -> anyhow::Result<()> 
         out::aside(&format!("{mark}the turn goes on in the background; `outpost chat resume {thread}` comes back to it\n"));
         return Ok(());
     }
-    left_running(thread, &left).iter().for_each(|words| out::aside(&format!("{mark}{}\n", out::on_error_line(words))));
+    let after = AfterExit::of(thread, is_awaited, is_remote, own).await;
+    left_running(thread, &left, &after).iter().for_each(|words| out::aside(&format!("{mark}{}\n", out::on_error_line(words))));
     if said_something {
         out::aside(&format!("{mark}`outpost chat resume {thread}` goes on with this thread\n"));
     }
@@ -92,6 +93,8 @@ struct Talked {
     is_detached: bool,
     /// Commands that still run.
     left: Vec<BackgroundProcess>,
+    /// The end of one of them is to begin a turn.
+    is_awaited: bool,
 }
 
 /// One thread after the other.
@@ -120,14 +123,16 @@ async fn converse(
         match end {
             ChatEnd::Left { said_something } => {
                 let left = thread.terminals().await.unwrap_or_default();
-                return Ok(Some(Talked { thread: thread.id(), said_something, is_detached: false, left }));
+                let is_awaited = thread.snapshot().await.is_ok_and(|state| !state.wakes.is_empty());
+                return Ok(Some(Talked { thread: thread.id(), said_something, is_detached: false, left, is_awaited }));
             }
             ChatEnd::Detached => {
                 // What runs is left as it is for the process that takes it up.
                 if agents.remote().is_none() {
                     thread.hand_over().await;
                 }
-                return Ok(Some(Talked { thread: thread.id(), said_something: true, is_detached: true, left: Vec::new() }));
+                let thread = thread.id();
+                return Ok(Some(Talked { thread, said_something: true, is_detached: true, left: Vec::new(), is_awaited: false }));
             }
             ChatEnd::Switch(next) => which = next,
         }

@@ -30,9 +30,9 @@ pub(crate) async fn run(arguments: CpArguments, own: &ProcessContext) -> ExitCod
 
 async fn copy(arguments: &CpArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let (source, destination) = (Side::parse(&arguments.source)?, Side::parse(&arguments.destination)?);
-    let there = source.reach(arguments, own)?;
+    let there = source.reach(arguments, own).await?;
     // One connection if both are the same.
-    let other = if source.place == destination.place { None } else { Some(destination.reach(arguments, own)?) };
+    let other = if source.place == destination.place { None } else { Some(destination.reach(arguments, own).await?) };
     let from = source.locate(&there).await?;
     let to = destination.locate(other.as_ref().unwrap_or(&there)).await?;
     let mut signals = ForwardedSignals::listen().context("signals cannot be taken")?;
@@ -129,15 +129,15 @@ impl Side {
         })
     }
 
-    fn reach(&self, arguments: &CpArguments, own: &ProcessContext) -> anyhow::Result<Reached> {
+    async fn reach(&self, arguments: &CpArguments, own: &ProcessContext) -> anyhow::Result<Reached> {
         let caller = Caller { client: "outpost-cp", patience: Duration::from_secs(arguments.patience) };
         match (&self.place, &arguments.via) {
             (Place::Here, _) => reach::here(caller, own),
             (Place::Via, Some(command)) => reach::via(command, caller, own),
-            (Place::Via, None) => reach::named("via", caller, own),
+            (Place::Via, None) => reach::named("via", caller, own).await,
             (Place::Named(name), _) => {
                 let hint = || format!("`{name}:` names an environment; a file of this machine with a colon is written as ./{name}:…");
-                reach::named(name, caller, own).with_context(hint)
+                reach::named(name, caller, own).await.with_context(hint)
             }
         }
     }

@@ -7,7 +7,7 @@ mod prompt;
 mod shapes;
 
 use self::left::EarlierCommands;
-pub(crate) use self::left::words as left_running;
+pub(crate) use self::left::{AfterExit, words as left_running};
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IsTerminal, Write};
@@ -37,7 +37,7 @@ use crate::commands::exec::lines::{JsonLines, failed};
 use crate::commands::exec::shapes::LineShape;
 use crate::frame::line;
 use crate::notify::Notifier;
-use crate::remote::RemoteServer;
+use crate::remote::{BACK, RemoteServer};
 use crate::render::{Screen, Style, why};
 use crate::signals::Watched;
 
@@ -125,7 +125,8 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
         if options.wait || options.stop {
             left::settle(&thread, &mut follow, &mut watching, options.stop).await?;
         }
-        anyhow::Ok(thread.terminals().await.unwrap_or_default())
+        let is_awaited = thread.snapshot().await.is_ok_and(|state| !state.wakes.is_empty());
+        anyhow::Ok((thread.terminals().await.unwrap_or_default(), is_awaited))
     };
     let told = told.await;
     notifier.settle().await;
@@ -133,19 +134,21 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
         let _ = thread.interrupt(None, InterruptReason::Shutdown).await;
     }
     let is_away = end.is_away(&agents, &thread).await;
+    let is_remote = agents.remote().is_some();
     // A second signal ends it at once.
     tokio::select! {
         () = agents.shut_down() => {}
         _ = signals.next() => {}
     }
-    let left = told?;
+    let (left, is_awaited) = told?;
     if let Some(file) = &options.output_last_message {
         write_answer(file, end.answer.as_deref())?;
     }
     let interrupted = end.turn.as_ref().is_some_and(|turn| turn.status == TurnStatus::Interrupted);
     report.end(&end, Some(before.id).filter(|_| interrupted && !options.ephemeral))?;
     if !options.ephemeral {
-        report.left(before.id, &left)?;
+        let after = AfterExit::of(before.id, is_awaited, is_remote, own).await;
+        report.left(before.id, &left, &after)?;
     }
     Ok(match &end {
         End { broken: Some(_), .. } => commands::FAILED,
@@ -335,16 +338,21 @@ async fn refuse_open_questions(thread: &LiveThread, before: &Thread) {
 /// The same for agents of a thread of a server, which lets them ask.
 async fn refuse_agents(server: RemoteServer, root: ThreadId) {
     let mut others = server.others();
-    let open = others.hold(server.open_questions(root)).await;
-    let open = open.inspect_err(|error| tracing::warn!("questions of agents cannot be read: {error:#}")).unwrap_or_default();
-    let mut asked: VecDeque<(ThreadId, ApprovalId)> = open.into_iter().map(|(agent, asked)| (agent, asked.approval)).collect();
+    let mut asked: VecDeque<(ThreadId, ApprovalId)> = VecDeque::new();
+    let mut looks = true;
     loop {
+        if std::mem::take(&mut looks) {
+            let open = others.hold(server.open_questions(root)).await;
+            asked.extend(open.into_iter().map(|(agent, asked)| (agent, asked.approval)));
+        }
         while let Some((agent, approval)) = asked.pop_front() {
             if let Some(agent) = server.answerable(agent).await {
                 others.hold(refuse(&agent, approval)).await;
             }
         }
         let Some(heard) = others.next().await else { return };
+        // What was asked while there was no connection.
+        looks = heard.method == BACK;
         if let Some((agent, entry)) = heard.entry()
             && let Fact::ApprovalAsked(question) = entry.fact
         {
@@ -447,10 +455,10 @@ impl Report {
     }
 
     /// What goes on after the end of this program.
-    fn left(&mut self, thread: ThreadId, left: &[BackgroundProcess]) -> anyhow::Result<()> {
+    fn left(&mut self, thread: ThreadId, left: &[BackgroundProcess], after: &AfterExit) -> anyhow::Result<()> {
         match self {
             Self::Lines(_) => print(&left::shapes(left))?,
-            Self::Screen(screen, _) => left::words(thread, left).iter().for_each(|words| screen.say(Style::Note, &line(words))),
+            Self::Screen(screen, _) => left::words(thread, left, after).iter().for_each(|words| screen.say(Style::Note, &line(words))),
         }
         Ok(())
     }

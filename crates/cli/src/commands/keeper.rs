@@ -95,7 +95,8 @@ async fn end_running(own: &ProcessContext) -> anyhow::Result<()> {
     let Ok(link) = unix::connect(&socket, &ClientOptions::default()).await else { return Ok(()) };
     drop(link);
     let note = Note::read(&socket).context("the keeper that runs has left no note of its process")?;
-    let pid = i32::try_from(note.pid).ok().and_then(rustix::process::Pid::from_raw).context("the keeper's note makes no sense")?;
+    let pid =
+        i32::try_from(note.pid).ok().and_then(rustix::process::Pid::from_raw).context("the keeper's note (run/keeper.json) is damaged")?;
     // By a descriptor: the number alone could be another process by now.
     let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).map_err(io::Error::from)?;
     let is_ours = std::fs::read(format!("/proc/{}/cmdline", note.pid))

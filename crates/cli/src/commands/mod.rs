@@ -9,6 +9,7 @@ pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod exec;
 pub(crate) mod executor;
+pub(crate) mod forward;
 pub(crate) mod keeper;
 pub(crate) mod run;
 pub(crate) mod sandbox;
@@ -25,7 +26,7 @@ use outpost_environment::bootstrap::BootstrapError;
 use outpost_environment::{EnvironmentError, InfoError};
 
 use crate::environments;
-use crate::out::{self, ReaderGone, say};
+use crate::out::{self, ReaderGone, say, with_causes};
 use crate::topics;
 
 /// The work failed.
@@ -104,15 +105,6 @@ pub(crate) fn printed(text: &str) -> ExitCode {
     }
 }
 
-/// All causes, each once: some say in their own words what their cause says.
-fn with_causes(error: &anyhow::Error) -> String {
-    error.chain().fold(String::new(), |told, cause| match cause.to_string() {
-        cause if told.is_empty() => cause,
-        cause if told.contains(&cause) => told,
-        cause => format!("{told}: {cause}"),
-    })
-}
-
 /// Says what went wrong, with all its causes on one line, and what to look at if we know.
 pub(crate) fn complain(error: &anyhow::Error, code: u8) -> ExitCode {
     if error.chain().any(|cause| cause.is::<ReaderGone>()) {
@@ -123,16 +115,4 @@ pub(crate) fn complain(error: &anyhow::Error, code: u8) -> ExitCode {
         say(&advice);
     }
     ExitCode::from(code)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_cause_is_told_twice() {
-        let cause = std::io::Error::other("the disk is on fire");
-        let error = anyhow::Error::new(cause).context("cannot write: the disk is on fire").context("nothing was done");
-        assert_eq!(with_causes(&error), "nothing was done: cannot write: the disk is on fire");
-    }
 }

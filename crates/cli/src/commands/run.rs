@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use outpost_config::Config;
-use outpost_environment::{EnvironmentError, FirstStart, ProcessEvent, ProcessStart, RemoteProcess};
+use outpost_environment::{EnvironmentError, FirstStart, OutputTail, ProcessEvent, ProcessStart, RemoteProcess};
 use outpost_runtime::denial;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_wire::exec::environment::EnvironmentInfo;
@@ -43,7 +43,7 @@ pub(crate) async fn run(arguments: RunArguments, own: &ProcessContext) -> ExitCo
 
 async fn run_to_end(arguments: RunArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let set = named_variables(&arguments, &own.variables)?;
-    let reached = reach::reach(&arguments.place, "outpost-run", own)?;
+    let reached = reach::reach(&arguments.place, "outpost-run", own).await?;
     let environment = reached.environment.clone();
     // Where nothing has to be known of the machine before, the command goes along with the connection.
     if !arguments.tty && arguments.sandbox.is_none() {
@@ -245,20 +245,6 @@ pub(crate) struct RunOutcome {
 /// So much of the end of an output is looked at for what was refused.
 const LOOKED_AT: usize = 64 << 10;
 
-/// The end of what a command printed.
-#[derive(Default)]
-struct Tail(Vec<u8>);
-
-impl Tail {
-    fn push(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-        // Now and then only, so that each byte is moved once.
-        if self.0.len() > 2 * LOOKED_AT {
-            self.0.drain(..self.0.len() - LOOKED_AT);
-        }
-    }
-}
-
 impl RunOutcome {
     /// The exit code, if nothing is missing.
     fn whole(self) -> anyhow::Result<u8> {
@@ -287,7 +273,7 @@ impl Passing {
 pub(crate) async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::Result<RunOutcome> {
     let mut stdout = Pipe { to: tokio::io::stdout(), showing: passing.to(std::io::stdout().is_terminal()) };
     let mut stderr = Pipe { to: tokio::io::stderr(), showing: passing.to(std::io::stderr().is_terminal()) };
-    let (mut code, mut lost, mut tail, mut is_refused) = (None, Vec::new(), Tail::default(), false);
+    let (mut code, mut lost, mut tail, mut is_refused) = (None, Vec::new(), OutputTail::new(LOOKED_AT), false);
     while let Some(event) = process.next().await {
         match event {
             ProcessEvent::Output { stream, bytes } => {
@@ -323,7 +309,7 @@ pub(crate) async fn copy_output(process: &RemoteProcess, passing: Passing) -> an
     let _ = stdout.end().await;
     let _ = stderr.end().await;
     let code = code.context("the command ended without an exit code")?;
-    Ok(RunOutcome { code: u8::try_from(code).unwrap_or(OURS), lost, refused: is_refused.then_some(tail.0) })
+    Ok(RunOutcome { code: u8::try_from(code).unwrap_or(OURS), lost, refused: is_refused.then(|| tail.bytes().to_vec()) })
 }
 
 /// Where one of the streams goes.

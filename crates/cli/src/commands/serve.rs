@@ -27,7 +27,9 @@ use super::{FAILED, USAGE, cannot_listen, complain, token};
 use crate::ProcessContext;
 use crate::assembly::NodeRole;
 use crate::home::{APP, Home};
-use crate::out::say;
+use crate::notify::Notifier;
+use crate::notify::turns::Notifying;
+use crate::out::{say, with_causes};
 use crate::serve_args::ServeArguments;
 use crate::tokens;
 
@@ -116,6 +118,7 @@ fn access(arguments: &ServeArguments, listen: &ListenAddr, home: &Home, own: &Pr
 }
 
 async fn serve(home: Home, plan: Plan, own: &ProcessContext) -> anyhow::Result<()> {
+    let mut notifying = Notifying::new(Notifier::new(&Config::read(Some(&home.config()), &own.settings)?.notify, own)?);
     let (assembly, server) = assemble(&home, own, NodeRole::Server).await?;
     let stop = stop_signal()?;
     let listener = Listener::ws(plan.address).await.map_err(|error| cannot_listen(&format!("ws://{}", plan.address), error))?;
@@ -123,7 +126,7 @@ async fn serve(home: Home, plan: Plan, own: &ProcessContext) -> anyhow::Result<(
         Some(config) => (listener.with_tls(config), "wss"),
         None => (listener, "ws"),
     };
-    let (issued, admission) = (token::of(&home), Arc::new(BrowserAdmission::default()));
+    let (issued, admission) = (token::of(&home, own).await?, Arc::new(BrowserAdmission::default()));
     let executors = Executors::new(assembly.runtime.registry().clone(), issued.clone(), admission.clone(), JoinLimits::default());
     let site = Site {
         access: plan.access,
@@ -153,11 +156,13 @@ async fn serve(home: Home, plan: Plan, own: &ProcessContext) -> anyhow::Result<(
         if address.url.is_none() {
             say("other servers of this database cannot reach this one: name its address with --advertise");
         }
-        store.announce(address).await.map_err(|why| anyhow!("the database: {why}"))?;
+        store.announce(address).await.context("the database")?;
     }
     let threshold = AccessRules { origins, hosts, proxies, own_pages: true, ..AccessRules::default() };
-    let socket =
-        own_socket(&home, own).await.inspect_err(|error| tracing::debug!("this server is not found at run/app.sock: {error:#}")).ok();
+    let socket = own_socket(&home, own)
+        .await
+        .inspect_err(|error| tracing::debug!("this server is not found at run/app.sock: {}", with_causes(error)))
+        .ok();
     let at_home = async {
         match socket {
             Some(socket) => match socket.serve(Auth::Open, on_link(server.clone())).await {},
@@ -180,9 +185,12 @@ async fn serve(home: Home, plan: Plan, own: &ProcessContext) -> anyhow::Result<(
         () = lending => {}
         () = admission.keep_looking(&issued) => {}
         () = assembly.runtime.take_up_orphans() => {}
+        () = notifying.run(&assembly.runtime) => {}
         () = stop => {}
     }
     assembly.shut_down().await;
+    // Also of turns that this end interrupted.
+    notifying.finish().await;
     Ok(())
 }
 

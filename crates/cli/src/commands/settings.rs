@@ -117,7 +117,7 @@ fn add(arguments: McpAddArguments, own: &ProcessContext) -> anyhow::Result<ExitC
         server.insert("env".into(), variables.into());
     }
     change(&format!("mcp_servers.{name}"), server.into())?;
-    say(&format!("`{name}` is written down; `outpost doctor` tries it"));
+    say(&format!("`{name}` was added to config.toml; `outpost doctor` tries it"));
     Ok(ExitCode::SUCCESS)
 }
 

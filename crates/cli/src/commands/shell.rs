@@ -38,7 +38,7 @@ async fn run_to_end(arguments: ShellArguments, own: &ProcessContext) -> anyhow::
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
         bail!("a shell needs a terminal here; use `outpost run` to run a command without one");
     }
-    let reached = reach::reach(&arguments.place, "outpost-shell", own)?;
+    let reached = reach::reach(&arguments.place, "outpost-shell", own).await?;
     let environment = reached.environment.clone();
     let info = reached.connect().await?;
     let start = start(&arguments, &info, reached.is_here())?;

@@ -109,6 +109,13 @@ pub(crate) async fn find(store: &Store, name: &str) -> anyhow::Result<ThreadId> 
     }
 }
 
+/// The thread that changed last; those of agents are not meant.
+pub(crate) async fn last(store: &Store) -> anyhow::Result<ThreadId> {
+    let page = store.list(ListQuery { limit: 50, ..ListQuery::default() }).await?;
+    let last = page.threads.iter().find(|thread| thread.parent.is_none());
+    last.map(|thread| thread.id).context("there is no thread yet")
+}
+
 fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
     print(&format!("{value:#}\n"))
 }

@@ -11,16 +11,18 @@ use outpost_wire::EnvironmentId;
 use serde_json::json;
 
 use super::{FAILED, complain};
+use crate::ProcessContext;
+use crate::definitions::shared_records;
 use crate::home::Home;
 use crate::out::{print, say};
 use crate::serve_args::{CreateToken, TokenCommand};
 use crate::{store, tokens};
 
-pub(crate) fn run(command: TokenCommand) -> ExitCode {
+pub(crate) async fn run(command: TokenCommand, own: &ProcessContext) -> ExitCode {
     let done = match command {
-        TokenCommand::Create(arguments) => create(arguments),
-        TokenCommand::List { json } => list(json),
-        TokenCommand::Revoke { name } => revoke(&name),
+        TokenCommand::Create(arguments) => create(arguments, own).await,
+        TokenCommand::List { json } => list(json, own).await,
+        TokenCommand::Revoke { name } => revoke(&name, own).await,
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -28,16 +30,21 @@ pub(crate) fn run(command: TokenCommand) -> ExitCode {
     }
 }
 
-/// The tokens of this home.
-pub(crate) fn of(home: &Home) -> TokenStore {
-    TokenStore::new(&home.tokens())
+/// The tokens of this home, or of all nodes of its store.
+pub(crate) async fn of(home: &Home, own: &ProcessContext) -> anyhow::Result<TokenStore> {
+    let Some(records) = Box::pin(shared_records(home, own)).await? else { return Ok(TokenStore::new(&home.tokens())) };
+    let (tokens, count) = Box::pin(TokenStore::shared(records, &home.tokens())).await?;
+    if count > 0 {
+        say(&format!("{count} tokens of {} were brought into the store, where tokens are from now on", home.tokens().display()));
+    }
+    Ok(tokens)
 }
 
-fn ours() -> anyhow::Result<TokenStore> {
-    Ok(of(&Home::from_environment().context("tokens need a home; set OUTPOST_HOME")?))
+async fn ours(own: &ProcessContext) -> anyhow::Result<TokenStore> {
+    of(&Home::from_environment().context("tokens need a home; set OUTPOST_HOME")?, own).await
 }
 
-fn create(arguments: CreateToken) -> anyhow::Result<()> {
+async fn create(arguments: CreateToken, own: &ProcessContext) -> anyhow::Result<()> {
     let scope = match arguments.scope.executor {
         Some(id) => TokenPurpose::Executor { id: EnvironmentId::parse_own(&id).context("--executor")? },
         None if arguments.scope.metrics => TokenPurpose::Metrics,
@@ -52,17 +59,17 @@ fn create(arguments: CreateToken) -> anyhow::Result<()> {
         is_node: false,
     };
     let person = Some(person).filter(|person| *person != ClientIdentity::default());
-    let token = ours()?.issue_to(&secret, scope, arguments.note, person, store::now())?;
+    let token = ours(own).await?.issue_to(&secret, scope, arguments.note, person, store::now()).await?;
     print(&format!("{secret}\n")).context("the token cannot be shown")?;
     say(&format!("this is token {} for {}; its secret is not shown again", token.name(), token.scope));
     Ok(())
 }
 
-fn list(as_json: bool) -> anyhow::Result<()> {
-    let tokens = ours()?;
-    let all = tokens.list()?;
-    let bound = |scope: &TokenPurpose| match scope {
-        TokenPurpose::Executor { id } => tokens.bound_to(id),
+async fn list(as_json: bool, own: &ProcessContext) -> anyhow::Result<()> {
+    let tokens = ours(own).await?;
+    let all = tokens.list().await?;
+    let bound = async |scope: &TokenPurpose| match scope {
+        TokenPurpose::Executor { id } => tokens.bound_to(id).await,
         TokenPurpose::Client | TokenPurpose::Metrics => Ok(None),
     };
     if as_json {
@@ -75,7 +82,7 @@ fn list(as_json: bool) -> anyhow::Result<()> {
             if let Some(person) = &token.person {
                 row["person"] = json!(person);
             }
-            if let Some(identity) = bound(&token.scope)? {
+            if let Some(identity) = bound(&token.scope).await? {
                 row["boundTo"] = json!(identity);
             }
             rows.push(row);
@@ -85,7 +92,7 @@ fn list(as_json: bool) -> anyhow::Result<()> {
     let mut text = String::new();
     for token in &all {
         let waits = || matches!(token.scope, TokenPurpose::Executor { .. }).then(|| format!("  {FIRST_CONNECTION}"));
-        let bound = bound(&token.scope)?.map(|identity| format!("  joined by install {identity}")).or_else(waits).unwrap_or_default();
+        let bound = bound(&token.scope).await?.map(|identity| format!("  joined by install {identity}")).or_else(waits).unwrap_or_default();
         let note = token.note.as_deref().map(|note| format!("  {note}")).unwrap_or_default();
         let person = token.person.as_ref().map(shown).unwrap_or_default();
         let _ = writeln!(text, "{}  {}{person}{bound}{note}", token.name(), token.scope);
@@ -107,7 +114,7 @@ fn shown(person: &ClientIdentity) -> String {
     text
 }
 
-fn revoke(name: &str) -> anyhow::Result<()> {
-    let token = ours()?.revoke(name)?;
+async fn revoke(name: &str, own: &ProcessContext) -> anyhow::Result<()> {
+    let token = ours(own).await?.revoke(name).await?;
     print(&format!("revoked {} for {}\n", token.name(), token.scope))
 }

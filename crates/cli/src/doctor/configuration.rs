@@ -6,20 +6,23 @@ use outpost_config::Config;
 
 use super::{Finding, Patient};
 use crate::assembly::rules;
+use crate::definitions::DefinitionSource;
 use crate::environments::KnownEnvironments;
+use crate::out::with_causes;
 
-pub(super) fn findings(patient: &Patient<'_>) -> Vec<Finding> {
+pub(super) async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let Some(home) = &patient.home else { return vec![] };
     let mut findings = vec![config(&home.config(), &patient.own.settings)];
     findings.push(match rules(home) {
         Ok(_) => Finding::good("rules.toml", state(&home.rules())),
-        Err(error) => Finding::broken("rules.toml", format!("{error:#}"), "no agent starts before it is right; see docs/agent.md"),
+        Err(error) => Finding::broken("rules.toml", with_causes(&error), "no agent starts before it is right; see docs/agent.md"),
     });
-    findings.push(match KnownEnvironments::load(&patient.own.variables) {
-        Ok(known) if !known.from_file => Finding::good("environments.toml", "OUTPOST_EXEC_SERVER_URL counts instead"),
-        Ok(_) => Finding::good("environments.toml", state(&home.environments())),
+    findings.push(match KnownEnvironments::load(patient.own).await.map(|known| known.source) {
+        Ok(None) => Finding::good("environments.toml", "OUTPOST_EXEC_SERVER_URL counts instead"),
+        Ok(Some(DefinitionSource::Store(_))) => Finding::good("environments.toml", "environments are defined in the store"),
+        Ok(Some(DefinitionSource::File(_))) => Finding::good("environments.toml", state(&home.environments())),
         Err(error) => {
-            Finding::broken("environments.toml", format!("{error:#}"), "put that line right; docs/environments.md shows every key")
+            Finding::broken("environments.toml", with_causes(&error), "put that line right; docs/environments.md shows every key")
         }
     });
     findings
@@ -30,7 +33,7 @@ fn config(file: &Path, settings: &[String]) -> Finding {
     let loaded = loaded.map_err(anyhow::Error::from);
     let unknown = Config::unknown_keys(file);
     match loaded {
-        Err(error) => Finding::broken("config.toml", format!("{error:#}"), "put that right; docs/configuration.md lists every key"),
+        Err(error) => Finding::broken("config.toml", with_causes(&error), "put that right; docs/configuration.md lists every key"),
         Ok(_) if !unknown.is_empty() => Finding::weak(
             "config.toml",
             format!("not known, without effect: {}", unknown.join(", ")),

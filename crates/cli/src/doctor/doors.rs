@@ -8,6 +8,7 @@ use rustix::process::{DumpableBehavior, dumpable_behavior};
 
 use super::{Finding, Patient};
 use crate::home::{EXECUTOR, Home};
+use crate::out::with_causes;
 use crate::tokens;
 
 pub(super) fn findings(patient: &Patient<'_>) -> Vec<Finding> {
@@ -32,7 +33,7 @@ fn token(home: &Home) -> Finding {
     match tokens::read(&path) {
         Ok(Some(_)) => Finding::good(what, format!("{}, for its owner only", path.display())),
         Ok(None) => Finding::good(what, format!("{} is made on the first start", path.display())),
-        Err(error) => Finding::broken(what, format!("{error:#}"), format!("rm {}", path.display())),
+        Err(error) => Finding::broken(what, with_causes(&error), format!("rm {}", path.display())),
     }
 }
 

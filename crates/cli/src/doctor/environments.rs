@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use super::{Finding, Patient, not_looked_at};
 use crate::ProcessContext;
 use crate::environments::{KnownEnvironments, advice, obstacle};
+use crate::out::with_causes;
 use crate::reach::{self, Caller};
 use crate::store::now;
 
@@ -23,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const SKEW: u64 = 5_000;
 
 pub(super) async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
-    let Ok(known) = KnownEnvironments::load(&patient.own.variables) else { return not_looked_at("environments", "environments.toml") };
+    let Ok(known) = KnownEnvironments::load(patient.own).await else { return not_looked_at("environments", "environments.toml") };
     let Ok(snapshot) = known.snapshot() else {
         return vec![Finding::weak("environments", "switched off by OUTPOST_EXEC_SERVER_URL=none", "unset it to use machines again")];
     };
@@ -49,7 +50,7 @@ async fn look(name: &str, own: &ProcessContext) -> Vec<Finding> {
     match timeout(PATIENCE, ask(name, own)).await {
         Ok(Ok(findings)) => findings,
         Ok(Err(error)) => {
-            let told = format!("{error:#}");
+            let told = with_causes(&error);
             let obstacle = obstacle(&error);
             let advice = advice(name, obstacle).unwrap_or_else(|| match obstacle {
                 Obstacle::NoProgram => format!("`outpost env upgrade {name}` brings the program there"),
@@ -66,7 +67,7 @@ async fn look(name: &str, own: &ProcessContext) -> Vec<Finding> {
 }
 
 async fn ask(name: &str, own: &ProcessContext) -> anyhow::Result<Vec<Finding>> {
-    let reached = reach::named(name, CALLER, own)?;
+    let reached = reach::named(name, CALLER, own).await?;
     let start = Instant::now();
     let info = reached.connect().await?;
     let took = start.elapsed();

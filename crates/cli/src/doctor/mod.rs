@@ -36,7 +36,7 @@ pub(crate) async fn examine(patient: &Patient<'_>) -> Report {
             Section { name: "host", findings: host::findings(patient) },
             Section { name: "doors", findings: doors::findings(patient) },
             Section { name: "sandbox", findings: sandbox::findings(patient) },
-            Section { name: "configuration", findings: configuration::findings(patient) },
+            Section { name: "configuration", findings: configuration::findings(patient).await },
             Section { name: "environments", findings: environments },
             Section { name: "MCP servers", findings: servers },
             Section { name: "threads", findings: threads },

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use super::{Finding, Patient, not_looked_at};
 use crate::assembly::{Assembly, RuntimeOptions};
 use crate::home::Home;
+use crate::out::with_causes;
 use crate::servers;
 
 /// Longer than a server may take to start by default.
@@ -29,7 +30,9 @@ pub(super) async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     }
     match timeout(PATIENCE, ask(home, config, patient)).await {
         Ok(Ok(servers)) => findings.extend(servers.iter().map(finding)),
-        Ok(Err(error)) => findings.push(Finding::weak("MCP servers", format!("not looked at: {error:#}"), "put that right and ask again")),
+        Ok(Err(error)) => {
+            findings.push(Finding::weak("MCP servers", format!("not looked at: {}", with_causes(&error)), "put that right and ask again"))
+        }
         Err(_) => {
             let detail = format!("not all of them answered within {} s", PATIENCE.as_secs());
             findings.push(Finding::broken("MCP servers", detail, "start them by hand to see why; see docs/mcp.md"));

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use super::{Finding, Patient, not_looked_at};
 use crate::assembly::NodeRole;
 use crate::home::Home;
+use crate::out::with_causes;
 use crate::store;
 
 /// So many threads are looked at byte by byte; `outpost thread verify` looks at all of them.
@@ -30,7 +31,7 @@ pub(super) async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
             } else {
                 "threads cannot be read or written before this is put right"
             };
-            vec![Finding::broken("store", format!("{kept}: {error:#}"), to_do)]
+            vec![Finding::broken("store", format!("{kept}: {}", with_causes(&error)), to_do)]
         }
         Err(_) => vec![Finding::weak(
             "store",

@@ -1,5 +1,8 @@
 //! A thread of a server, opened and mirrored: what happens there comes in as notifications, what is asked of it goes out as requests.
 
+use std::collections::HashSet;
+use std::time::Duration;
+
 use anyhow::Context;
 use bytes::Bytes;
 use outpost_runtime::feed::FeedLimits;
@@ -9,7 +12,6 @@ use outpost_runtime::mirror::{MirrorCommand, Tells, ThreadMirror};
 use outpost_runtime::model::ModelProgress;
 use outpost_store::MemoryStore;
 use outpost_thread::{CallId, Entry, Fact, Raw, Thread, ThreadCreated, ThreadId, TurnId};
-use outpost_wire::PathUri;
 use outpost_wire::app::event::{AgentMessageDelta, CommandOutputDelta, ErrorNotice, McpServerStatusUpdated, Warning};
 use outpost_wire::app::journal::{
     JournalEntry, ThreadApprovalAnswer, ThreadApprovalAnswerParams, ThreadEntriesList, ThreadEntriesListParams, ThreadEntry,
@@ -17,19 +19,26 @@ use outpost_wire::app::journal::{
 use outpost_wire::app::settings::{ThreadSettingsUpdate, ThreadSettingsUpdateParams};
 use outpost_wire::app::thread::{
     BackgroundTerminalsClean, BackgroundTerminalsList, BackgroundTerminalsListParams, BackgroundTerminalsTerminate,
-    BackgroundTerminalsTerminateParams, ThreadCompactStart, ThreadOpened, ThreadRevert, ThreadRevertParams, ThreadShellCommand,
-    ThreadShellCommandParams,
+    BackgroundTerminalsTerminateParams, ThreadCompactStart, ThreadOpened, ThreadResume, ThreadResumeParams, ThreadRevert,
+    ThreadRevertParams, ThreadShellCommand, ThreadShellCommandParams,
 };
 use outpost_wire::app::turn::{AdditionalContext, ContextKind, TurnInterrupt, TurnInterruptParams, TurnStart, TurnStartParams, UserInput};
 use outpost_wire::app::{AppMethod, ThreadParams};
 use outpost_wire::intent::{Attachment, EnvironmentId, Selection};
+use outpost_wire::{PathUri, SharedError};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
+use uuid::Uuid;
 
+use super::connection::{BACK, GONE};
 use super::{FrameRoute, Notified, RemoteServer};
 use crate::agents_remote::places_of;
+use crate::out::with_causes;
+
+/// So long after it closed its threads a server that stops may take to be gone.
+const STOPPING: Duration = Duration::from_secs(5);
 
 /// A thread of a server that is followed here.
 pub(crate) struct OpenedMirror {
@@ -118,7 +127,7 @@ fn initial(opened: &ThreadOpened) -> anyhow::Result<Thread> {
 struct Pump {
     server: RemoteServer,
     id: String,
-    turns: watch::Receiver<Option<TurnId>>,
+    turns: watch::Receiver<HashSet<TurnId>>,
     mirror: ThreadMirror,
 }
 
@@ -133,11 +142,7 @@ impl Pump {
                             return;
                         }
                     }
-                    None => {
-                        let reason = format!("the connection to {} was lost; the thread goes on there", self.server.address());
-                        self.mirror.event(ThreadEvent::Status(ThreadActivity::Broken { reason }));
-                        return;
-                    }
+                    None => return self.give_up(),
                 },
                 command = commands.recv() => match command {
                     // Answers take as long as they take; what happens meanwhile is heard.
@@ -145,6 +150,64 @@ impl Pump {
                     None => return,
                 },
             }
+        }
+    }
+
+    /// The thread goes on there.
+    fn give_up(&self) {
+        let why = self.server.given_up().unwrap_or_else(|| format!("the connection to {} was lost", self.server.address()));
+        let reason = format!("{why}; the thread goes on there");
+        self.mirror.event(ThreadEvent::Status(ThreadActivity::Broken { reason }));
+    }
+
+    /// Follows the thread on the next connection, from where the last one ended. False if that cannot be.
+    async fn go_on(&mut self, notified: &mut FrameRoute) -> bool {
+        let params = ThreadResumeParams { thread_id: self.id.clone(), exclude_turns: true, ..ThreadResumeParams::default() };
+        let resumed = notified.hold(self.server.call::<ThreadResume>(&params)).await;
+        let read = match resumed {
+            Ok(_) => self.server.catch_up(&mut self.mirror, Tells::Followers, notified).await,
+            Err(error) => Err(error),
+        };
+        match read {
+            Ok(()) => {
+                self.server.routes.tell_others(BACK);
+                self.warn(format!("the connection to {} was lost and is back", self.server.address()));
+                true
+            }
+            Err(error) => {
+                let reason = format!(
+                    "the connection to {} is back, but the thread cannot be followed: {}",
+                    self.server.address(),
+                    with_causes(&error)
+                );
+                self.mirror.event(ThreadEvent::Status(ThreadActivity::Broken { reason }));
+                false
+            }
+        }
+    }
+
+    fn warn(&self, message: String) {
+        self.mirror.event(ThreadEvent::Warning { message });
+    }
+
+    /// A server that stops closes its threads first. True if that is why.
+    async fn is_stopping(&self, notified: &mut FrameRoute) -> bool {
+        let told = tokio::time::timeout(STOPPING, async {
+            loop {
+                match notified.next().await {
+                    Some(heard) if heard.method == BACK || heard.method == GONE => return Some(heard),
+                    Some(_) => {}
+                    None => return None,
+                }
+            }
+        });
+        match told.await {
+            Ok(Some(heard)) => {
+                notified.kept.push_front(heard);
+                true
+            }
+            Ok(None) => true,
+            Err(_) => false,
         }
     }
 
@@ -161,7 +224,7 @@ impl Pump {
                     && !self.mirror.entries(vec![entry(told)], Tells::Followers).await
                     && let Err(error) = self.server.catch_up(&mut self.mirror, Tells::Followers, notified).await
                 {
-                    tracing::warn!("a part of what happened cannot be read: {error:#}");
+                    tracing::warn!("a part of what happened cannot be read: {}", with_causes(&error));
                 }
             }
             "item/agentMessage/delta" => {
@@ -190,7 +253,9 @@ impl Pump {
                     self.mirror.event(ThreadEvent::Warning { message: error.message });
                 }
             }
-            "thread/closed" => return false,
+            GONE => self.warn(format!("the connection to {} was lost; trying to get it back", self.server.address())),
+            BACK => return self.go_on(notified).await,
+            "thread/closed" => return self.is_stopping(notified).await,
             _ => {}
         }
         true
@@ -214,7 +279,7 @@ struct RemoteThread {
     server: RemoteServer,
     id: String,
     running: Option<TurnId>,
-    turns: watch::Receiver<Option<TurnId>>,
+    turns: watch::Receiver<HashSet<TurnId>>,
 }
 
 impl RemoteThread {
@@ -222,7 +287,7 @@ impl RemoteThread {
     where
         M::Params: serde::Serialize,
     {
-        self.server.call::<M>(params).await.map_err(|error| CommandError::Invalid(format!("{error:#}")))
+        self.server.call::<M>(params).await.map_err(|error| CommandError::Invalid(SharedError::worded(with_causes(&error), error)))
     }
 
     fn named(&self) -> ThreadParams {
@@ -280,13 +345,14 @@ impl RemoteThread {
             thread_id: self.id.clone(),
             input: said,
             output_schema: input.output_schema.and_then(|schema| schema.read().ok()),
-            client_user_message_id: input.client_key,
+            // With a key it can be said twice, and counts once.
+            client_user_message_id: input.client_key.or_else(|| Some(Uuid::new_v4().to_string())),
             additional_context: Some(context.collect()).filter(|context: &std::collections::BTreeMap<_, _>| !context.is_empty()),
             ..TurnStartParams::default()
         };
         let turn = TurnId(self.call::<TurnStart>(&params).await?.turn.id);
         // What asks next is told of a thread that is at work.
-        let begun = self.turns.wait_for(|begun| begun.as_ref() == Some(&turn) || self.running.as_ref() == Some(&turn)).await;
+        let begun = self.turns.wait_for(|begun| begun.contains(&turn)).await;
         begun.map(|_| ()).map_err(|_| CommandError::Closed)?;
         Ok(Accepted::Started(turn))
     }

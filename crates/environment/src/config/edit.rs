@@ -112,13 +112,13 @@ fn is_same(before: &ConfigurationSnapshot, after: &ConfigurationSnapshot, entrie
         && before.entries.iter().zip(entries).all(same)
 }
 
-fn is_header(line: &str) -> bool {
+pub(super) fn is_header(line: &str) -> bool {
     let bare: String = line.split('#').next().unwrap_or_default().split_whitespace().collect();
     bare == "[[environments]]"
 }
 
 /// Where an entry ends: before the next header, and before the comments and blanks that stand above that one.
-fn block_end(lines: &[&str], start: usize) -> usize {
+pub(super) fn block_end(lines: &[&str], start: usize) -> usize {
     let is_next = |line: &&str| line.trim_start().starts_with('[') && !line.trim_start().starts_with("[environments.");
     let next = lines[start + 1..].iter().position(is_next).map_or(lines.len(), |offset| start + 1 + offset);
     let is_loose = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');

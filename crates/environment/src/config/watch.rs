@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use outpost_wire::SharedError;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
@@ -23,7 +24,8 @@ pub struct ConfigWatch {
 #[error("{} cannot be watched: {reason}", path.display())]
 pub struct WatchError {
     pub path: PathBuf,
-    pub reason: String,
+    #[source]
+    pub reason: SharedError,
 }
 
 impl ConfigWatch {
@@ -35,7 +37,7 @@ impl ConfigWatch {
     /// The same for several files. A file in a directory that does not exist is left out, unless that is true of all.
     pub fn of_all(paths: Vec<PathBuf>) -> Result<Self, WatchError> {
         let first = paths.first().cloned().unwrap_or_default();
-        let refused = |reason: String| WatchError { path: first.clone(), reason };
+        let refused = |reason: SharedError| WatchError { path: first.clone(), reason };
         let wanted = paths.clone();
         let (sender, changes) = mpsc::channel(1);
         let handler = move |event: notify::Result<notify::Event>| {
@@ -49,16 +51,16 @@ impl ConfigWatch {
                 let _ = sender.try_send(());
             }
         };
-        let mut watcher = RecommendedWatcher::new(handler, notify::Config::default()).map_err(|error| refused(error.to_string()))?;
+        let mut watcher = RecommendedWatcher::new(handler, notify::Config::default()).map_err(|error| refused(SharedError::new(error)))?;
         let mut watched: Vec<&Path> = Vec::new();
-        let mut problem = "it is no file".to_owned();
+        let mut problem = SharedError::from("it is no file");
         for directory in paths.iter().filter_map(|path| path.parent()) {
             if watched.contains(&directory) {
                 continue;
             }
             match watcher.watch(directory, RecursiveMode::NonRecursive) {
                 Ok(()) => watched.push(directory),
-                Err(error) => problem = error.to_string(),
+                Err(error) => problem = SharedError::new(error),
             }
         }
         if watched.is_empty() {

@@ -25,6 +25,8 @@ use tokio::task::JoinHandle;
 
 use super::{MonitoredLink, Pulse};
 use crate::definition::{NO_PROGRAM, NO_SETUP};
+use crate::foreign::ssh;
+use crate::route::JOB_OVER_EXIT;
 
 /// How long a command may take to end once its input has.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -50,6 +52,8 @@ pub struct CommandLine {
     pub begins_after: Option<String>,
     /// Whether it is ssh, whose own messages tell that a login is needed.
     pub is_ssh: bool,
+    /// Whether it leads into a batch job, and tells by its exit code that there is none any more.
+    pub is_in_job: bool,
     pub complaints: Complaints,
     /// How many files it may have open, where that is less than this process may: some programs cannot count further.
     pub open_files: Option<u64>,
@@ -103,16 +107,14 @@ impl NoExecutor {
         error.get_ref()?.downcast_ref()
     }
 
-    /// What the last words of a command mean.
+    /// What the end of a command before an executor began, and its last words, mean.
     fn told(line: &CommandLine, status: Option<ExitStatus>, said: &str) -> Option<Self> {
         let code = status.and_then(|status| status.code());
-        let asks = ["Permission denied (", "Host key verification failed", "Too many authentication failures"];
-        if line.is_ssh && code == Some(255) && asks.iter().any(|words| said.contains(words)) {
+        if line.is_ssh && ssh::needs_login(code, said) {
             return Some(Self::NeedsLogin { said: said.to_owned() });
         }
-        said.starts_with("outpost: the Slurm job")
-            .then(|| said.contains("is over"))
-            .and_then(|is_over| is_over.then(|| Self::Over { said: said.trim_start_matches("outpost: ").to_owned() }))
+        let is_over = line.is_in_job && code == Some(i32::from(JOB_OVER_EXIT));
+        is_over.then(|| Self::Over { said: said.trim_start_matches("outpost: ").to_owned() })
     }
 }
 
@@ -245,7 +247,7 @@ async fn skip_noise<R: AsyncRead + Unpin>(
             return Err(LinkError::Io(io::Error::other(complaint.attach(format!("the command ended: {how}")))));
         }
         if read > NOISE {
-            return Err(LinkError::Protocol(format!("the command printed {read} bytes and no executor")));
+            return Err(LinkError::Protocol(format!("the command printed {read} bytes and no executor").into()));
         }
     }
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use outpost_rpc::LinkError;
+use outpost_wire::SharedError;
 use sha2::{Digest, Sha256};
 
 use super::command::{self, NoExecutor};
@@ -36,7 +37,7 @@ pub struct Means {
     pub open_files: Option<u64>,
 }
 
-type Carrying = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+type Carrying = Pin<Box<dyn Future<Output = Result<(), SharedError>> + Send>>;
 
 /// Brings a program to a place.
 #[derive(Clone)]
@@ -46,7 +47,7 @@ impl Carrier {
     pub fn new<F, Fut>(carry: F) -> Self
     where
         F: Fn(ScriptTransport) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<(), String>> + Send + 'static,
+        Fut: Future<Output = Result<(), SharedError>> + Send + 'static,
     {
         Self(Arc::new(move |transport| Box::pin(carry(transport))))
     }

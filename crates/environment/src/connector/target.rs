@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use outpost_rpc::link::{unix, ws};
 use outpost_rpc::{Link, LinkError};
+use outpost_wire::SharedError;
 use thiserror::Error;
 
 use super::tls::Tls;
@@ -46,7 +47,7 @@ pub enum TargetError {
     #[error("`{0}` names no host and port")]
     Host(String),
     #[error("`{0}` is not a URL: {1}")]
-    Malformed(String, String),
+    Malformed(String, #[source] SharedError),
     #[error("`{0}` names no absolute path")]
     Path(String),
     #[error("a token would cross the network in the clear to `{0}`; use wss:// or a loopback address")]
@@ -68,7 +69,7 @@ impl FromStr for ExecutorAddress {
                 return Err(TargetError::Host(text.to_owned()));
             }
             let uri: ::http::Uri =
-                text.parse().map_err(|error: ::http::uri::InvalidUri| TargetError::Malformed(text.to_owned(), error.to_string()))?;
+                text.parse().map_err(|error: ::http::uri::InvalidUri| TargetError::Malformed(text.to_owned(), SharedError::new(error)))?;
             // The library takes a port that is none for a part of nothing.
             let port = authority.rsplit_once(']').map_or(authority, |(_, after)| after).rsplit_once(':').map(|(_, port)| port);
             if uri.host().is_none_or(str::is_empty) || port.is_some_and(|port| port.parse::<u16>().is_err()) {
@@ -126,8 +127,10 @@ pub(super) async fn connect(target: &ExecutorAddress, token: &Token, tls: &Tls) 
 }
 
 async fn read_token(path: &PathBuf) -> Result<String, LinkError> {
-    let refused = |why: String| LinkError::Credentials(format!("the token file {} cannot be used: {why}", path.display()));
-    let text = tokio::fs::read_to_string(path).await.map_err(|error| refused(error.to_string()))?;
+    let refused = |why: Box<dyn std::error::Error + Send + Sync>| {
+        LinkError::Credentials(SharedError::worded(format!("the token file {} cannot be used: {why}", path.display()), why))
+    };
+    let text = tokio::fs::read_to_string(path).await.map_err(|error| refused(error.into()))?;
     match text.trim() {
         "" => Err(refused("it is empty".into())),
         token => Ok(token.to_owned()),

@@ -1,10 +1,12 @@
 //! Websockets through TLS. The client is built when it is first needed, and not at all where it is not needed.
 
+use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
 use outpost_rpc::link::ws::{self, ClientOptions};
 use outpost_rpc::{Link, LinkError, tls};
+use outpost_wire::SharedError;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
@@ -17,15 +19,15 @@ pub(super) struct Tls(OnceCell<TlsConnector>);
 impl Tls {
     /// Connects to `wss://HOST[:PORT][/PATH]`.
     pub(super) async fn connect(&self, url: &str, options: &ClientOptions) -> Result<Link, LinkError> {
-        let refused = |why: String| LinkError::Protocol(format!("`{url}`: {why}"));
-        let uri: ::http::Uri = url.parse().map_err(|error: ::http::uri::InvalidUri| refused(error.to_string()))?;
+        let refused = |why: Box<dyn Error + Send + Sync>| LinkError::Protocol(SharedError::worded(format!("`{url}`: {why}"), why));
+        let uri: ::http::Uri = url.parse().map_err(|error: ::http::uri::InvalidUri| refused(error.into()))?;
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-        let name = ServerName::try_from(host.to_owned()).map_err(|error| refused(error.to_string()))?;
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| refused(error.into()))?;
         let port = uri.port_u16().unwrap_or(443);
         let connector = self.0.get_or_try_init(|| async {
             // The machine's certificates are read from its disk.
             let built = tokio::task::spawn_blocking(build).await;
-            built.map_err(|error| refused(error.to_string()))?.map_err(|error| refused(error.to_string()))
+            built.map_err(|error| refused(error.into()))?.map_err(|error| refused(error.into()))
         });
         let connector = connector.await?;
         let stream = TcpStream::connect((host, port)).await?;

@@ -51,10 +51,15 @@ impl Registry {
                 self.configure(ActiveConfiguration::new(Variable::Unset, snapshot)).map_err(|error| error.to_string())
             });
             if let Err(reason) = applied {
-                tracing::warn!(reason, "the changed configuration is not used");
-                self.lock().feed.tell(RegistryNews::Misconfigured { reason });
+                self.refuse_configuration(reason);
             }
         }
+    }
+
+    /// Tells that a changed configuration is not used, and why.
+    pub fn refuse_configuration(&self, reason: String) {
+        tracing::warn!(reason, "the changed configuration is not used");
+        self.lock().feed.tell(RegistryNews::Misconfigured { reason });
     }
 
     fn take_over(&self, inside: &mut Inside, snapshot: ConfigurationSnapshot) -> After {

@@ -232,10 +232,10 @@ impl From<&Provision> for EnvironmentState {
 impl From<&Failure> for EnvironmentState {
     fn from(failure: &Failure) -> Self {
         if failure.kind == FailureKind::NeedsLogin {
-            return Self::NeedsLogin { reason: failure.reason.clone() };
+            return Self::NeedsLogin { reason: failure.reason.to_string() };
         }
         let cause = if failure.kind == FailureKind::Provisioning { FailureCause::Provisioning } else { FailureCause::Connection };
-        Self::Failed { cause, reason: failure.reason.clone(), retry_at: failure.retry_at }
+        Self::Failed { cause, reason: failure.reason.to_string(), retry_at: failure.retry_at }
     }
 }
 

@@ -34,7 +34,7 @@ impl Registry {
             ConnectionState::Ready(connected) => inside.recognise(id, connected),
             ConnectionState::Failed(failure) => {
                 if !failure.lost.is_empty() {
-                    let (processes, reason) = (failure.lost.to_vec(), failure.reason.clone());
+                    let (processes, reason) = (failure.lost.to_vec(), failure.reason.to_string());
                     inside.feed.tell(RegistryNews::Lost { id: id.clone(), generation, processes, reason });
                 }
                 if failure.kind == FailureKind::OtherExecutor {

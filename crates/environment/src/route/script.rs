@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use super::{Container, DevContainer, EngineContainer, Pod};
+use super::{Container, DevContainer, EngineContainer, JOB_OVER_EXIT, Pod};
+use crate::foreign::slurm::UNKNOWN_JOB;
 
 /// The exit code of a way that could not be gone to its end.
 const NO_WAY: u8 = 125;
@@ -88,9 +89,9 @@ pub(super) fn in_job(job: &str, script: &str, companion: Option<&str>) -> String
     let beside = companion
         .map_or_else(String::new, |companion| format!("setsid {step} sh -c {} < /dev/null > /dev/null 2>&1 & ", quoted(companion)));
     format!(
-        "cd \"$HOME\" 2> /dev/null; s=$(squeue -h -j {job} -o %T 2>&1) || case $s in *\"Invalid job id\"*) ;; *) s=\"? $s\";; esac; \
+        "cd \"$HOME\" 2> /dev/null; s=$(squeue -h -j {job} -o %T 2>&1) || case $s in *\"{UNKNOWN_JOB}\"*) ;; *) s=\"? $s\";; esac; \
          case $s in RUNNING) ;; PENDING | CONFIGURING) echo {waits} \"$s\" >&2; exit {NO_WAY};; \
-         \"? \"*) echo {unknown} \"$s\" >&2; exit {NO_WAY};; *) echo {over} \"$s\" >&2; exit {NO_WAY};; esac; \
+         \"? \"*) echo {unknown} \"$s\" >&2; exit {NO_WAY};; *) echo {over} \"$s\" >&2; exit {JOB_OVER_EXIT};; esac; \
          {beside}exec {step} sh -c {}",
         quoted(script)
     )

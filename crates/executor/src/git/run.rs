@@ -262,6 +262,7 @@ impl Inside<'_> {
         env.push(("GIT_DIR".into(), gitdir.into()));
         env.push(("HOME".into(), "/nonexistent".into()));
         let launch = Launch {
+            connect: None,
             program: self.program.into(),
             arg0: None,
             args: own.iter().chain(arguments).map(Into::into).collect(),

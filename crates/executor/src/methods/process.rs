@@ -17,7 +17,7 @@ use super::native;
 use crate::connection::ExecutorConnection;
 use crate::input::WriteError;
 use crate::process::ReadRequest;
-use crate::session::{Claim, ProcessEntry, Session};
+use crate::session::{Claim, ProcessEntry, Session, sandbox_type};
 use crate::{fault, past};
 
 fn admit(connection: &ExecutorConnection) -> Result<(), Fault> {
@@ -67,26 +67,39 @@ fn find(connection: &ExecutorConnection, id: &str) -> Result<Option<ProcessEntry
 async fn start(connection: &ExecutorConnection, params: StartParams) -> Result<StartResponse, Fault> {
     let (session, _) = connection.session()?;
     let process_id = params.process_id.clone();
-    let adoption = params.adoption.clone();
-    let begin = || adoption.as_ref().map_or(Ok(()), |claim| connection.executor().adoptions.begin(&process_id, claim, &session));
+    let (adoption, adoptions) = (params.adoption.clone(), &connection.executor().adoptions);
+    let begin = || adoption.as_ref().map_or(Ok(()), |claim| adoptions.begin(&process_id, claim, &session));
     let pace = Pace::of(&params, connection, &session);
-    let sandbox_type = loop {
+    let neighbours = params.connect.as_ref().map(|connect| connect.beside.clone()).filter(|processes| !processes.is_empty());
+    let policy = loop {
         match session.claim(&params)? {
             Claim::New(start) => {
                 begin()?;
+                let beside = match &neighbours {
+                    Some(processes) => Some(adoptions.beside(processes).ok_or_else(fault::no_sandbox)?),
+                    None => None,
+                };
                 let snapshot = start.prepare(session.snapshot(&params)).await?;
-                break pace.run(&session, move || start.launch(params, snapshot.as_deref())).await?;
+                let policy = pace.run(&session, move || start.launch(params, snapshot.as_deref(), beside)).await?;
+                if let Some(claim) = &adoption {
+                    adoptions.started(&process_id, &claim.secret, &session, policy.clone());
+                }
+                break Some(policy);
             }
             Claim::Known => {
                 begin()?;
+                // What it was started beside has a policy that this start does not name; it may be gone by now.
+                if let Some(processes) = &neighbours {
+                    break adoptions.beside(processes).map(|beside| beside.policy);
+                }
                 let known = session.clone();
-                break pace.run(&session, move || known.sandbox_type(&params)).await?;
+                break Some(pace.run(&session, move || known.start_policy(&params)).await?);
             }
             // What becomes of it is the answer to this one, too.
             Claim::Underway(starting) => starting.over().await,
         }
     };
-    Ok(StartResponse { process_id, sandbox_type: Some(sandbox_type) })
+    Ok(StartResponse { process_id, sandbox_type: policy.as_ref().map(sandbox_type) })
 }
 
 /// How long a start may take.
@@ -104,7 +117,8 @@ impl Pace {
     fn of(params: &StartParams, connection: &ExecutorConnection, session: &Session) -> Self {
         let may_hang = |path: &Path| connection.executor().slow_mounts.hold(path);
         let program = params.argv.first().map(Path::new).is_some_and(may_hang);
-        if program || params.cwd.to_native().is_ok_and(|cwd| may_hang(&cwd)) {
+        // A program that listens need not take connections.
+        if params.connect.is_some() || program || params.cwd.to_native().is_ok_and(|cwd| may_hang(&cwd)) {
             Self::Hanging
         } else if session.confines(params.sandbox.as_ref()) {
             Self::Slow

@@ -9,6 +9,7 @@ use outpost_wire::exec::process::{ProcessMetadata, ProcessSummary, SandboxType, 
 use tokio_util::sync::CancellationToken;
 
 use super::{ProcessEntry, Session};
+use crate::adoption::Beside;
 use crate::process::{self, Adoption, Process};
 use crate::snapshot::ShellState;
 use crate::{fault, variables};
@@ -81,6 +82,9 @@ impl Session {
         if params.argv.is_empty() {
             return Err(fault::empty_argv());
         }
+        if params.connect.as_ref().is_some_and(|connect| connect.port == 0 || params.tty || !params.pipe_stdin) {
+            return Err(fault::bad_connection());
+        }
         let fingerprint = process::fingerprint(params);
         let mut state = self.lock();
         if state.ended {
@@ -105,14 +109,10 @@ impl Session {
             }
         }
     }
-
-    /// What the wire calls the confinement of a process that was started with these parameters. Looks at the places that they name.
-    pub(crate) fn sandbox_type(&self, params: &StartParams) -> Result<SandboxType, Fault> {
-        self.start_policy(params).map(|policy| sandbox_type(&policy))
-    }
 }
 
-fn sandbox_type(policy: &Policy) -> SandboxType {
+/// What the wire calls the confinement of a process.
+pub(crate) fn sandbox_type(policy: &Policy) -> SandboxType {
     match policy {
         Policy::Open => SandboxType::None,
         Policy::Confined(_) => SandboxType::LinuxSeccomp,
@@ -129,12 +129,19 @@ impl StartPermit {
         fault::ended_while_starting(&self.id)
     }
 
-    /// Starts the process. Waits, on this thread, until it runs; the lock is not held, because that may take long.
-    pub(crate) fn launch(self, params: StartParams, snapshot: Option<&ShellState>) -> Result<SandboxType, Fault> {
+    /// Starts the process, in a sandbox of another one if it is given. Waits, on this thread, until it runs; the lock is not held,
+    /// because that may take long. Returns the policy that it runs under.
+    pub(crate) fn launch(self, params: StartParams, snapshot: Option<&ShellState>, beside: Option<Beside>) -> Result<Policy, Fault> {
         let session = &self.session;
         let cwd = params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
-        let policy = session.start_policy(&params)?;
-        let (notices, in_use) = session.before_command(&policy);
+        let connect = params.connect.as_ref().map(|connect| connect.port);
+        let (home, policy) = match beside {
+            Some(Beside { session, policy }) => (session, policy),
+            None => (session.clone(), session.start_policy(&params)?),
+        };
+        // A relay touches no file.
+        let touched = if connect.is_some() { Policy::Open } else { policy.clone() };
+        let (notices, in_use) = session.before_command(&touched);
         let (program, arguments) = params.argv.split_first().ok_or_else(fault::empty_argv)?;
         let launch = Launch {
             program: program.into(),
@@ -150,6 +157,7 @@ impl StartPermit {
             cwd,
             io: if params.tty { LaunchIo::Terminal(terminal_size(&params)) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
             policy: policy.clone(),
+            connect,
         };
         if self.starting.ended.is_cancelled() {
             return Err(self.ended());
@@ -158,9 +166,9 @@ impl StartPermit {
         // Before the launch: if everything ends right after it, the start is known.
         session.fates.note(|journal| journal.started(&session.id, &self.id, &fingerprint));
         let forget = || session.fates.note(|journal| journal.forgotten(&session.id, &self.id));
-        let child = session.with_owner(|owner| owner.start(&launch)).map_err(|error| {
+        let child = home.with_owner(|owner| owner.start(&launch)).map_err(|error| {
             forget();
-            fault::launch(&error)
+            connect.map_or_else(|| fault::launch(&error), |port| fault::no_connection(port, &error))
         })?;
         let mut state = session.lock();
         // In both cases the child goes with it.
@@ -171,12 +179,12 @@ impl StartPermit {
             forget();
             return Err(self.ended());
         }
-        let is_offline = policy.rules().is_some_and(|rules| rules.network == NetworkRule::Restricted);
-        let adoption = Adoption { fingerprint, policy: policy.clone(), is_offline, notices, in_use };
+        let is_offline = touched.rules().is_some_and(|rules| rules.network == NetworkRule::Restricted);
+        let adoption = Adoption { fingerprint, policy: touched, is_offline, notices, in_use };
         let process = Process::adopt(child, params, adoption, session);
         state.processes.insert(self.id.clone(), ProcessEntry::Live(process.clone()));
         process.push_all_to(state.attachment.clone());
-        Ok(sandbox_type(&policy))
+        Ok(policy)
     }
 }
 

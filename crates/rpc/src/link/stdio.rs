@@ -63,7 +63,7 @@ async fn line<R: AsyncBufRead + Unpin>(reader: &mut R, limit: usize) -> Result<O
             None => (available, available.len(), false),
         };
         if line.len() + part.len() > limit {
-            return Err(LinkError::Protocol(format!("a line is longer than {limit} bytes")));
+            return Err(LinkError::Protocol(format!("a line is longer than {limit} bytes").into()));
         }
         line.extend_from_slice(part);
         reader.consume(used);

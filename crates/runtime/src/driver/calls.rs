@@ -191,7 +191,9 @@ impl Driver {
             Ok(Some(key)) => self.processes.own(Ownership { key, epoch: self.journal.lease.epoch }),
             Ok(None) => {}
             Err(_) if self.shared.is_lack_of_key_told.swap(true, Ordering::Relaxed) => {}
-            Err(error) => tracing::warn!(thread = %self.thread.id, error, "commands end with the session of this program: there is no key"),
+            Err(error) => {
+                tracing::warn!(thread = %self.thread.id, %error, "commands end with the session of this program: there is no key")
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use outpost_thread::{
     ApprovalAnswered, ApprovalId, ApprovalKind, Decision, Fact, InputId, InputOrigin, InputReceived, InterruptReason, NextAction, Raw,
 };
 use outpost_thread::{CallId, CallStarted, SelectionChanged, Settings, SettingsChanged, TurnId, TurnKind, TurnStarted, TurnStatus};
+use outpost_wire::SharedError;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -46,14 +47,14 @@ impl Driver {
                 let given = facts.iter_mut().filter_map(|fact| if let Fact::SettingsChanged(change) = fact { Some(change) } else { None });
                 let taken: Result<(), _> = given.into_iter().try_for_each(|change| self.shared.take_servers(&mut change.settings));
                 if let Err(error) = taken {
-                    let _ = reply.send(Err(CommandError::Invalid(error.to_string())));
+                    let _ = reply.send(Err(CommandError::Invalid(SharedError::new(error))));
                     return Ok(());
                 }
                 let named = facts
                     .iter()
                     .find_map(|fact| if let Fact::SelectionChanged(change) = fact { change.capability_roots.as_ref() } else { None });
                 if let Some(Err(error)) = named.map(|roots| self.shared.check_roots(roots, &self.thread.capability_roots)) {
-                    let _ = reply.send(Err(CommandError::Invalid(error.to_string())));
+                    let _ = reply.send(Err(CommandError::Invalid(SharedError::new(error))));
                     return Ok(());
                 }
                 // A turn that is over has no settings to change.
@@ -186,7 +187,7 @@ impl Driver {
 
     async fn input(&mut self, mut input: NewInput) -> Outcome<Accepted> {
         if let Err(error) = self.shared.take_servers(&mut input.settings) {
-            return Ok(Err(CommandError::Invalid(error.to_string())));
+            return Ok(Err(CommandError::Invalid(SharedError::new(error))));
         }
         if let Some(known) = input.client_key.as_deref().and_then(|key| self.thread.keyed(key)) {
             return Ok(Ok(Accepted::Known(known.turn.clone())));
@@ -210,7 +211,7 @@ impl Driver {
             return Ok(Err(CommandError::OwnTurn));
         }
         if is_idle && !self.seat.work() {
-            return Ok(Err(CommandError::Invalid(self.shared.too_many_agents())));
+            return Ok(Err(CommandError::Invalid(self.shared.too_many_agents().into())));
         }
         if (is_idle || steered.is_some()) && input.trace.is_some() {
             self.turn.trace = input.trace;
@@ -271,8 +272,8 @@ impl Driver {
             && let Some(rule) = amendment(&asked.asked.kind, detail.as_ref())
         {
             let amended = rule
-                .map_err(CommandError::Invalid)
-                .and_then(|rule| self.shared.amend(rule).map_err(|error| CommandError::Invalid(error.to_string())));
+                .map_err(|why| CommandError::Invalid(why.into()))
+                .and_then(|rule| self.shared.amend(rule).map_err(|error| CommandError::Invalid(SharedError::new(error))));
             if let Err(error) = amended {
                 return Ok(Err(error));
             }
@@ -318,7 +319,7 @@ impl Driver {
         let tools = self.tools().await?;
         let place = match tools.place(environment.as_deref()) {
             Ok(place) => place.attachment.environment_id.clone(),
-            Err(why) => return Ok(Err(CommandError::Invalid(why))),
+            Err(why) => return Ok(Err(CommandError::Invalid(why.into()))),
         };
         let is_own_turn = running.is_none();
         let turn = running.map_or_else(|| TurnId((self.shared.ids)()), |(turn, _)| turn);
@@ -391,7 +392,7 @@ fn answer<T>(outcome: Outcome<T>, reply: crate::live::CommandReply<T>) -> Result
             Ok(())
         }
         Err(stop) => {
-            let _ = reply.send(Err(CommandError::NotStored(stop.to_string())));
+            let _ = reply.send(Err(CommandError::NotStored(stop.to_string().into())));
             // On a full disk only what was asked is refused; the thread itself is whole.
             if matches!(stop, Stop::Append(AppendError::NoSpace { .. })) { Ok(()) } else { Err(stop) }
         }

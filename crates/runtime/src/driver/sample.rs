@@ -1,6 +1,7 @@
 //! Asking the model something aside: with all that it knows of the thread, without tools, and without a trace in it.
 
 use outpost_thread::said;
+use outpost_wire::SharedError;
 
 use super::{Driver, Stop};
 use crate::live::{CommandError, CommandReply, Sample, Sampled};
@@ -14,7 +15,7 @@ impl Driver {
         let model = match self.shared.models.get(self.thread.settings.model_provider.as_deref()) {
             Ok(model) => model,
             Err(error) => {
-                let _ = reply.send(Err(CommandError::Invalid(error.to_string())));
+                let _ = reply.send(Err(CommandError::Invalid(SharedError::new(error))));
                 return Ok(());
             }
         };
@@ -26,7 +27,7 @@ impl Driver {
                 answer = model.ask(&prompt, &|_| {}) => answer,
                 () = reply.closed() => return,
             };
-            let sampled = answer.map_err(|error| CommandError::Invalid(error.to_string())).map(|answer| {
+            let sampled = answer.map_err(|error| CommandError::Invalid(SharedError::new(error))).map(|answer| {
                 let text: String = answer.items.iter().filter_map(said).collect();
                 Sampled { text: Some(text).filter(|text| !text.is_empty()), usage: answer.usage }
             });

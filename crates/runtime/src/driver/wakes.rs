@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Driver, Stop};
 use crate::tools::CallRuntime;
-use crate::tools::exec::{FormerCommand, FoundCommand, SearchAround, find_again};
+use crate::tools::former::{FormerCommand, FoundCommand, SearchAround, find_again};
 use crate::tools::left::LeftCommands;
 use crate::tools::processes::{ProcessEnd, RunningCommand};
 

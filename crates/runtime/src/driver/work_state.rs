@@ -1,5 +1,8 @@
 //! What the program itself knows of the work, kept when the conversation is summed up: changed files, running commands and the plan. A
 //! summary that forgets one of them would make the model do it again, or lose it. Environments are announced anew anyway.
+//!
+//! It is gathered from what the model was told, also of imported conversations: that is in memory, and the typed reports of calls are in
+//! the journal only.
 
 use std::collections::HashMap;
 

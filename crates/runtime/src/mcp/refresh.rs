@@ -11,6 +11,7 @@ use futures_util::{StreamExt, stream};
 use outpost_environment::StepView;
 use outpost_mcp::{NoUser, ToolRequest};
 use outpost_thread::{Thread, ThreadId};
+use outpost_wire::SharedError;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use thiserror::Error;
@@ -162,7 +163,7 @@ impl Runtime {
             return Ok(Arc::new(shared.bind_unattended(declared, requirements).await));
         };
         let live = self.resume(id).await?;
-        let thread = live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?;
+        let thread = live.snapshot().await.map_err(|error| ThreadError::Invalid(SharedError::new(error)))?;
         let binding = Arc::new(shared.bind_anew(&thread, Patience::Full).await);
         live.keep_servers(binding.clone()).await;
         Ok(binding)

@@ -293,7 +293,7 @@ impl ProviderMessage {
                 let text = String::from_utf8_lossy(body);
                 let mut message: String = text.trim().chars().take(500).collect();
                 if message.is_empty() {
-                    message = "without a word".into();
+                    message = "the body of the answer is empty".into();
                 }
                 Self { code: String::new(), message }
             }
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(ProviderMessage::from_body(br#"{"error":"plain"}"#).message, "plain");
         assert_eq!(ProviderMessage::from_body(b"bad gateway").message, "bad gateway");
         assert_eq!(ProviderMessage::from_body(b"<html><title>Down</title>").message, "a web page with the title `Down`");
-        assert_eq!(ProviderMessage::from_body(b"").message, "without a word");
+        assert_eq!(ProviderMessage::from_body(b"").message, "the body of the answer is empty");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! What is known of models by their names: a table, which configuration overrides.
 //!
-//! Names are matched by what they begin with, without the parts that gateways put in front (`anthropic/`, `us.anthropic.`), so
-//! that dated and sized variants share a row. What is not in the table gets defaults that every current server takes.
+//! Names are matched by what they begin with (`name.rs`), so that dated and sized variants share a row. What is not in the table gets
+//! defaults that every current server takes.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::name::{ModelName, RowReach};
 use super::price::TokenPrice;
 
 /// What a request must know of its model.
@@ -166,13 +167,13 @@ impl ModelFacts {
     }
 
     fn in_table(name: &str) -> Option<Self> {
-        let name = plain_name(name);
-        if let Some(version) = name.strip_prefix("claude-").map(Version::read) {
+        let name = ModelName::read(name);
+        if let Some(version) = name.after("claude-").map(Version::read) {
             return Some(ModelFacts { price: TokenPrice::listed(&name), ..claude(version) });
         }
-        let row = TABLE.iter().filter(|row| name.starts_with(row.prefix)).max_by_key(|row| row.prefix.len())?;
+        let row = name.row(TABLE, |row| row.prefix, RowReach::Family)?;
         let efforts = row.efforts.iter().map(|effort| (*effort).to_owned()).collect();
-        let structured = name.starts_with("gpt-") || name.starts_with('o');
+        let structured = name.after("gpt-").is_some() || name.after("o").is_some();
         Some(Self {
             context_window: row.context_window,
             vision: row.vision,
@@ -183,13 +184,6 @@ impl ModelFacts {
             ..Self::default()
         })
     }
-}
-
-/// A name without what gateways put in front of it, in small letters.
-fn plain_name(name: &str) -> String {
-    let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
-    let name = ["us.", "eu.", "apac.", "global."].iter().find_map(|region| name.strip_prefix(region)).unwrap_or(&name);
-    ["anthropic.", "openai.", "meta.", "qwen."].iter().find_map(|vendor| name.strip_prefix(vendor)).unwrap_or(name).to_owned()
 }
 
 /// Claude's version: the first two short numbers of the name, before the family or behind it. A date is none.

@@ -6,6 +6,8 @@
 use outpost_thread::TokenTotals;
 use serde::{Deserialize, Deserializer};
 
+use super::name::{ModelName, RowReach};
+
 /// When the prices below were looked up.
 pub const LISTED: &str = "November 2026";
 
@@ -93,13 +95,9 @@ const CLAUDE: &[Row] = &[
 ];
 
 impl TokenPrice {
-    /// The list price of a model, by a name without what gateways put in front of it. A variant that is not listed has none:
-    /// its price may be a multiple.
-    pub(super) fn listed(name: &str) -> Option<Self> {
-        // Claude's versions are written with a dot by some gateways.
-        let name = if name.starts_with("claude-") { name.replace('.', "-") } else { name.to_owned() };
-        let fits = |row: &&Row| name.strip_prefix(row.0).is_some_and(is_same_model);
-        let (_, input, cached, write, output) = *OPENAI.iter().chain(CLAUDE).filter(fits).max_by_key(|row| row.0.len())?;
+    /// The list price of a model. A variant that is not listed has none: its price may be a multiple.
+    pub(super) fn listed(name: &ModelName) -> Option<Self> {
+        let (_, input, cached, write, output) = *name.row(OPENAI.iter().chain(CLAUDE), |row| row.0, RowReach::Model)?;
         let price = |thousandths: u64| thousandths * 1000;
         Some(Self { input: price(input), cached_input: Some(price(cached)), cache_write: Some(price(write)), output: price(output) })
     }
@@ -117,22 +115,12 @@ impl TokenPrice {
     }
 }
 
-/// Whether what follows a listed name is a date or a word that does not change the price.
-fn is_same_model(rest: &str) -> bool {
-    let Some(rest) = rest.strip_prefix(['-', '@', ':']) else { return rest.is_empty() };
-    let mut parts = rest.split(['-', '@', ':']);
-    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    let is_year = |part: &str| is_number(part) && part.len() >= 4;
-    let is_word = |part: &str| matches!(part, "codex" | "chat" | "latest" | "preview" | "v1");
-    parts.next().is_some_and(|first| is_year(first) || is_word(first)) && parts.all(|part| is_number(part) || is_word(part))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn input(name: &str) -> Option<u64> {
-        TokenPrice::listed(name).map(|price| price.input)
+        TokenPrice::listed(&ModelName::read(name)).map(|price| price.input)
     }
 
     #[test]

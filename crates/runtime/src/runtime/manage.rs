@@ -11,6 +11,7 @@ use outpost_thread::{
     Cut, Entry, Fact, ForkError, ForkPoint, InputId, InputOrigin, InputReceived, InterruptReason, Marker, Outline, Parent, Raw, Seq, TurnId,
 };
 use outpost_thread::{Settings, Thread, ThreadCreated, ThreadForked, ThreadId};
+use outpost_wire::SharedError;
 use outpost_wire::intent::{CapabilityRoot, EnvironmentId, RootsError};
 use thiserror::Error;
 
@@ -39,7 +40,7 @@ pub enum ThreadError {
     #[error("capability root `{root}` is in environment `{environment}`, which does not exist; add the environment first, or name another")]
     UnknownEnvironment { root: String, environment: EnvironmentId },
     #[error("{0}")]
-    Invalid(String),
+    Invalid(#[source] SharedError),
 }
 
 /// A new thread. Everything is checked before anything is made.
@@ -144,7 +145,7 @@ impl Runtime {
     pub fn why(&self, id: ThreadId) -> RuntimeFuture<'_, Result<StepCapabilities, ThreadError>> {
         Box::pin(async move {
             let thread = match self.get(id) {
-                Some(live) => live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?,
+                Some(live) => live.snapshot().await.map_err(|error| ThreadError::Invalid(SharedError::new(error)))?,
                 None => outpost_store::open(&self.0.store, id).await?.thread,
             };
             Ok(self.0.why(&thread).await)
@@ -236,7 +237,7 @@ impl RuntimeShared {
             && !self.models.providers().contains_key(provider)
         {
             let known = self.models.providers().keys().cloned().collect::<Vec<_>>().join(", ");
-            return Err(ThreadError::Invalid(ProviderError::Unknown { provider: provider.clone(), known }.to_string()));
+            return Err(ThreadError::Invalid(SharedError::new(ProviderError::Unknown { provider: provider.clone(), known })));
         }
         self.take_servers(&mut created.settings)?;
         let id = reserved.unwrap_or_else(|| (self.thread_ids)());
@@ -278,22 +279,22 @@ impl RuntimeShared {
 
     /// Settings that a client gives a thread are checked before they are written down, and secrets are taken out of its servers.
     pub(crate) fn take_servers(&self, settings: &mut Settings) -> Result<(), ThreadError> {
-        crate::settings::check(settings).map_err(|error| ThreadError::Invalid(error.to_string()))?;
+        crate::settings::check(settings).map_err(|error| ThreadError::Invalid(SharedError::new(error)))?;
         // Settings that leave it out change nothing about it.
         if let Some(why) = settings.approval_policy.as_ref().and_then(|_| self.config.policy_refusal(settings)) {
-            return Err(ThreadError::Invalid(why));
+            return Err(ThreadError::Invalid(why.into()));
         }
         if !settings.other.contains_key(SESSION_LAYER) {
             return Ok(());
         }
-        let (layer, missing) = self.mcp.withheld.restored(settings).map_err(ThreadError::Invalid)?;
+        let (layer, missing) = self.mcp.withheld.restored(settings).map_err(|why| ThreadError::Invalid(why.into()))?;
         layer.tell_unknown_keys();
         // Whether what it changes fits what lies in files is seen when both are put together.
         let whole = |value: &serde_json::Value| value.get("command").is_some() || value.get("url").is_some() || !value.is_object();
         let own = ServerLayer(layer.0.into_iter().filter(|(name, value)| whole(value) && !missing.contains_key(name)).collect());
         let problems = problems(&merged(&ServerLayer::default(), &own, self.mcp.pool.limits()));
         if !problems.is_empty() {
-            return Err(ThreadError::Invalid(problems.join("; ")));
+            return Err(ThreadError::Invalid(problems.join("; ").into()));
         }
         self.mcp.withheld.withhold(settings);
         Ok(())
@@ -317,7 +318,7 @@ impl RuntimeShared {
         // The whole of it needs no look back: what the fork begins with is how its parent stands.
         let state = match (&point, self.live(parent)) {
             (ForkPoint::Interrupted(_), Some(live)) => {
-                Some(live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?)
+                Some(live.snapshot().await.map_err(|error| ThreadError::Invalid(SharedError::new(error)))?)
             }
             (ForkPoint::Interrupted(_), None) => Some(outpost_store::open(&source, parent).await?.thread),
             _ => None,
@@ -438,7 +439,7 @@ impl RuntimeShared {
 }
 
 pub(super) fn fold(entries: &[Entry]) -> Result<Thread, ThreadError> {
-    let invalid = |error: outpost_thread::FoldError| ThreadError::Invalid(error.to_string());
+    let invalid = |error: outpost_thread::FoldError| ThreadError::Invalid(SharedError::new(error));
     let (first, rest) = entries.split_first().ok_or_else(|| ThreadError::Invalid("nothing was stored".into()))?;
     let mut thread = Thread::begin(first).map_err(invalid)?;
     for entry in rest {

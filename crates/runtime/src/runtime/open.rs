@@ -48,7 +48,7 @@ impl RuntimeShared {
 
     /// The thread that a journal of this home is of.
     pub(super) fn thread_of_journal(&self, path: &Path) -> Result<ThreadId, ThreadError> {
-        let invalid = |why: String| ThreadError::Invalid(format!("{}: {why}", path.display()));
+        let invalid = |why: String| ThreadError::Invalid(format!("{}: {why}", path.display()).into());
         let id = path.file_stem().and_then(|name| name.to_str()).and_then(|name| name.parse::<ThreadId>().ok());
         let id = id.ok_or_else(|| invalid("a journal is named after its thread".into()))?;
         let Store::Local(store) = &self.store else { return Err(invalid("this store has no journals".into())) };

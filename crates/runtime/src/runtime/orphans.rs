@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use outpost_store::{ClaimMode, MOST_CLAIMS, OrphanFate, OrphanedThread, Store};
+use outpost_store::{ClaimMode, MOST_CLAIMS, OrphanFate, OrphanedThread, PostgresStore, Store};
 use outpost_thread::ThreadId;
 use tokio::time::sleep;
+
+use crate::live::ThreadActivity;
 
 use super::{Runtime, RuntimeFuture, RuntimeShared, lock, run_uncancelled};
 
@@ -23,15 +25,30 @@ impl Runtime {
     /// Takes up threads with work to do whose node died, for as long as this is polled. Only a store that nodes share has such threads.
     pub fn take_up_orphans(&self) -> RuntimeFuture<'_, ()> {
         Box::pin(async move {
-            if !matches!(self.0.store, Store::Postgres(_)) {
-                return std::future::pending().await;
-            }
-            let told = Mutex::default();
-            loop {
-                sleep(LOOK).await;
-                self.0.look_for_orphans(&told).await;
-            }
+            let Store::Postgres(store) = &self.0.store else { return std::future::pending().await };
+            let looking = async {
+                let told = Mutex::default();
+                loop {
+                    sleep(LOOK).await;
+                    self.0.look_for_orphans(&told).await;
+                }
+            };
+            tokio::join!(looking, self.let_go(store));
         })
+    }
+}
+
+impl Runtime {
+    /// Unloads idle threads that other nodes have taken, so that their clients are told. One that works notices at its next write.
+    async fn let_go(&self, store: &PostgresStore) {
+        loop {
+            for thread in store.taken_threads().await {
+                if let Some(live) = self.get(thread).filter(|live| !matches!(live.status(), ThreadActivity::Active { .. })) {
+                    tracing::info!(%thread, "another node has taken this thread");
+                    live.hand_over().await;
+                }
+            }
+        }
     }
 }
 

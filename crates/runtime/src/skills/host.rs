@@ -9,6 +9,7 @@ use outpost_wire::PathUri;
 use outpost_wire::exec::discovery::DiscoveredRoot;
 use outpost_wire::exec::files::{Canonicalize, CanonicalizeParams, ReadFile, ReadFileParams};
 use outpost_wire::exec::policy::SandboxContext;
+use outpost_wire::fault::is_missing;
 use outpost_wire::intent::EnvironmentId;
 use serde::Serialize;
 use tokio::sync::watch;
@@ -216,9 +217,4 @@ pub(crate) async fn repository(handle: &Environment, cwd: &PathUri, sandbox: Opt
     let directories = above(cwd);
     let found = join_all(directories.iter().map(is_repository)).await;
     directories.into_iter().zip(found).find(|(_, is_repository)| *is_repository).map(|(directory, _)| directory)
-}
-
-/// Whether a root is simply not there, which is the usual case for places where skills may be.
-pub(crate) fn is_missing(error: &str) -> bool {
-    error.ends_with("(os error 2)") || error.ends_with("(os error 20)")
 }

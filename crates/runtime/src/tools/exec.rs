@@ -4,34 +4,27 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess, Repeat};
-use outpost_thread::{
-    ApprovalDetail, ApprovalKind, CallDetail, CallId, CallOutcome, CallReport, CallStarted, CommandDetail, CommandOrigin, Raw, Thread,
-    WakeSet,
-};
+use outpost_environment::{Environment, EnvironmentError, ProcessStart, Repeat};
+use outpost_thread::{ApprovalDetail, ApprovalKind, CallDetail, CallId, CallStarted, CommandDetail, CommandOrigin, Raw, WakeSet};
 use outpost_wire::PathUri;
 use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
 use outpost_wire::exec::policy::{Grant, SandboxContext};
 use outpost_wire::exec::process::{EnvPolicy, Inherit, ProcessParams, Terminate};
-use outpost_wire::fault::{ADOPTED_SINCE, NOT_ADOPTABLE};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::CancellationToken;
 
 use super::call::{OwnCall, OwnTool, WrittenCall};
 use super::catalogue::{Offer, function, number, object, string, with_environment};
+use super::command_report::report;
 use super::earlier::session_of;
-use super::output::{HeadTail, SHOWN_LATER_TOKENS};
+use super::former::{FormerCommand, FoundCommand, find_again};
 use super::patching::named_once;
 use super::permit::{SandboxPermissions, additional, permissions};
-use super::processes::{BackgroundProcesses, ProcessEnd, RunningCommand};
-use super::{
-    ApprovedCall, CallContext, CallEnd, CallPlan, CallRuntime, Executing, RequestedCall, ResultType, StepTools, USER_COMMAND, Work,
-};
+use super::processes::BackgroundProcesses;
+use super::{ApprovedCall, CallContext, CallEnd, CallPlan, Executing, RequestedCall, ResultType, StepTools, USER_COMMAND, Work};
 use crate::approvals::Bound;
-use crate::denial::{self, Around};
+use crate::denial::Around;
 use crate::extra_permissions::ExtraPermissions;
 use crate::model::ToolSpec;
 use crate::patch;
@@ -43,8 +36,6 @@ const DEFAULT_YIELD: u64 = 10_000;
 const UNTIL_IT_ENDS: Duration = Duration::MAX;
 /// So long a command that was stopped may take to be gone.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// So long a search waits for another one that has found the same command.
-const NOT_YET: Duration = Duration::from_millis(20);
 pub(super) const DEFAULT_OUTPUT_TOKENS: usize = 10_000;
 
 pub(super) const TOOL: OwnTool =
@@ -512,153 +503,4 @@ impl CallContext {
         let turn = self.thread.turn.as_ref();
         turn.and_then(|turn| turn.calls.iter().find(|known| known.id == *call)).map_or(0, session_of)
     }
-}
-
-/// A command that an earlier life of the thread started.
-pub(crate) struct FormerCommand {
-    /// What it is called while it outlives its call.
-    pub session: u64,
-    pub environment: EnvironmentId,
-    pub process: String,
-    /// The key that it was to be claimed with.
-    pub key: Option<String>,
-}
-
-/// What a search for such a command found.
-pub(crate) enum FoundCommand {
-    Process(RemoteProcess),
-    /// Another search of this thread was faster.
-    Followed(Arc<RunningCommand>),
-}
-
-/// Where a search for such a command begins, and what ends it.
-pub(crate) struct SearchAround<'a> {
-    pub runtime: &'a CallRuntime,
-    pub thread: &'a Thread,
-    pub cancel: &'a CancellationToken,
-}
-
-impl CallContext {
-    pub(super) fn search(&self) -> SearchAround<'_> {
-        SearchAround { runtime: &self.runtime, thread: &self.thread, cancel: &self.cancel }
-    }
-}
-
-/// Looks for a process where it was started, for as long as that place may come back. Why it is lost, if it is.
-pub(crate) async fn find_again(
-    around: &SearchAround<'_>,
-    former: &FormerCommand,
-    processes: &BackgroundProcesses,
-) -> Result<FoundCommand, String> {
-    let SearchAround { runtime, thread, cancel } = around;
-    let FormerCommand { environment: id, process, .. } = former;
-    let deadline = Instant::now() + runtime.reattach_patience();
-    let mut changes = runtime.changes();
-    loop {
-        if let Some(running) = processes.get(former.session) {
-            return Ok(FoundCommand::Followed(running));
-        }
-        // Before looking, so that nothing between the two is missed.
-        changes.mark_unchanged();
-        let view = runtime.view(thread);
-        let mut look_again = deadline;
-        let (place, captured) = (view.workplace(Some(id.as_str())), view.captured(id));
-        let mut reason = format!("environment `{id}` could not be reached");
-        match (place, captured) {
-            (Ok(place), _) => match place.handle.adopt(process, processes.claim(process)).await {
-                Ok(found) => return Ok(FoundCommand::Process(found)),
-                // Another search of this thread has just found it, and says so in a moment.
-                Err(EnvironmentError::IdInUse { .. }) => {
-                    look_again = deadline.min(Instant::now() + NOT_YET);
-                    reason = "another call has it".to_owned();
-                }
-                // The connection was lost meanwhile, which is a change.
-                Err(EnvironmentError::Unknown { .. } | EnvironmentError::Unreachable { .. }) => {}
-                Err(error) => {
-                    tracing::info!(environment = %id, process, %error, "a command of an earlier life is lost");
-                    return Err(former.why_lost(&error, processes));
-                }
-            },
-            (_, None | Some(Captured::Missing | Captured::Disabled)) => return Err(format!("environment `{id}` is not there any more")),
-            (_, Some(Captured::Failed { retry_at: Some(at), .. })) => look_again = deadline.min(*at),
-            (_, Some(other)) => reason = format!("environment `{id}` is {}", other.describe()),
-        }
-        if Instant::now() >= deadline || cancel.is_cancelled() {
-            return Err(reason);
-        }
-        tokio::select! {
-            _ = timeout_at(look_again, changes.changed()) => {}
-            () = cancel.cancelled() => return Err(reason),
-        }
-    }
-}
-
-impl FormerCommand {
-    fn why_lost(&self, error: &EnvironmentError, processes: &BackgroundProcesses) -> String {
-        let EnvironmentError::Fault(fault) = error else { return error.to_string() };
-        let now = processes.key_id();
-        match fault.code {
-            ADOPTED_SINCE => "another program has claimed it since".to_owned(),
-            NOT_ADOPTABLE if self.key.is_some() && self.key != now => {
-                let id = |key: &Option<String>| key.clone().unwrap_or_else(|| "none".to_owned());
-                let (was, is) = (id(&self.key), id(&now));
-                format!("the key by which running commands are claimed was lost or replaced (it was {was} and is {is} now)")
-            }
-            NOT_ADOPTABLE => "its executor does not have it any more: it was restarted, or the grace of the session is over".to_owned(),
-            _ => fault.message.clone(),
-        }
-    }
-}
-
-/// What the model and clients are told of a command.
-pub(super) fn report(
-    result: ResultType,
-    call: &CallId,
-    running: &RunningCommand,
-    end: Option<ProcessEnd>,
-    session: u64,
-    output_tokens: usize,
-) -> CallEnd {
-    let shown = running.take(output_tokens);
-    let seconds = running.since_start().as_secs_f64();
-    let hint = match (&end, running.around()) {
-        (Some(ProcessEnd::Exited { denied: true, limit: None, .. }), Some(around)) => Some(denial::told(&shown.text, around)),
-        _ => None,
-    };
-    let state = match &end {
-        Some(ProcessEnd::Exited { code, limit: Some(limit), .. }) => format!("Exit code: {code}\nIt was stopped by {limit}."),
-        Some(ProcessEnd::Exited { code, denied: false, .. }) => format!("Exit code: {code}"),
-        Some(ProcessEnd::Exited { code, .. }) => {
-            let generic = "The sandbox probably kept it from something it needs.";
-            format!("Exit code: {code}\n{}", hint.as_ref().map_or(generic, |hint| hint.model.as_str()))
-        }
-        Some(ProcessEnd::Lost(reason)) => format!("Lost: its outcome is unknown ({reason})"),
-        None => format!("Still running, session id: {session}"),
-    };
-    let (exit_code, denied, limit, notices) = match &end {
-        Some(ProcessEnd::Exited { code, denied, limit, notices }) => (Some(*code), *denied, limit.as_ref(), &notices[..]),
-        _ => (None, false, None, &[][..]),
-    };
-    let notes: String = notices.iter().map(|notice| format!("\nNote: {notice}")).collect();
-    let text = format!("Time: {seconds:.3} s\n{state}{notes}\nTokens: {}\nOutput:\n{}", shown.original_tokens, shown.text);
-    let mut later = HeadTail::default();
-    later.push(shown.text.as_bytes());
-    let report = CallReport {
-        exit_code,
-        duration_ms: Some((seconds * 1000.0) as u64),
-        aggregated_output: Some(later.show(SHOWN_LATER_TOKENS).text),
-        session: Some(session),
-        session_id: end.is_none().then_some(session),
-        sandbox_denied: Some(denied),
-        output_bytes: Some(running.taken()),
-        limit: limit.map(ToString::to_string),
-        sandbox_hint: hint.map(|hint| hint.user),
-        notices: notices.to_vec(),
-        ..CallReport::default()
-    };
-    let outcome = match end {
-        Some(ProcessEnd::Lost(_)) => CallOutcome::Lost,
-        _ => CallOutcome::Completed,
-    };
-    CallEnd { outcome, items: vec![result.item(call, text)], report: Some(report.into()), facts: vec![] }
 }

@@ -10,8 +10,10 @@ use serde_json::json;
 
 use super::call::{OwnCall, OwnTool, WrittenCall};
 use super::catalogue::{function, string};
+use super::command_report::report;
 use super::earlier::{EarlierCommand, session_of};
-use super::exec::{DEFAULT_OUTPUT_TOKENS, FormerCommand, FoundCommand, find_again, report};
+use super::exec::DEFAULT_OUTPUT_TOKENS;
+use super::former::{FormerCommand, FoundCommand, find_again};
 use super::narrow;
 use super::processes::{BackgroundProcesses, RunningCommand};
 use super::{ApprovedCall, CallContext, CallEnd, CallPlan, Executing, RequestedCall, ResultType, StepTools, Work};

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, WaitStatus, getpid, kill_process_group, set_c
 
 use super::confine::{Quiet, mount_at};
 use super::kin::{self, Left};
+use super::relay;
 use crate::channel::Channel;
 use crate::child::Exit;
 use crate::message::{StageEvent, StartOrder, Task};
@@ -187,6 +188,9 @@ fn exit(status: WaitStatus) -> Exit {
 }
 
 fn spawn(start: StartOrder, descriptors: Vec<OwnedFd>) -> io::Result<Pid> {
+    if let Some(port) = start.connect {
+        return relay::spawn(port, descriptors);
+    }
     let path = start.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
     let program = program::find(&start.program, path, &start.cwd)?;
     let mut command = Command::new(program);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::{StreamExt, stream};
 use outpost_thread::ThreadId;
 use outpost_wire::Fault;
 use outpost_wire::app::overview::{ThreadHolder, ThreadOverview, ThreadOverviewEntry, ThreadOverviewParams, ThreadOverviewResponse};
@@ -15,6 +16,8 @@ use crate::table::Table;
 
 /// Clients ask again for more.
 const MOST: usize = 100;
+/// So many are read at the same time: a database is asked several times for each.
+const AT_ONCE: usize = 4;
 
 pub(super) fn register(table: Table) -> Table {
     table.on::<ThreadOverview, _, _>(overview)
@@ -24,12 +27,10 @@ async fn overview(connection: Arc<ClientConnection>, params: ThreadOverviewParam
     if params.thread_ids.len() > MOST {
         return Err(Fault::invalid_request(format!("at most {MOST} threads are told of at once")));
     }
-    let mut data = Vec::new();
-    for text in &params.thread_ids {
-        let id = thread_id(text)?;
-        // One that is gone, or that cannot be read, does not hide the others.
-        data.extend(entry(&connection.server, id).await.ok());
-    }
+    let ids = params.thread_ids.iter().map(|text| thread_id(text)).collect::<Result<Vec<_>, Fault>>()?;
+    let entries = stream::iter(ids).map(|id| entry(&connection.server, id)).buffered(AT_ONCE);
+    // One that is gone, or that cannot be read, does not hide the others.
+    let data = entries.filter_map(async |entry| entry.ok()).collect().await;
     Ok(ThreadOverviewResponse { data })
 }
 

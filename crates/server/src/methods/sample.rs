@@ -47,7 +47,7 @@ async fn ask(
     drop(name);
     let sampled = sampled.ok_or_else(|| Fault::internal("the question was given up"))?;
     let sampled = sampled.map_err(|error| match error {
-        CommandError::Invalid(why) => Fault::internal(why),
+        CommandError::Invalid(why) => Fault::internal(why.to_string()),
         other => fault::command(other),
     })?;
     let answer = ThreadSampleResponse {

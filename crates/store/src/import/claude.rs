@@ -34,7 +34,11 @@ const OWN_BUSINESS: [&str; 6] = ["file-history-snapshot", "progress", "queue-ope
 #[derive(Debug, thiserror::Error)]
 pub enum ClaudeError {
     #[error("{path}: {error}")]
-    Io { path: std::path::PathBuf, error: std::io::Error },
+    Io {
+        path: std::path::PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
     #[error("{path}: its session is called `{id}`, which is no UUID")]
     Id { path: std::path::PathBuf, id: String },
 }

@@ -11,7 +11,11 @@ use super::rollouts::RolloutCatalog;
 #[derive(Debug, thiserror::Error)]
 pub enum LineageError {
     #[error("{path}: {error}")]
-    Io { path: PathBuf, error: io::Error },
+    Io {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
     #[error("{path} holds no rollout: its first line is no session_meta")]
     NotARollout { path: PathBuf },
     #[error("{path} continues rollout {rollout}, which is not there; put that file beside it")]

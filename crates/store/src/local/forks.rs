@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use outpost_thread::{Entry, Fact, ForkBase, ThreadId};
+use outpost_wire::SharedError;
 
 use super::segment::SegmentLineage;
 use super::writer::{encode, folders_to_sync};
@@ -117,7 +118,9 @@ impl LocalHome {
         let _locked = lease.lock().map_err(ReadError::from)?;
         for children in self.children(thread)?.chunks(COPIED_TOGETHER) {
             match children {
-                [child] => self.give_own_copy(*child).map_err(|error| DeleteError::Child { child: *child, why: error.to_string() })?,
+                [child] => {
+                    self.give_own_copy(*child).map_err(|error| DeleteError::Child { child: *child, why: SharedError::new(error) })?
+                }
                 several => self.give_own_copies(several)?,
             }
         }
@@ -153,7 +156,8 @@ impl LocalHome {
     fn give_own_copies(&self, children: &[ThreadId]) -> Result<(), DeleteError> {
         let mut copies = Vec::new();
         for child in children {
-            let failed = |error: Box<dyn std::error::Error + Send + Sync>| DeleteError::Child { child: *child, why: error.to_string() };
+            let failed =
+                |error: Box<dyn std::error::Error + Send + Sync>| DeleteError::Child { child: *child, why: SharedError::new(error) };
             copies.push(ForkCopy::begin(self, *child).map_err(failed)?);
         }
         // Of each pair, the lease and its file are here until all are in their places: a writer waits for so long.
@@ -182,7 +186,7 @@ impl LocalHome {
         if published.is_err() {
             copies.iter().for_each(|copy| drop(fs::remove_file(&copy.aside)));
         }
-        published.map_err(|(child, error)| DeleteError::Child { child, why: error.to_string() })
+        published.map_err(|(child, error)| DeleteError::Child { child, why: SharedError::new(error) })
     }
 
     /// Everything that was written to the file system of the home.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outpost_thread::{Entry, Fact, Raw, Seq, ThreadId};
+use outpost_wire::SharedError;
 use tokio::sync::oneshot;
 
 use super::{LocalHome, make_folder, materializes};
@@ -21,7 +22,7 @@ pub(super) const FIRST_EPOCH: u64 = 1;
 const RENEWALS: u64 = 4;
 
 /// An answer that comes when something is durable.
-pub(super) type Commit = oneshot::Receiver<Result<(), String>>;
+pub(super) type Commit = oneshot::Receiver<Result<(), SharedError>>;
 
 pub(crate) struct JournalWriter {
     thread: ThreadId,
@@ -362,8 +363,8 @@ pub(super) fn encode(home: &LocalHome, mut sum: Sum, entries: &[Entry]) -> Resul
     let mut bytes = Vec::new();
     let mut stored = Vec::with_capacity(entries.len());
     for entry in entries {
-        let unwritable = |why: String| AppendError::Unwritable { kind: entry.fact.kind().to_owned(), why };
-        let mut data = entry.fact.data().map_err(|error| unwritable(error.to_string()))?;
+        let unwritable = |why: SharedError| AppendError::Unwritable { kind: entry.fact.kind().to_owned(), why };
+        let mut data = entry.fact.data().map_err(|error| unwritable(SharedError::new(error)))?;
         let mut entry = entry.clone();
         if let Some(clean) = home.config.redactor.as_deref().and_then(|redactor| crate::redact::redact(redactor, &data)) {
             entry.fact = Fact::read(outpost_thread::VERSION, entry.fact.kind(), clean.clone());
@@ -372,7 +373,7 @@ pub(super) fn encode(home: &LocalHome, mut sum: Sum, entries: &[Entry]) -> Resul
         let line = if journal::length(entry.fact.kind(), &data) > LINE_LIMIT {
             let digest = home.blobs.put(data.get().as_bytes()).map_err(|error| home.failed(error))?;
             Raw::of(&BlobData { blob: digest.to_string(), bytes: data.get().len() as u64 })
-                .map_err(|error| unwritable(error.to_string()))?
+                .map_err(|error| unwritable(SharedError::new(error)))?
         } else {
             data
         };

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outpost_wire::SharedError;
 use percent_encoding::percent_decode_str;
 use rustls::RootCertStore;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 use super::tls::Encryption;
-use super::{PostgresError, chain};
+use super::{PostgresError, unreached};
 
 /// After so long without a sign of life the other end of a connection is taken for gone.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -27,7 +28,7 @@ pub(super) struct Address {
 impl Address {
     pub(super) fn parse(url: &str, trust: fn() -> RootCertStore) -> Result<Self, PostgresError> {
         let (plain, wishes) = Wishes::take_from(url)?;
-        let mut config: Config = plain.parse().map_err(|error: tokio_postgres::Error| PostgresError::Url(chain(&error)))?;
+        let mut config: Config = plain.parse().map_err(|error: tokio_postgres::Error| PostgresError::Url(unreached(error)))?;
         let mode = wishes.mode.unwrap_or_else(|| if stays_here(&config) { SslMode::Disable } else { SslMode::Require });
         config.ssl_mode(mode);
         if config.get_application_name().is_none() {
@@ -57,7 +58,7 @@ impl Wishes {
             match pair.split_once('=') {
                 Some(("sslmode", mode)) => wishes.mode = Some(mode_named(mode)?),
                 Some(("sslrootcert", path)) => {
-                    let path = percent_decode_str(path).decode_utf8().map_err(|error| PostgresError::Url(error.to_string()))?;
+                    let path = percent_decode_str(path).decode_utf8().map_err(|error| PostgresError::Url(SharedError::new(error)))?;
                     wishes.roots = Some(PathBuf::from(path.as_ref()));
                 }
                 _ => rest.push(pair),

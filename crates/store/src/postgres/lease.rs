@@ -1,10 +1,12 @@
 //! Who may write a thread.
 
 use outpost_thread::ThreadId;
+use outpost_wire::SharedError;
 use tokio_postgres::Row;
 
 use super::migrate::KNOWN;
 use super::pool::Checkout;
+use super::shared::TELL_TAKEOVER;
 use super::{Held, PostgresError, PostgresStore, big, small, told};
 use crate::lease::{ClaimError, ClaimMode, Lease, LeaseHolder};
 use crate::local::lock;
@@ -20,10 +22,13 @@ const CREATE: &str = "
         and coalesce((select n.expires <= now() from outpost_nodes n where n.instance = outpost_threads.instance), outpost_threads.expires <= now())
     returning epoch";
 
+/// A node that had the thread for minutes was not ended by it.
 const CLAIM: &str = "
     update outpost_threads
     set epoch = epoch + 1, instance = $2, host = $3, pid = $4, since = now(), expires = now() + make_interval(secs => $5),
-        claims = case when $7 then claims + 1 else 0 end
+        claims = case when not $7 then 0
+                      when (select n.expires - outpost_threads.since > interval '5 minutes' from outpost_nodes n where n.instance = outpost_threads.instance) then 1
+                      else claims + 1 end
     where id = $1 and not exists (select from outpost_migrations where oldest > $9) and (not $7 or work) and ($6 or instance is null or (instance = $2 and $8)
       or coalesce((select n.expires <= now() from outpost_nodes n where n.instance = outpost_threads.instance), expires <= now()))
     returning epoch, summary, work";
@@ -75,23 +80,27 @@ impl PostgresStore {
         let epoch = small(row.get(0));
         let summary = serde_json::from_str(row.get(1)).unwrap_or_else(|_| ThreadSummary::new(thread));
         self.hold(thread, Held { epoch, summary, work: ThreadWork::known(row.get(2)) });
+        if by_force && let Err(error) = client.execute(TELL_TAKEOVER, &[]).await {
+            tracing::debug!(%thread, %error, "the program that had this thread is not told; it notices when it renews its leases");
+        }
         Ok(Lease { thread, epoch })
     }
 
     pub async fn holder(&self, thread: ThreadId) -> Result<Option<LeaseHolder>, ClaimError> {
         let client = self.client().await.map_err(ClaimError::Database)?;
-        let row = client.query_opt(HOLDER, &[&thread.to_string()]).await.map_err(failed)?.ok_or(ClaimError::NotFound(thread))?;
+        let statement = client.prepare_cached(HOLDER).await.map_err(failed)?;
+        let row = client.query_opt(&statement, &[&thread.to_string()]).await.map_err(failed)?.ok_or(ClaimError::NotFound(thread))?;
         let is_over: bool = row.get(6);
         Ok((!is_over).then(|| holder(&row)))
     }
 
     /// Whether the tables are still those that this program may write.
-    pub(super) async fn check_version(&self, client: &Checkout) -> Result<(), String> {
+    pub(super) async fn check_version(&self, client: &Checkout) -> Result<(), SharedError> {
         let text = "select max(version), max(oldest) from outpost_migrations";
-        let row = client.query_one(text, &[]).await.map_err(|error| told(&error))?;
+        let row = client.query_one(text, &[]).await.map_err(told)?;
         let (version, oldest): (Option<i64>, Option<i64>) = (row.get(0), row.get(1));
         if oldest.is_some_and(|oldest| oldest > KNOWN) {
-            return Err(PostgresError::Newer { version: version.unwrap_or_default(), known: KNOWN }.to_string());
+            return Err(SharedError::new(PostgresError::Newer { version: version.unwrap_or_default(), known: KNOWN }));
         }
         Ok(())
     }
@@ -105,11 +114,11 @@ impl PostgresStore {
     pub async fn forget_claims(&self, lease: &Lease) {
         let text = "update outpost_threads set claims = 0 where id = $1 and epoch = $2";
         let forgotten = match self.client().await {
-            Ok(client) => client.execute(text, &[&lease.thread.to_string(), &big(lease.epoch)]).await.map_err(|error| told(&error)),
+            Ok(client) => client.execute(text, &[&lease.thread.to_string(), &big(lease.epoch)]).await.map_err(told),
             Err(error) => Err(error),
         };
         if let Err(error) = forgotten {
-            tracing::debug!(thread = %lease.thread, error, "a thread that only waits counts as taken up once more");
+            tracing::debug!(thread = %lease.thread, %error, "a thread that only waits counts as taken up once more");
         }
     }
 
@@ -117,18 +126,18 @@ impl PostgresStore {
         // Another task of this program may have taken it over since.
         lock(&self.0.held).retain(|thread, held| *thread != lease.thread || held.epoch != lease.epoch);
         if let Err(error) = self.give_back(&lease).await {
-            tracing::warn!(thread = %lease.thread, error, "the lease could not be given back; it is tried again");
+            tracing::warn!(thread = %lease.thread, %error, "the lease could not be given back; it is tried again");
             lock(&self.0.unreturned).push(lease);
         }
     }
 
-    async fn give_back(&self, lease: &Lease) -> Result<(), String> {
+    async fn give_back(&self, lease: &Lease) -> Result<(), SharedError> {
         let client = self.client().await?;
         let (id, epoch) = (lease.thread.to_string(), big(lease.epoch));
         let gone = client.execute("delete from outpost_threads where id = $1 and epoch = $2 and not born", &[&id, &epoch]).await;
-        if gone.map_err(|error| told(&error))? == 0 {
+        if gone.map_err(told)? == 0 {
             let text = "update outpost_threads set instance = null, expires = null where id = $1 and epoch = $2";
-            client.execute(text, &[&id, &epoch]).await.map_err(|error| told(&error))?;
+            client.execute(text, &[&id, &epoch]).await.map_err(told)?;
         }
         Ok(())
     }
@@ -148,10 +157,9 @@ fn holder(row: &Row) -> LeaseHolder {
 }
 
 fn encode(summary: &ThreadSummary) -> Result<String, ClaimError> {
-    serde_json::to_string(summary).map_err(|error| ClaimError::Database(error.to_string()))
+    serde_json::to_string(summary).map_err(|error| ClaimError::Database(SharedError::new(error)))
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
 fn failed(error: tokio_postgres::Error) -> ClaimError {
-    ClaimError::Database(told(&error))
+    ClaimError::Database(told(error))
 }

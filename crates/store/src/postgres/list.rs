@@ -22,7 +22,8 @@ impl PostgresStore {
     pub async fn summary(&self, thread: ThreadId) -> Result<Option<ThreadSummary>, ReadError> {
         let client = self.client().await.map_err(ReadError::Database)?;
         let text = "select summary from outpost_threads where id = $1 and born";
-        let row = client.query_opt(text, &[&thread.to_string()]).await.map_err(QueryError::from)?;
+        let statement = client.prepare_cached(text).await.map_err(QueryError::from)?;
+        let row = client.query_opt(&statement, &[&thread.to_string()]).await.map_err(QueryError::from)?;
         Ok(row.and_then(|row| serde_json::from_str(row.get(0)).ok()))
     }
 }

@@ -6,7 +6,14 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{PostgresError, told};
 
-const MIGRATIONS: &[&str] = &[include_str!("1.sql"), include_str!("2.sql"), include_str!("3.sql"), include_str!("4.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("1.sql"),
+    include_str!("2.sql"),
+    include_str!("3.sql"),
+    include_str!("4.sql"),
+    include_str!("5.sql"),
+    include_str!("6.sql"),
+];
 /// The version of the tables that this program makes.
 pub(super) const KNOWN: i64 = MIGRATIONS.len() as i64;
 /// The oldest version whose programs may write tables of this one: a migration leaves the version before it working, so that nodes can be
@@ -16,7 +23,7 @@ const OLDEST: i64 = 1;
 const LOCK: i64 = 0x6f75_7470_6f73_7401;
 
 pub(super) async fn migrate(client: &mut Client) -> Result<(), PostgresError> {
-    let failed = |error: tokio_postgres::Error| PostgresError::Migration(told(&error));
+    let failed = |error: tokio_postgres::Error| PostgresError::Migration(told(error));
     let transaction = client.transaction().await.map_err(failed)?;
     // Others may be migrating, and tables may be large.
     transaction.batch_execute("set local statement_timeout = 0").await.map_err(failed)?;
@@ -29,7 +36,7 @@ pub(super) async fn migrate(client: &mut Client) -> Result<(), PostgresError> {
         match usize::try_from(version).ok().and_then(|version| MIGRATIONS.get(version.checked_sub(1)?)) {
             None => may_use(&transaction, version).await?,
             Some(text) if self::sum(text) != sum => {
-                return Err(PostgresError::Migration(format!("migration {version} was applied with another content")));
+                return Err(PostgresError::Migration(format!("migration {version} was applied with another content").into()));
             }
             Some(_) => {}
         }
@@ -40,15 +47,14 @@ pub(super) async fn migrate(client: &mut Client) -> Result<(), PostgresError> {
         transaction.execute(insert, &[&version, &sum(text)]).await.map_err(failed)?;
     }
     if applied.len() < MIGRATIONS.len() {
-        let text = "update outpost_migrations set oldest = $2 where version = $1";
-        transaction.execute(text, &[&KNOWN, &OLDEST]).await.map_err(failed)?;
+        transaction.execute("select outpost_require($1, $2)", &[&KNOWN, &OLDEST]).await.map_err(failed)?;
     }
     transaction.commit().await.map_err(failed)
 }
 
 /// Whether tables of a newer version say that this program may use them.
 async fn may_use(transaction: &Transaction<'_>, version: i64) -> Result<(), PostgresError> {
-    let failed = |error: tokio_postgres::Error| PostgresError::Migration(told(&error));
+    let failed = |error: tokio_postgres::Error| PostgresError::Migration(told(error));
     let oldest: i64 = transaction.query_one("select coalesce(max(oldest), 1) from outpost_migrations", &[]).await.map_err(failed)?.get(0);
     if oldest <= KNOWN { Ok(()) } else { Err(PostgresError::Newer { version, known: KNOWN }) }
 }

@@ -1,12 +1,15 @@
 //! The programs that use one database: each has a row with a lease, and the leases of its threads end with it. A program that adopts
 //! takes up threads of others of its kind that died.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Weak;
 use std::time::Duration;
 
 use outpost_thread::ThreadId;
+use outpost_wire::SharedError;
+use tokio::time::{Instant, sleep};
 
-use super::{PostgresStore, Shared, small, told};
+use super::{PING, PostgresStore, Shared, small, told};
 use crate::lease::ClaimError;
 use crate::local::lock;
 use crate::orphan::OrphanedThread;
@@ -27,14 +30,24 @@ pub struct NodeAddress {
 }
 
 /// Threads are renewed as well, and more slowly: programs of version 0.1.0 look only at these.
-const RENEW: &str = "update outpost_threads set expires = now() + make_interval(secs => $1) where instance = $2 and id = any($3)";
+const RENEW: &str =
+    "update outpost_threads set expires = now() + make_interval(secs => $1) where instance = $2 and id = any($3) returning id";
 
-/// Only whole trees of agents, by their roots. Each node begins elsewhere in the list.
+/// So soon a lease is tried again that could not be renewed.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Only whole trees of agents, by their roots. Each node begins elsewhere in the list. A thread whose claim was carried out while the answer
+/// was lost is this program's, and no driver has it.
 const ORPHANS: &str = "
-    select t.id, t.claims, t.host, t.summary
+    select t.id, case when n.expires - t.since > interval '5 minutes' then 0 else t.claims end, t.host, t.summary, t.instance = $1
     from outpost_threads t join outpost_nodes n on n.instance = t.instance
-    where t.work and t.parent is null and n.adopts and n.expires <= now()
+    where t.work and t.parent is null and n.adopts and (n.expires <= now() or t.instance = $1 and t.id <> all($3))
     order by md5(t.id || $1) limit $2";
+
+/// A program that ends because it was told to was not ended by its threads: how often they were taken up is counted anew.
+const LEAVE: &str = "
+    with own as (update outpost_nodes set expires = now() where instance = $1 returning instance)
+    update outpost_threads t set claims = 0 from own where t.instance = own.instance and t.work and t.claims > 0";
 
 /// Rows of programs that ended long ago, and whose threads were all given back.
 const SWEEP: &str = "
@@ -43,9 +56,9 @@ const SWEEP: &str = "
 
 impl PostgresStore {
     /// Says that this program is there, once.
-    pub(super) async fn enter(&self) -> Result<(), String> {
+    pub(super) async fn enter(&self) -> Result<(), SharedError> {
         let enter = async {
-            self.client().await?.execute(SWEEP, &[]).await.map_err(|error| told(&error))?;
+            self.client().await?.execute(SWEEP, &[]).await.map_err(told)?;
             self.0.beat().await
         };
         self.0.entered.get_or_try_init(|| enter).await.copied()
@@ -58,51 +71,81 @@ impl PostgresStore {
             return;
         }
         // Followers are not left waiting for what was written last.
-        if let Err(error) = super::notes::flush(&self.0).await {
-            tracing::debug!(error, "changes could not be told");
+        match tokio::time::timeout(PING, super::notes::flush(&self.0)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "changes could not be told"),
+            Err(_) => tracing::debug!("the database does not answer, and changes could not be told"),
         }
         let mut is_over = self.0.is_over.lock().await;
         *is_over = true;
-        let left = match self.client().await {
-            Ok(client) => {
-                let over = "update outpost_nodes set expires = now() where instance = $1";
-                client.execute(over, &[&self.0.config.instance]).await.map_err(|error| told(&error))
-            }
-            Err(error) => Err(error),
+        let left = async {
+            let client = self.0.own_pool.get_for(PING).await?;
+            client.execute(LEAVE, &[&self.0.config.instance]).await.map(drop).map_err(told)
         };
-        if let Err(error) = left {
-            tracing::warn!(error, "the lease of this program could not be given back; it will expire");
+        match tokio::time::timeout(PING, left).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the lease of this program could not be given back; it will expire"),
+            Err(_) => tracing::warn!("the database does not answer, and the lease of this program could not be given back; it will expire"),
         }
     }
 
-    /// Whether another program is there that would take up the threads of this one.
+    /// Whether another program may be there that would take up the threads of this one. A database that does not answer cannot be told either
+    /// that their turns were interrupted: they are left to the node that reaches it first.
     pub async fn has_heirs(&self) -> bool {
-        let asked = "select exists (select from outpost_nodes where adopts and expires > now() and instance <> $1)";
         if !self.0.config.adopts {
             return false;
         }
-        let Ok(client) = self.client().await else { return false };
-        client.query_one(asked, &[&self.0.config.instance]).await.is_ok_and(|row| row.get(0))
+        let asked = async {
+            let client = self.0.own_pool.get_for(PING).await?;
+            let text = "select exists (select from outpost_nodes where adopts and expires > now() and instance <> $1)";
+            client.query_one(text, &[&self.0.config.instance]).await.map(|row| row.get(0)).map_err(told)
+        };
+        match tokio::time::timeout(PING, asked).await {
+            Ok(Ok(has_heirs)) => has_heirs,
+            Ok(Err(_)) | Err(_) => true,
+        }
     }
 
     /// Threads with work to do whose node died.
     pub async fn orphans(&self, most: usize) -> Result<Vec<OrphanedThread>, ClaimError> {
         let client = self.client().await.map_err(ClaimError::Database)?;
-        let failed = |error: tokio_postgres::Error| ClaimError::Database(told(&error));
+        let failed = |error: tokio_postgres::Error| ClaimError::Database(told(error));
         let statement = client.prepare_cached(ORPHANS).await.map_err(failed)?;
         let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let rows = client.query(&statement, &[&self.0.config.instance, &most]).await.map_err(failed)?;
+        let held: Vec<String> = lock(&self.0.held).keys().map(ToString::to_string).collect();
+        let rows = client.query(&statement, &[&self.0.config.instance, &most, &held]).await.map_err(failed)?;
+        let mut unheld = HashSet::new();
         let orphan = |row: &tokio_postgres::Row| {
             let thread: ThreadId = row.get::<_, String>(0).parse().ok()?;
             let summary: Option<ThreadSummary> = serde_json::from_str(row.get(3)).ok();
+            let is_own: bool = row.get(4);
+            // One that is just being claimed or given back looks the same for a moment.
+            if is_own && unheld.insert(thread) && !lock(&self.0.unheld).contains(&thread) {
+                return None;
+            }
+            let (local_host, selection) = summary.map(|summary| (summary.local_host, summary.selection)).unwrap_or_default();
             Some(OrphanedThread {
                 thread,
                 claims: small(row.get(1)),
-                host: row.get::<_, Option<String>>(2).unwrap_or_default(),
-                selection: summary.and_then(|summary| summary.selection),
+                host: local_host.unwrap_or_else(|| row.get::<_, Option<String>>(2).unwrap_or_default()),
+                selection,
             })
         };
-        Ok(rows.iter().filter_map(orphan).collect())
+        let orphans = rows.iter().filter_map(orphan).collect();
+        *lock(&self.0.unheld) = unheld;
+        Ok(orphans)
+    }
+
+    /// Waits until others have taken threads that are held here: a thread in which nothing is written does not notice by itself. Told for
+    /// as long as they are held.
+    pub async fn taken_threads(&self) -> Vec<ThreadId> {
+        loop {
+            self.0.is_taken.notified().await;
+            let taken = std::mem::take(&mut *lock(&self.0.taken));
+            if !taken.is_empty() {
+                return taken;
+            }
+        }
     }
 
     pub fn host(&self) -> &str {
@@ -115,52 +158,61 @@ impl PostgresStore {
     }
 
     /// Says where this node is reached.
-    pub async fn announce(&self, address: NodeAddress) -> Result<(), String> {
+    pub async fn announce(&self, address: NodeAddress) -> Result<(), SharedError> {
         *lock(&self.0.node_address) = address;
         self.enter().await?;
         self.0.beat().await
     }
 
     /// The other nodes that live and have an address, by their instances.
-    pub async fn nodes(&self) -> Result<Vec<(String, NodeAddress)>, String> {
+    pub async fn nodes(&self) -> Result<Vec<(String, NodeAddress)>, SharedError> {
         let text = "select instance, coalesce(name, host), address from outpost_nodes
                     where expires > now() and address is not null and instance <> $1 order by instance";
-        let rows = self.client().await?.query(text, &[&self.0.config.instance]).await.map_err(|error| told(&error))?;
+        let rows = self.client().await?.query(text, &[&self.0.config.instance]).await.map_err(told)?;
         Ok(rows.iter().map(|row| (row.get(0), NodeAddress { name: row.get(1), url: row.get(2) })).collect())
     }
 }
 
 impl Shared {
-    async fn beat(&self) -> Result<(), String> {
+    async fn beat(&self) -> Result<(), SharedError> {
         let (config, pid) = (&self.config, i64::from(std::process::id()));
-        // A lease that was not renewed when it is over need not be renewed.
-        let client = self.pool.get_for(config.node_lease).await?;
+        // A connection that died without a word is noticed early enough for another one to renew the lease.
+        let client = self.own_pool.get_for(config.node_lease / 3).await?;
         let NodeAddress { name, url } = lock(&self.node_address).clone();
         let values: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
             [&config.instance, &config.host, &pid, &config.adopts, &config.node_lease.as_secs_f64(), &url, &name];
-        client.execute(BEAT, &values).await.map(drop).map_err(|error| told(&error))
+        client.execute(BEAT, &values).await.map(drop).map_err(told)
     }
 
-    async fn renew_threads(&self) -> Result<(), String> {
+    async fn renew_threads(&self) -> Result<(), SharedError> {
         // Only what is held: a lease that could not be given back is to expire.
-        let held: Vec<String> = lock(&self.held).keys().map(ToString::to_string).collect();
+        let held: HashMap<ThreadId, u64> = lock(&self.held).iter().map(|(thread, held)| (*thread, held.epoch)).collect();
         if held.is_empty() {
             return Ok(());
         }
         let client = self.pool.get().await?;
-        let seconds = self.config.lease.as_secs_f64();
-        client.execute(RENEW, &[&seconds, &self.config.instance, &held]).await.map(drop).map_err(|error| told(&error))
+        let (seconds, ids) = (self.config.lease.as_secs_f64(), held.keys().map(ToString::to_string).collect::<Vec<_>>());
+        let renewed = client.query(RENEW, &[&seconds, &self.config.instance, &ids]).await.map_err(told)?;
+        let renewed: HashSet<String> = renewed.iter().map(|row| row.get(0)).collect();
+        // What was given back or claimed anew meanwhile is not lost.
+        let is_held = |thread: &ThreadId, epoch: u64| lock(&self.held).get(thread).is_some_and(|held| held.epoch == epoch);
+        let lost = held.into_iter().filter(|(thread, epoch)| !renewed.contains(&thread.to_string()) && is_held(thread, *epoch));
+        let lost: Vec<ThreadId> = lost.map(|(thread, _)| thread).collect();
+        if !lost.is_empty() {
+            lock(&self.taken).extend(lost);
+            self.is_taken.notify_one();
+        }
+        Ok(())
     }
 }
 
-/// Renews the lease of this program, and those of its threads, until the store is gone.
-pub(super) async fn renew(shared: Weak<Shared>) {
-    let mut since_threads = Duration::ZERO;
+/// Renews the lease of this program until the store is gone. Nothing else is waited for meanwhile: what hangs must not end the lease.
+pub(super) async fn live(shared: Weak<Shared>) {
+    let (mut last, mut is_late) = (Instant::now(), false);
     loop {
-        let Some(pause) = shared.upgrade().map(|shared| shared.config.node_lease.min(shared.config.lease) / 3) else { return };
-        tokio::time::sleep(pause).await;
+        let Some(lease) = shared.upgrade().map(|shared| shared.config.node_lease) else { return };
+        sleep(if is_late { AGAIN.min(lease / 3) } else { lease / 3 }).await;
         let Some(shared) = shared.upgrade() else { return };
-        since_threads += pause;
         if !shared.entered.initialized() {
             continue;
         }
@@ -168,18 +220,50 @@ pub(super) async fn renew(shared: Weak<Shared>) {
         if *is_over {
             return;
         }
-        let mut renewed = shared.beat().await;
-        drop(is_over);
+        match shared.beat().await {
+            Ok(()) => {
+                // Others may have taken threads while this program was not seen to live.
+                if last.elapsed() >= lease {
+                    shared.takeovers.notify_one();
+                }
+                (last, is_late) = (Instant::now(), false);
+            }
+            Err(error) if is_late => tracing::debug!(%error, "the lease of this program could not be renewed"),
+            Err(error) => {
+                is_late = true;
+                tracing::warn!(%error, "the lease of this program could not be renewed; it is tried again");
+            }
+        }
+    }
+}
+
+/// Renews the leases of threads until the store is gone, and gives back what could not be given back before. They are looked at at once when
+/// another program has taken a thread by force.
+pub(super) async fn renew(shared: Weak<Shared>) {
+    let mut threads = Instant::now();
+    loop {
+        let Some((pause, taken)) =
+            shared.upgrade().map(|shared| (shared.config.node_lease.min(shared.config.lease) / 3, shared.takeovers.clone()))
+        else {
+            return;
+        };
+        let is_told = tokio::time::timeout(pause, taken.notified()).await.is_ok();
+        let Some(shared) = shared.upgrade() else { return };
+        if !shared.entered.initialized() {
+            continue;
+        }
+        if *shared.is_over.lock().await {
+            return;
+        }
         let unreturned = std::mem::take(&mut *lock(&shared.unreturned));
         for lease in unreturned {
             PostgresStore(shared.clone()).release(lease).await;
         }
-        if renewed.is_ok() && since_threads >= shared.config.lease / 3 {
-            since_threads = Duration::ZERO;
-            renewed = shared.renew_threads().await;
-        }
-        if let Err(error) = renewed {
-            tracing::warn!(error, "leases could not be renewed");
+        if is_told || threads.elapsed() >= shared.config.lease / 3 {
+            match shared.renew_threads().await {
+                Ok(()) => threads = Instant::now(),
+                Err(error) => tracing::warn!(%error, "the leases of threads could not be renewed"),
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
 use outpost_thread::{Seq, ThreadId};
+use outpost_wire::SharedError;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -46,14 +47,14 @@ impl Notes {
 }
 
 /// Sends what was collected; whether there was anything.
-pub(super) async fn flush(shared: &Shared) -> Result<bool, String> {
+pub(super) async fn flush(shared: &Shared) -> Result<bool, SharedError> {
     let notes = shared.notes.take();
     if notes.is_empty() {
         return Ok(false);
     }
     let texts: Vec<String> = notes.iter().map(|(thread, last)| format!("{thread} {last}")).collect();
     let sent = match shared.pool.get().await {
-        Ok(client) => client.execute(SEND, &[&texts]).await.map_err(|error| told(&error)),
+        Ok(client) => client.execute(SEND, &[&texts]).await.map_err(told),
         Err(error) => Err(error),
     };
     sent.map(|_| true).inspect_err(|_| shared.notes.put_back(notes))
@@ -72,7 +73,7 @@ pub(super) async fn send(shared: Weak<Shared>) {
             Ok(false) => {}
             Ok(true) => sleep(PAUSE).await,
             Err(error) => {
-                tracing::debug!(error, "changes could not be told");
+                tracing::debug!(%error, "changes could not be told");
                 sleep(AGAIN).await;
             }
         }

@@ -1,7 +1,6 @@
 //! Connections to the database. One that does not answer in time is closed, so that connections that died without a word cost a
 //! program one time-out and not its life.
 
-use std::error::Error;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,12 +8,14 @@ use std::time::Duration;
 use deadpool::Runtime;
 use deadpool::managed::{self, Metrics, Object, RecycleError, RecycleResult, Timeouts};
 use deadpool_postgres::ClientWrapper;
+use outpost_wire::SharedError;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::address::Address;
-use super::{PostgresConfig, PostgresError, chain};
+use super::migrate::KNOWN;
+use super::{PostgresConfig, PostgresError, chain, unreached};
 use crate::local::lock;
 
 /// A connection that was not used for so long is tried before it is used.
@@ -31,7 +32,7 @@ pub(super) struct Connections {
     address: Address,
     /// How long the server works on one statement.
     statement: Duration,
-    /// When a connection last failed to answer: all that are older are suspected.
+    /// When a connection last failed to answer: those that are older are not used any more.
     suspicion: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -56,7 +57,20 @@ pub(super) struct Pool {
 
 impl Pool {
     pub(super) fn new(address: Address, config: &PostgresConfig) -> Result<Self, PostgresError> {
-        let suspicion = Arc::<Mutex<Option<Instant>>>::default();
+        Self::of(address, config, config.connections, Arc::default())
+    }
+
+    /// One connection more, which is not lent to others. What is suspected of either counts for both.
+    pub(super) fn aside(&self, address: Address, config: &PostgresConfig) -> Result<Self, PostgresError> {
+        Self::of(address, config, 1, self.suspicion.clone())
+    }
+
+    fn of(
+        address: Address,
+        config: &PostgresConfig,
+        connections: usize,
+        suspicion: Arc<Mutex<Option<Instant>>>,
+    ) -> Result<Self, PostgresError> {
         let manager = Connections { address, statement: config.statement, suspicion: suspicion.clone() };
         let timeouts = Timeouts {
             wait: Some(Duration::from_secs(30)),
@@ -64,21 +78,24 @@ impl Pool {
             recycle: Some(TRIAL + Duration::from_secs(1)),
         };
         let pool = managed::Pool::builder(manager)
-            .max_size(config.connections.max(1))
+            .max_size(connections.max(1))
             .runtime(Runtime::Tokio1)
             .timeouts(timeouts)
             .build()
-            .map_err(|error| PostgresError::Connect(error.to_string()))?;
+            .map_err(|error| PostgresError::Connect(SharedError::new(error)))?;
         Ok(Self { pool, limit: config.statement + SLACK, suspicion })
     }
 
-    pub(super) async fn get(&self) -> Result<Checkout, String> {
+    pub(super) async fn get(&self) -> Result<Checkout, SharedError> {
         self.get_for(self.limit).await
     }
 
     /// For work that may take longer than usual.
-    pub(super) async fn get_for(&self, limit: Duration) -> Result<Checkout, String> {
-        let connection = self.pool.get().await.map_err(|error| chain(error.source().unwrap_or(&error)))?;
+    pub(super) async fn get_for(&self, limit: Duration) -> Result<Checkout, SharedError> {
+        let connection = self.pool.get().await.map_err(|error| match error {
+            managed::PoolError::Backend(error) => unreached(error),
+            other => SharedError::new(other),
+        })?;
         let (task, suspicion) = (connection.task.clone(), self.suspicion.clone());
         let watch = tokio::spawn(async move {
             sleep(limit).await;
@@ -118,7 +135,8 @@ impl managed::Manager for Connections {
         let task = driving.abort_handle();
         let client = ClientWrapper::new(client, driving);
         let limit = self.statement.as_millis();
-        client.batch_execute(&format!("set statement_timeout = {limit}; set idle_in_transaction_session_timeout = {limit}")).await?;
+        let limits = format!("set statement_timeout = {limit}; set idle_in_transaction_session_timeout = {limit}");
+        client.batch_execute(&format!("{limits}; set outpost.version = {KNOWN}")).await?;
         Ok(Connection { client, task, since: Instant::now() })
     }
 
@@ -126,8 +144,11 @@ impl managed::Manager for Connections {
         if connection.client.is_closed() {
             return Err(RecycleError::message("the connection is closed"));
         }
-        let is_suspect = lock(&self.suspicion).is_some_and(|at| connection.since < at);
-        if is_suspect || metrics.last_used() > IDLE {
+        // One that is as old as one that did not answer is not waited for: a new one costs less, and the lease of a program is short.
+        if lock(&self.suspicion).is_some_and(|at| connection.since < at) {
+            return Err(RecycleError::message("another connection of that time does not answer"));
+        }
+        if metrics.last_used() > IDLE {
             match timeout(TRIAL, connection.client.simple_query("")).await {
                 Ok(answer) => drop(answer?),
                 Err(_) => {

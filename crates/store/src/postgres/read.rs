@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use outpost_thread::{Checkpoint, Entry, Fact, Raw, Seq, ThreadId, VERSION};
-use tokio_postgres::{GenericClient, Row};
+use outpost_wire::SharedError;
+use tokio_postgres::{GenericClient, Row, ToStatement};
 
-use super::pool::LONG;
-use super::{PostgresStore, big, small, told};
+use super::pool::{Checkout, LONG};
+use super::{PostgresStore, big, said, small, told};
 use crate::budget::Budget;
 use crate::damage::{Damage, DamageKind};
 use crate::lease::ClaimMode;
@@ -27,7 +28,7 @@ pub(super) struct RowSegment {
 pub enum QueryError {
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("{}", told(.0))]
+    #[error("{}", said(.0))]
     Query(#[from] tokio_postgres::Error),
 }
 
@@ -35,7 +36,7 @@ impl From<QueryError> for ReadError {
     fn from(error: QueryError) -> Self {
         match error {
             QueryError::Read(error) => error,
-            QueryError::Query(error) => Self::Database(told(&error)),
+            QueryError::Query(error) => Self::Database(told(error)),
         }
     }
 }
@@ -50,8 +51,22 @@ const LINEAGE: &str = "
     select id, base, base_ordinal, until from line order by depth desc";
 
 /// The segments of a thread, oldest first.
-pub(super) async fn lineage(client: &impl GenericClient, thread: ThreadId) -> Result<Vec<RowSegment>, QueryError> {
-    let rows = client.query(LINEAGE, &[&thread.to_string()]).await?;
+async fn lineage(client: &Checkout, thread: ThreadId) -> Result<Vec<RowSegment>, QueryError> {
+    let statement = client.prepare_cached(LINEAGE).await?;
+    lineage_by(&***client, &statement, thread).await
+}
+
+/// The same within a transaction.
+pub(super) async fn lineage_within(transaction: &impl GenericClient, thread: ThreadId) -> Result<Vec<RowSegment>, QueryError> {
+    lineage_by(transaction, LINEAGE, thread).await
+}
+
+async fn lineage_by<S: ToStatement + Sync + Send + ?Sized>(
+    client: &impl GenericClient,
+    statement: &S,
+    thread: ThreadId,
+) -> Result<Vec<RowSegment>, QueryError> {
+    let rows = client.query(statement, &[&thread.to_string()]).await?;
     let oldest = rows.first().ok_or(ReadError::NotFound(thread))?;
     if let (Some(base), Some(ordinal)) = (oldest.get::<_, Option<String>>(1), oldest.get::<_, Option<i64>>(2)) {
         let base = base.parse().unwrap_or(thread);
@@ -74,19 +89,21 @@ fn entry(row: &Row) -> Entry {
 impl PostgresStore {
     pub async fn head(&self, thread: ThreadId) -> Result<ThreadHead, ReadError> {
         let client = self.client().await.map_err(ReadError::Database)?;
-        let failed = |error: tokio_postgres::Error| ReadError::Database(told(&error));
+        let failed = |error: tokio_postgres::Error| ReadError::Database(told(error));
         let id = thread.to_string();
-        let row = client.query_opt("select last, bytes from outpost_threads where id = $1", &[&id]).await.map_err(failed)?;
+        let statement = client.prepare_cached("select last, bytes from outpost_threads where id = $1").await.map_err(failed)?;
+        let row = client.query_opt(&statement, &[&id]).await.map_err(failed)?;
         let row = row.ok_or(ReadError::NotFound(thread))?;
         let text = "select seq, at, kind, data from outpost_entries where thread = $1 order by seq limit 1";
-        let first = client.query_opt(text, &[&id]).await.map_err(failed)?.as_ref().map(entry);
+        let statement = client.prepare_cached(text).await.map_err(failed)?;
+        let first = client.query_opt(&statement, &[&id]).await.map_err(failed)?.as_ref().map(entry);
         let last = small(row.get(0));
         Ok(ThreadHead { thread, first, last, sum: String::new(), durable: last, bytes: small(row.get(1)), damage: Vec::new() })
     }
 
     pub async fn page(&self, thread: ThreadId, request: PageRequest) -> Result<Page, ReadError> {
         let client = self.client().await.map_err(ReadError::Database)?;
-        let segments = lineage(&**client, thread).await?;
+        let segments = lineage(&client, thread).await?;
         let mut budget = Budget::new(request);
         let mut entries = Vec::new();
         for segment in segments.iter().rev() {
@@ -116,7 +133,7 @@ impl PostgresStore {
 
     pub(crate) async fn history(&self, thread: ThreadId, after: Seq) -> Result<PostgresHistory, ReadError> {
         let client = self.client().await.map_err(ReadError::Database)?;
-        let mut segments = lineage(&**client, thread).await?;
+        let mut segments = lineage(&client, thread).await?;
         segments.retain(|segment| segment.until.is_none_or(|until| until > after));
         segments.reverse();
         Ok(PostgresHistory { store: self.clone(), segments, after })
@@ -127,7 +144,7 @@ impl PostgresStore {
         let client = self.client().await.map_err(ReadError::Database)?;
         let mut found = HashMap::new();
         let mut first = 1;
-        for segment in lineage(&**client, thread).await? {
+        for segment in lineage(&client, thread).await? {
             let until = segment.until.unwrap_or(Seq::MAX);
             let here: Vec<i64> = wanted.iter().filter(|seq| (first..=until).contains(*seq)).map(|seq| big(*seq)).collect();
             first = until.saturating_add(1);
@@ -150,7 +167,7 @@ impl PostgresStore {
     /// A database checks its own pages; what can be checked here is that no ordinal is missing.
     pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<VerifyReport, ReadError> {
         let client = self.0.pool.get_for(LONG).await.map_err(ReadError::Database)?;
-        let segments = lineage(&**client, thread).await?;
+        let segments = lineage(&client, thread).await?;
         let last = self.head(thread).await?.last;
         let mut verdict = VerifyReport { thread, entries: 0, last, bytes: 0, damage: Vec::new(), given_up: 0 };
         let mut expected = 1;
@@ -183,7 +200,7 @@ impl PostgresStore {
 
     pub async fn put_checkpoint(&self, checkpoint: &Checkpoint) -> Result<(), ReadError> {
         let client = self.client().await.map_err(ReadError::Database)?;
-        let content = checkpoint.encode().map_err(|error| ReadError::Database(error.to_string()))?;
+        let content = checkpoint.encode().map_err(|error| ReadError::Database(SharedError::new(error)))?;
         let text = "insert into outpost_checkpoints (thread, seq, content) values ($1, $2, $3)
                     on conflict (thread) do update set seq = $2, content = $3";
         let (id, seq) = (checkpoint.thread.id.to_string(), big(checkpoint.seq));
@@ -195,7 +212,8 @@ impl PostgresStore {
         let client = self.client().await.ok()?;
         let text =
             "select c.content from outpost_checkpoints c join outpost_threads t on t.id = c.thread where t.id = $1 and c.seq <= t.last";
-        let content: Vec<u8> = client.query_opt(text, &[&thread.to_string()]).await.ok()??.get(0);
+        let statement = client.prepare_cached(text).await.ok()?;
+        let content: Vec<u8> = client.query_opt(&statement, &[&thread.to_string()]).await.ok()??.get(0);
         Checkpoint::decode(&content).ok()
     }
 }

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use outpost_thread::{Entry, Fact, ForkBase, ThreadId, VERSION};
+use outpost_wire::SharedError;
 
 use tokio::time::{Instant, sleep};
 
 use super::migrate::KNOWN;
 use super::pool::{Checkout, LONG};
-use super::read::lineage;
+use super::read::lineage_within;
 use super::{Held, PostgresStore, big, plain, small, told};
 use crate::blob::{BlobError, Digest};
 use crate::lease::{ClaimMode, Lease, LeaseHolder};
@@ -116,7 +117,7 @@ impl PostgresStore {
     ) -> Result<bool, WriteFailure> {
         let statement = client.prepare_cached(APPEND).await.map_err(WriteFailure::of)?;
         let text = serde_json::to_string(summary)
-            .map_err(|error| WriteFailure { error: AppendError::Database(error.to_string()), may_pass: false })?;
+            .map_err(|error| WriteFailure { error: AppendError::Database(SharedError::new(error)), may_pass: false })?;
         let column = |text: &Option<String>| text.as_deref().map(plain);
         let moved = client
             .query_opt(
@@ -188,7 +189,7 @@ impl PostgresStore {
     fn clean(&self, entry: &Entry) -> Result<Entry, AppendError> {
         let Some(redactor) = self.0.config.redactor.as_deref() else { return Ok(entry.clone()) };
         let kind = entry.fact.kind();
-        let data = entry.fact.data().map_err(|error| AppendError::Unwritable { kind: kind.to_owned(), why: error.to_string() })?;
+        let data = entry.fact.data().map_err(|error| AppendError::Unwritable { kind: kind.to_owned(), why: SharedError::new(error) })?;
         let clean = crate::redact::redact(redactor, &data);
         Ok(clean.map_or_else(|| entry.clone(), |data| Entry { fact: Fact::read(VERSION, kind, data), ..*entry }))
     }
@@ -200,7 +201,7 @@ impl PostgresStore {
         self.enter().await.map_err(|why| ForkStoreError::Append(AppendError::Database(why)))?;
         let mut client = self.client().await.map_err(|why| ForkStoreError::Append(AppendError::Database(why)))?;
         let transaction = client.transaction().await.map_err(broken)?;
-        let segments = lineage(&*transaction, parent).await?;
+        let segments = lineage_within(&*transaction, parent).await?;
         let outside = ForkStoreError::OutOfRange { thread: parent, ordinal: cut.ordinal };
         let Some(segment) = segments.iter().find(|segment| segment.until.is_none_or(|until| cut.ordinal <= until)) else {
             return Err(outside);
@@ -217,7 +218,8 @@ impl PostgresStore {
         let facts = std::iter::once(Fact::from(forked)).chain(cut.close.map(Fact::from));
         let entries: Vec<Entry> = facts.zip(cut.ordinal + 1..).map(|(fact, seq)| Entry { seq, at, fact }).collect();
         let (config, pid) = (&self.0.config, i64::from(std::process::id()));
-        let text = serde_json::to_string(&summary).map_err(|error| ForkStoreError::Append(AppendError::Database(error.to_string())))?;
+        let text =
+            serde_json::to_string(&summary).map_err(|error| ForkStoreError::Append(AppendError::Database(SharedError::new(error))))?;
         let made = transaction
             .execute(
                 FORK,
@@ -259,8 +261,8 @@ impl PostgresStore {
         removed.map_err(|why| DeleteError::Append(AppendError::Database(why)))
     }
 
-    async fn remove(&self, thread: ThreadId) -> Result<(), String> {
-        let failed = |error: tokio_postgres::Error| told(&error);
+    async fn remove(&self, thread: ThreadId) -> Result<(), SharedError> {
+        let failed = told;
         let mut client = self.0.pool.get_for(LONG).await?;
         let transaction = client.transaction().await.map_err(failed)?;
         // A thread may be long.
@@ -291,7 +293,7 @@ impl PostgresStore {
     pub async fn blob(&self, digest: Digest) -> Result<Vec<u8>, BlobError> {
         let client = self.client().await.map_err(BlobError::Database)?;
         let row = client.query_opt("select content from outpost_blobs where digest = $1", &[&digest.to_string()]).await;
-        let content: Vec<u8> = row.map_err(|error| BlobError::Database(told(&error)))?.ok_or(BlobError::NotFound(digest))?.get(0);
+        let content: Vec<u8> = row.map_err(|error| BlobError::Database(told(error)))?.ok_or(BlobError::NotFound(digest))?.get(0);
         if Digest::of(&content) == digest { Ok(content) } else { Err(BlobError::Altered(digest)) }
     }
 }
@@ -356,7 +358,7 @@ impl Batch {
         let mut batch = Self::default();
         for entry in entries {
             let kind = entry.fact.kind().to_owned();
-            let data = entry.fact.data().map_err(|error| AppendError::Unwritable { kind: kind.clone(), why: error.to_string() })?;
+            let data = entry.fact.data().map_err(|error| AppendError::Unwritable { kind: kind.clone(), why: SharedError::new(error) })?;
             batch.seqs.push(big(entry.seq));
             batch.times.push(big(entry.at));
             batch.bytes = batch.bytes.saturating_add(big(data.get().len() as u64));
@@ -375,9 +377,8 @@ impl Batch {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
 fn failed(error: tokio_postgres::Error) -> AppendError {
-    AppendError::Database(told(&error))
+    AppendError::Database(told(error))
 }
 
 impl From<super::read::QueryError> for ForkStoreError {

@@ -94,13 +94,37 @@ records! {
     }
     /// A setting of the command line stands over what was written.
     OverriddenMetadata { message: String, overriding_layer: ConfigOrigin, effective_value: Value }
-    /// What the administrator's `requirements.toml` says that no configuration loosens; `null` without one. Its members:
-    /// `allowedApprovalPolicies`, `allowedSandboxModes`, `network.enabled`, and of our own `sandboxMinimum`, `local`,
-    /// `environmentSources` and `file`. What is not required is left out.
-    ConfigRequirementsResponse { requirements: Option<Value> }
+    /// What the administrator's `requirements.toml` says that no configuration loosens; `null` without one.
+    ConfigRequirementsResponse { requirements: Option<ConfigRequirements> }
+    NetworkRequirement { enabled: bool }
     /// One of the places that the configuration is put together from; a later one counts more.
     ConfigLayer { name: ConfigLayerSource, version: String, config: Value, disabled_reason: Option<String> }
     ConfigOrigin { name: ConfigLayerSource, version: String }
+}
+
+/// What is not required is left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ConfigRequirements {
+    /// Clients know the granular policy as an object; it has no name here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_approval_policies: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_sandbox_modes: Option<Vec<String>>,
+    /// Ours: the sources that an environment may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment_sources: Option<Vec<String>>,
+    /// Ours: where it is written.
+    pub file: String,
+    /// Ours: whether there may be work on this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkRequirement>,
+    /// Ours: the level below which sandboxes are refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_minimum: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

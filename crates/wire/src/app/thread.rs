@@ -1,10 +1,14 @@
-//! Threads: starting, resuming, forking, reading, listing, naming, ending.
+//! Threads: starting, resuming, forking, reading, naming, ending. Lists, commands that outlive their calls, and what is found by looking
+//! closely have a file each.
+
+mod care;
+mod listing;
+mod terminals;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::environment::{CapabilityRootParams, EnvironmentParams, ThreadEnvironment};
-use super::item::TimedItem;
 use super::settings::{
     ActivePermissionProfile, ApprovalsReviewer, AskForApproval, CollaborationMode, MultiAgentMode, Overrides, SandboxPolicy,
 };
@@ -12,6 +16,20 @@ use super::turn::{ItemsView, Turn};
 use super::unread::ThreadReadState;
 use super::{Nothing, SortDirection, ThreadParams};
 use crate::{app_method, encode_with_serde};
+
+pub use care::{
+    StepEnvironment, StepSeen, ThreadDamage, ThreadVerify, ThreadVerifyResponse, ThreadWhy, ThreadWhyParams, ThreadWhyResponse,
+};
+pub use listing::{
+    OneOrMany, ThreadItemEntry, ThreadItemsList, ThreadItemsListParams, ThreadItemsListResponse, ThreadList, ThreadListParams,
+    ThreadListResponse, ThreadLoadedList, ThreadLoadedListParams, ThreadLoadedListResponse, ThreadSortKey, ThreadTurnsList,
+    ThreadTurnsListParams, ThreadTurnsListResponse,
+};
+pub use terminals::{
+    BackgroundTerminal, BackgroundTerminalsClean, BackgroundTerminalsList, BackgroundTerminalsListParams, BackgroundTerminalsListResponse,
+    BackgroundTerminalsTerminate, BackgroundTerminalsTerminateParams, BackgroundTerminalsTerminateResponse, ThreadShellCommand,
+    ThreadShellCommandParams,
+};
 
 app_method!(
     /// Goes on from before a turn: it and all later ones do not count any more. A running turn is stopped. What was done to files
@@ -60,41 +78,16 @@ app_method!(
     ]
 );
 app_method!(ThreadRead = "thread/read", ThreadReadParams => ThreadReadResponse);
-app_method!(
-    ThreadList = "thread/list", ThreadListParams => ThreadListResponse,
-    experimental ["parentThreadId", "ancestorThreadId", "attachedToThreadId", "projectId"]
-);
-app_method!(ThreadLoadedList = "thread/loaded/list", ThreadLoadedListParams => ThreadLoadedListResponse);
 app_method!(ThreadArchive = "thread/archive", ThreadParams => Nothing);
 app_method!(ThreadUnarchive = "thread/unarchive", ThreadParams => ThreadResponse);
 app_method!(ThreadDelete = "thread/delete", ThreadParams => Nothing);
 app_method!(ThreadUnsubscribe = "thread/unsubscribe", ThreadParams => ThreadUnsubscribeResponse);
 app_method!(ThreadNameSet = "thread/name/set", ThreadNameSetParams => Nothing);
-app_method!(ThreadTurnsList = "thread/turns/list", ThreadTurnsListParams => ThreadTurnsListResponse);
-app_method!(ThreadItemsList = "thread/items/list", ThreadItemsListParams => ThreadItemsListResponse);
 app_method!(ThreadCompactStart = "thread/compact/start", ThreadParams => Nothing);
-app_method!(ThreadShellCommand = "thread/shellCommand", ThreadShellCommandParams => Nothing, experimental ["environmentId"]);
 app_method!(ThreadInjectItems = "thread/inject_items", ThreadInjectItemsParams => Nothing);
-app_method!(
-    BackgroundTerminalsList = "thread/backgroundTerminals/list",
-    BackgroundTerminalsListParams => BackgroundTerminalsListResponse, experimental
-);
-app_method!(
-    BackgroundTerminalsTerminate = "thread/backgroundTerminals/terminate",
-    BackgroundTerminalsTerminateParams => BackgroundTerminalsTerminateResponse, experimental
-);
-app_method!(BackgroundTerminalsClean = "thread/backgroundTerminals/clean", ThreadParams => Nothing, experimental);
-app_method!(
-    /// Ours: looks at every byte of a thread.
-    ThreadVerify = "thread/verify", ThreadParams => ThreadVerifyResponse, experimental
-);
 app_method!(
     /// Ours: resumes a thread that another program holds; that one cannot write it any more.
     ThreadTakeover = "thread/takeover", ThreadParams => ThreadOpened, experimental
-);
-app_method!(
-    /// Ours: what a thread's steps saw, and why.
-    ThreadWhy = "thread/why", ThreadWhyParams => ThreadWhyResponse, experimental
 );
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -417,79 +410,6 @@ pub struct ThreadResponse {
     pub thread: Thread,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadListParams {
-    pub cursor: Option<String>,
-    pub limit: Option<u32>,
-    pub sort_key: Option<ThreadSortKey>,
-    pub sort_direction: Option<SortDirection>,
-    pub model_providers: Option<Vec<String>>,
-    pub source_kinds: Option<Vec<String>>,
-    pub archived: Option<bool>,
-    pub cwd: Option<OneOrMany>,
-    pub search_term: Option<String>,
-    pub originators: Option<Vec<String>>,
-    pub excluded_thread_ids: Option<Vec<String>>,
-    pub section_id: Option<String>,
-    pub parent_thread_id: Option<String>,
-    pub ancestor_thread_id: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum OneOrMany {
-    One(String),
-    Many(Vec<String>),
-}
-
-impl From<OneOrMany> for Vec<String> {
-    fn from(given: OneOrMany) -> Self {
-        match given {
-            OneOrMany::One(one) => vec![one],
-            OneOrMany::Many(many) => many,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum ThreadSortKey {
-    CreatedAt,
-    UpdatedAt,
-    RecencyAt,
-    /// There are no sections here; by creation.
-    SectionPosition,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadListResponse {
-    pub data: Vec<Thread>,
-    pub next_cursor: Option<String>,
-    pub backwards_cursor: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadLoadedListParams {
-    pub cursor: Option<String>,
-    pub limit: Option<u32>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadLoadedListResponse {
-    pub data: Vec<String>,
-    pub next_cursor: Option<String>,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -514,78 +434,6 @@ pub struct ThreadNameSetParams {
     pub name: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadTurnsListParams {
-    pub thread_id: String,
-    #[serde(default)]
-    pub cursor: Option<String>,
-    #[serde(default)]
-    pub limit: Option<u32>,
-    #[serde(default)]
-    pub sort_direction: Option<SortDirection>,
-    #[serde(default)]
-    pub items_view: Option<ItemsView>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadTurnsListResponse {
-    pub data: Vec<Turn>,
-    pub next_cursor: Option<String>,
-    pub backwards_cursor: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadItemsListParams {
-    pub thread_id: String,
-    #[serde(default)]
-    pub turn_id: Option<String>,
-    /// A cursor that a page came with.
-    #[serde(default)]
-    pub cursor: Option<Value>,
-    #[serde(default)]
-    pub limit: Option<u32>,
-    #[serde(default)]
-    pub sort_direction: Option<SortDirection>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadItemsListResponse {
-    pub data: Vec<ThreadItemEntry>,
-    pub next_cursor: Option<String>,
-    pub backwards_cursor: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadItemEntry {
-    pub turn_id: String,
-    pub item: TimedItem,
-    pub started_at_ms: Option<u64>,
-    pub completed_at_ms: Option<u64>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadShellCommandParams {
-    pub thread_id: String,
-    pub command: String,
-    #[serde(default)]
-    pub timeout_ms: Option<u64>,
-    /// Ours: where; the primary one if it is left out.
-    #[serde(default)]
-    pub environment_id: Option<String>,
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -595,133 +443,4 @@ pub struct ThreadInjectItemsParams {
     pub items: Vec<Value>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct BackgroundTerminalsListParams {
-    pub thread_id: String,
-    #[serde(default)]
-    pub cursor: Option<String>,
-    #[serde(default)]
-    pub limit: Option<u32>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct BackgroundTerminalsListResponse {
-    pub data: Vec<BackgroundTerminal>,
-    pub next_cursor: Option<String>,
-}
-
-/// A command that outlived its call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct BackgroundTerminal {
-    pub item_id: String,
-    pub process_id: String,
-    pub command: String,
-    pub cwd: String,
-    pub environment_id: Option<String>,
-    pub os_pid: Option<u32>,
-    pub cpu_percent: Option<f64>,
-    pub rss_kb: Option<u64>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct BackgroundTerminalsTerminateParams {
-    pub thread_id: String,
-    pub process_id: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct BackgroundTerminalsTerminateResponse {
-    pub terminated: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadVerifyResponse {
-    pub whole: bool,
-    pub entries: u64,
-    pub ordinal: u64,
-    pub bytes: u64,
-    pub damage: Vec<ThreadDamage>,
-    /// Entries that an earlier repair gave up.
-    pub given_up: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadDamage {
-    /// Whose journal: a fork's past lies in the journals of others.
-    pub thread_id: String,
-    pub from: u64,
-    pub to: u64,
-    pub what: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadWhyParams {
-    pub thread_id: String,
-    /// The last one if it is left out.
-    #[serde(default)]
-    pub turn_id: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadWhyResponse {
-    pub turn_id: Option<String>,
-    /// The selection that came with the turn, if one did.
-    pub turn_environments: Option<Vec<ThreadEnvironment>>,
-    /// The thread's own selection.
-    pub environments: Option<Vec<ThreadEnvironment>>,
-    pub steps: Vec<StepSeen>,
-}
-
-/// What one step froze.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct StepSeen {
-    pub step: u32,
-    pub ordinal: u64,
-    pub environments: Vec<StepEnvironment>,
-    pub detail: Option<Value>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct StepEnvironment {
-    pub environment_id: String,
-    pub state: String,
-    pub generation: Option<u64>,
-    pub executor_id: Option<String>,
-}
-
-encode_with_serde!(
-    ThreadOpened,
-    ThreadReadResponse,
-    ThreadResponse,
-    ThreadListResponse,
-    ThreadLoadedListResponse,
-    ThreadUnsubscribeResponse,
-    ThreadTurnsListResponse,
-    ThreadItemsListResponse,
-    BackgroundTerminalsListResponse,
-    BackgroundTerminalsTerminateResponse,
-    ThreadVerifyResponse,
-    ThreadWhyResponse,
-);
+encode_with_serde!(ThreadOpened, ThreadReadResponse, ThreadResponse, ThreadUnsubscribeResponse,);

@@ -54,6 +54,15 @@ pub struct AdoptionClaim {
     pub epoch: OwnerEpoch,
 }
 
+/// A process that was started with a claim, by a client that knows its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct AdoptableProcess {
+    pub process_id: String,
+    pub secret: AdoptionSecret,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -133,6 +133,8 @@ pub struct Capabilities {
     pub file_packs: bool,
     /// `fs/walk` takes `after`.
     pub walk_pages: bool,
+    /// `process/start` takes `connect`.
+    pub process_connect: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

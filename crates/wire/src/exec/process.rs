@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::adoption::AdoptionClaim;
+use super::adoption::{AdoptableProcess, AdoptionClaim};
 use super::environment::{Limit, Shell, Unit};
 use super::policy::SandboxContext;
 use super::session::Empty;
@@ -50,6 +50,24 @@ pub struct StartParams {
     /// Ours: who may have the process besides this session. Others ignore it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adoption: Option<AdoptionClaim>,
+    /// Ours: in the place of `argv`, which only names it then, a relay between its streams and a port there. Others would run `argv`,
+    /// so it is for executors that say `processConnect`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connect: Option<PortConnection>,
+}
+
+/// A port of a loopback address to connect with. The relay's errors are lines of its own: `end COUNT` when the other side sends no more
+/// after so many bytes of output, `lost REASON` when the connection broke.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PortConnection {
+    pub port: u16,
+    /// The loopback is the one that the first of these processes sees which the executor knows, whatever session has it, and whether or not it
+    /// still runs; those with a loopback of their own count before those that see the machine's. Without any, it is the one that a process
+    /// of this start's policy sees.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<AdoptableProcess>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

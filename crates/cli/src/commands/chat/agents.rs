@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::agents::Agents;
-use crate::remote::RemoteServer;
+use crate::remote::{BACK, RemoteServer};
 
 /// Something about the questions of an agent.
 pub(super) enum AgentNews {
@@ -130,14 +130,19 @@ async fn watch(agent: LiveThread, sender: mpsc::UnboundedSender<AgentNews>) {
 async fn remote_questions(server: RemoteServer, root: ThreadId, sender: mpsc::UnboundedSender<AgentNews>) {
     // First to listen and then to look; a question that is found twice is ignored.
     let mut others = server.others();
-    let open = others.hold(server.open_questions(root)).await;
-    let open = open.inspect_err(|error| tracing::warn!("questions of agents cannot be read: {error:#}")).unwrap_or_default();
-    for (thread, asked) in open {
-        if let Some(agent) = server.answerable(thread).await {
-            let _ = sender.send(AgentNews::Asked(agent, Box::new(asked)));
+    let mut looks = true;
+    loop {
+        if std::mem::take(&mut looks) {
+            let open = others.hold(server.open_questions(root)).await;
+            for (thread, asked) in open {
+                if let Some(agent) = server.answerable(thread).await {
+                    let _ = sender.send(AgentNews::Asked(agent, Box::new(asked)));
+                }
+            }
         }
-    }
-    while let Some(heard) = others.next().await {
+        let Some(heard) = others.next().await else { return };
+        // What was asked while there was no connection.
+        looks = heard.method == BACK;
         let Some((thread, entry)) = heard.entry() else { continue };
         let news = match entry.fact {
             Fact::ApprovalAsked(asked) => match server.answerable(thread).await {

@@ -335,7 +335,12 @@ fn change(change: &PlannedChange) -> Vec<String> {
         ChangeKind::Add | ChangeKind::Delete | ChangeKind::Update { move_path: None } => String::new(),
     };
     let heading = format!("{} {}{moved}", change.kind.as_str(), word(&change.path));
-    let difference = if change.diff.is_empty() { vec![] } else { lines(&change.diff, Form::Script) };
+    // The last line of a difference ends there; of a file that is made or removed the content is shown, with every end of a line.
+    let diff = match &change.kind {
+        ChangeKind::Update { .. } => change.diff.strip_suffix('\n').unwrap_or(&change.diff),
+        ChangeKind::Add | ChangeKind::Delete => &change.diff,
+    };
+    let difference = if diff.is_empty() { vec![] } else { lines(diff, Form::Script) };
     std::iter::once(heading).chain(difference.into_iter().map(|line| format!("  {line}"))).collect()
 }
 

@@ -12,6 +12,7 @@ use crate::agents::Agents;
 use crate::commands::thread::transfer::export_markdown;
 use crate::commands::thread::why;
 use crate::frame::{line, word};
+use crate::out::with_causes;
 
 /// The commands, with what they take and do.
 pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
@@ -97,7 +98,7 @@ pub(super) async fn run(text: &str, agents: &Agents, thread: &LiveThread) -> Sla
         }
         unknown => Ok(vec![SlashLine::Wrong(format!("there is no `{}`; /help lists what there is", line(unknown)))]),
     };
-    SlashOutcome::Said(said.unwrap_or_else(|error| vec![SlashLine::Wrong(line(&format!("{error:#}")))]))
+    SlashOutcome::Said(said.unwrap_or_else(|error| vec![SlashLine::Wrong(line(&with_causes(&error)))]))
 }
 
 async fn why_of(agents: &Agents, thread: &LiveThread) -> anyhow::Result<StepCapabilities> {
@@ -244,6 +245,15 @@ async fn export(agents: &Agents, thread: &LiveThread, file: Option<&String>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_about_the_terminal_lists_every_command() {
+        let page = include_str!("../../../../../docs/terminal.md");
+        for (name, takes, _) in COMMANDS {
+            let wanted = if takes.is_empty() { format!("`{name}`") } else { format!("`{name} {takes}`") };
+            assert!(page.lines().any(|line| line.starts_with('|') && line.contains(&wanted)), "{wanted}");
+        }
+    }
 
     #[test]
     fn commands_are_told_from_paths_and_messages() {

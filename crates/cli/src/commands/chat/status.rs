@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use outpost_runtime::live::LiveThread;
-use outpost_terminal::ink::{Ink, InkLine};
+use outpost_terminal::ink::{Ink, InkLine, width};
 
 use crate::agents::Agents;
 use crate::frame::word;
@@ -53,6 +53,7 @@ impl ChatStatus {
         })
     }
 
+    /// As wide as the window: where it is broken by a terminal that becomes narrower, the painter sees it.
     pub(super) fn line(&self, now: Instant, columns: usize) -> InkLine {
         let places = self.environments.iter().map(|(name, standing)| match standing {
             Some(standing) => format!("{name} ({standing})"),
@@ -73,9 +74,17 @@ impl ChatStatus {
         if self.background > 0 {
             parts.push(format!("{} in background", self.background));
         }
-        parts.push(if self.running_since.is_some() { "Esc stops".to_owned() } else { "/help".to_owned() });
-        InkLine::of(Ink::Quiet, parts.join(" · ")).cut(columns)
+        let way_out = if self.running_since.is_some() { "Esc stops" } else { "/help" };
+        full_width(&parts.join(" · "), way_out, columns)
     }
+}
+
+/// Words at the left, as far as there is room, and others at the right end.
+pub(super) fn full_width(left: &str, right: &str, columns: usize) -> InkLine {
+    let room = columns.saturating_sub(width(right) + 2);
+    let line = InkLine::of(Ink::Quiet, left).cut(room);
+    let gap = columns.saturating_sub(line.width() + width(right));
+    line.with(Ink::Quiet, " ".repeat(gap)).with(Ink::Quiet, right).cut(columns)
 }
 
 /// Large numbers in three digits.

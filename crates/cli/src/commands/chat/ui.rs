@@ -211,7 +211,10 @@ impl ChatUi<'_> {
             UiNews::Keys(None) | UiNews::HungUp => self.terminal.gone(),
             UiNews::Keys(Some(TypedKeys { bytes, at })) => {
                 for key in self.decoder.feed(&bytes) {
-                    self.key(key, at).await?;
+                    match key {
+                        TerminalKey::CursorAt(row, column) => self.terminal.cursor_at(row, column),
+                        key => self.key(key, at).await?,
+                    }
                 }
                 self.paint();
             }

@@ -1,9 +1,10 @@
 //! The terminal that a conversation is drawn on: raw while this lives, and as it was afterwards.
 
 use std::io::{self, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use outpost_terminal::ink::{Ink, InkLine};
+use outpost_terminal::keys::{KeyDecoder, TerminalKey};
 use outpost_terminal::painter::{LiveRegion, RegionPainter};
 use rustix::termios::tcgetwinsize;
 use tokio::sync::mpsc;
@@ -13,6 +14,11 @@ use crate::terminal::RawTerminal;
 /// Pastes come in brackets, so that a line end in one sends nothing.
 const BEGIN: &str = "\x1b[?2004h";
 const END: &str = "\x1b[?2004l\x1b[?25h";
+
+/// A terminal that has not said by then where its cursor is does not say it at all.
+const ANSWER_TIME: Duration = Duration::from_millis(300);
+/// How often an answer is looked for where nothing else can be done.
+const LOOK_TIME: Duration = Duration::from_millis(5);
 
 /// Keys, and when they were read.
 pub(super) struct TypedKeys {
@@ -26,6 +32,10 @@ pub(super) struct UiTerminal {
     raw: Option<RawTerminal>,
     /// The terminal is gone: nothing is drawn any more.
     is_gone: bool,
+    /// When the terminal was last asked where its cursor is.
+    asked_at: Instant,
+    /// Lines that stay, kept back until that is known.
+    held: Vec<InkLine>,
 }
 
 impl UiTerminal {
@@ -33,8 +43,15 @@ impl UiTerminal {
     pub(super) fn enter() -> Option<Self> {
         let raw = RawTerminal::enter()?;
         let (columns, rows) = size();
-        let mut terminal = Self { painter: RegionPainter::new(columns, rows), keys: read_keys(), raw: Some(raw), is_gone: false };
-        terminal.write(BEGIN);
+        let mut terminal = Self {
+            painter: RegionPainter::new(columns, rows),
+            keys: read_keys(),
+            raw: Some(raw),
+            is_gone: false,
+            asked_at: Instant::now(),
+            held: Vec::new(),
+        };
+        terminal.begin();
         Some(terminal)
     }
 
@@ -48,9 +65,37 @@ impl UiTerminal {
         self.paint(&[], LiveRegion { rows, cursor: (0, 2) });
     }
 
+    fn begin(&mut self) {
+        self.write(BEGIN);
+        let question = self.painter.ask();
+        self.ask(&question);
+    }
+
+    /// Keeps the lines back, and leaves the region as it is, while it is not known where that is.
     pub(super) fn paint(&mut self, lasting: &[InkLine], region: LiveRegion) {
-        let text = self.painter.paint(lasting, region);
+        // The signal may come later than the new size.
+        self.resize();
+        self.held.extend_from_slice(lasting);
+        if self.is_waiting() {
+            return;
+        }
+        let text = self.painter.paint(&std::mem::take(&mut self.held), region);
         self.write(&text);
+    }
+
+    /// Whether nothing can be drawn before the terminal has said where its cursor is.
+    pub(super) fn is_waiting(&mut self) -> bool {
+        if self.painter.is_waiting() && (self.is_gone || self.asked_at.elapsed() > ANSWER_TIME) {
+            self.painter.give_up();
+        }
+        self.painter.is_waiting()
+    }
+
+    /// The terminal says where its cursor is.
+    pub(super) fn cursor_at(&mut self, row: usize, column: usize) {
+        // If the size has changed again, this answer is one of before.
+        self.resize();
+        self.painter.cursor_at(row, column);
     }
 
     pub(super) fn clear_screen(&mut self) {
@@ -58,10 +103,36 @@ impl UiTerminal {
         self.write(&text);
     }
 
-    /// The window has another size.
+    /// The window may have another size.
     pub(super) fn resize(&mut self) {
         let (columns, rows) = size();
-        self.painter.resize(columns, rows);
+        let question = self.painter.resize(columns, rows);
+        self.ask(&question);
+    }
+
+    fn ask(&mut self, question: &str) {
+        if !question.is_empty() {
+            self.asked_at = Instant::now();
+            self.write(question);
+        }
+    }
+
+    /// An answer that came after the end of this program would be typed into the shell.
+    fn take_last_answer(&mut self) {
+        let mut decoder = KeyDecoder::default();
+        while self.painter.is_asked() && !self.is_gone && self.asked_at.elapsed() < ANSWER_TIME {
+            match self.keys.try_recv() {
+                Ok(typed) => {
+                    for key in decoder.feed(&typed.bytes) {
+                        if let TerminalKey::CursorAt(row, column) = key {
+                            self.painter.cursor_at(row, column);
+                        }
+                    }
+                }
+                Err(mpsc::error::TryRecvError::Empty) => std::thread::sleep(LOOK_TIME),
+                Err(mpsc::error::TryRecvError::Disconnected) => return,
+            }
+        }
     }
 
     /// The next keys; nothing if the terminal is gone.
@@ -85,8 +156,8 @@ impl UiTerminal {
         self.raw = None;
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TSTP);
         self.raw = RawTerminal::enter();
-        self.write(BEGIN);
         self.resize();
+        self.begin();
     }
 
     fn write(&mut self, text: &str) {
@@ -102,6 +173,11 @@ impl UiTerminal {
 
 impl Drop for UiTerminal {
     fn drop(&mut self) {
+        self.take_last_answer();
+        if !self.held.is_empty() {
+            let text = self.painter.paint(&std::mem::take(&mut self.held), LiveRegion::default());
+            self.write(&text);
+        }
         let text = self.painter.clear();
         self.write(&text);
         self.write(END);

@@ -8,27 +8,20 @@ use outpost_environment::config::edit::{self, EditedMember, NewEntry};
 use outpost_wire::EnvironmentId;
 
 use super::ssh::{self, attended};
-use super::{change, check, say};
+use super::{check, say};
 use crate::ProcessContext;
 use crate::env_args::AddArguments;
 use crate::environments::KnownEnvironments;
 use crate::home::Home;
 
 pub(super) async fn run(arguments: AddArguments, own: &ProcessContext) -> anyhow::Result<u8> {
-    let known = KnownEnvironments::load(&own.variables)?;
-    known.snapshot()?;
-    if !known.from_file {
-        bail!("OUTPOST_EXEC_SERVER_URL is set, so environments.toml has no effect; unset it first");
-    }
-    let home = Home::from_environment().context("there is neither OUTPOST_HOME nor HOME")?;
-    let file = home.environments();
+    let known = KnownEnvironments::load(own).await?;
+    let source = known.changeable()?;
+    let file = source.path();
     let entry = entry(&arguments)?;
     // Everything that can be wrong here is reported before anything is connected.
-    home.usable()?;
-    let text = match std::fs::read_to_string(&file) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        other => other.with_context(|| format!("cannot read {}", file.display()))?,
-    };
+    Home::from_environment().context("there is neither OUTPOST_HOME nor HOME")?.usable()?;
+    let text = source.text().await?;
     edit::add(&text, &file, &entry).with_context(|| format!("{} is unchanged", file.display()))?;
     let definition = definition(&entry, &file)?;
     if let Some(route) = definition.route()
@@ -41,7 +34,7 @@ pub(super) async fn run(arguments: AddArguments, own: &ProcessContext) -> anyhow
             transport.set_up(&definition.setup).await?;
         }
     }
-    change(&home, own, |text| edit::add(text, &file, &entry)).with_context(|| format!("{} is unchanged", file.display()))?;
+    source.change(own, |text| edit::add(text, &file, &entry)).await?;
     say(&format!("added `{}` to {}", entry.id, file.display()));
     if definition.route().is_none() || arguments.offline {
         say(&format!("`outpost env check {}` tells whether it works", entry.id));
@@ -59,7 +52,7 @@ fn definition(entry: &NewEntry, file: &Path) -> anyhow::Result<Definition> {
     match snapshot.entries.into_iter().next().map(|entry| entry.definition) {
         Some(Ok(definition)) => Ok(definition),
         Some(Err(what)) => bail!(what),
-        None => bail!("the entry makes no sense"),
+        None => bail!("the new entry of environments.toml is invalid"),
     }
 }
 

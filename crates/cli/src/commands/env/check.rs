@@ -18,6 +18,7 @@ use crate::commands::{FAILED, UNREACHABLE};
 use crate::env_args::CheckArguments;
 use crate::environments::{self, KnownEnvironments};
 use crate::out;
+use crate::out::with_causes;
 use crate::reach::{self, Caller};
 
 const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(10) };
@@ -25,7 +26,7 @@ const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_
 pub(super) async fn run(arguments: CheckArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let (names, asleep, nameless) = match arguments.names.as_slice() {
         [] => {
-            let known = KnownEnvironments::load(&own.variables)?;
+            let known = KnownEnvironments::load(own).await?;
             let snapshot = known.snapshot()?;
             let asleep = snapshot.asleep();
             // Only a name wakes what sleeps.
@@ -83,14 +84,14 @@ pub(super) async fn check(name: &str, own: &ProcessContext) -> CheckedEnvironmen
             let there = error.downcast_ref::<EnvironmentError>();
             let state = if matches!(there, Some(EnvironmentError::NeedsLogin { .. })) { "needs login" } else { "failed" };
             let code = if there.is_none() { FAILED } else { UNREACHABLE };
-            (Err(format!("{error:#}")), state, environments::obstacle(&error), code)
+            (Err(with_causes(&error)), state, environments::obstacle(&error), code)
         }
     };
     CheckedEnvironment { name: name.to_owned(), answer, state, obstacle, code }
 }
 
 async fn ask(name: &str, own: &ProcessContext) -> anyhow::Result<Answer> {
-    let reached = reach::named(name, CALLER, own)?;
+    let reached = reach::named(name, CALLER, own).await?;
     let start = Instant::now();
     let info = reached.connect().await?;
     let connected = start.elapsed();

@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use outpost_wire::EnvironmentId;
 
 use super::{add, say, table};
@@ -13,17 +13,18 @@ use crate::ProcessContext;
 use crate::commands::FAILED;
 use crate::env_args::{AddArguments, EnvImportArguments, WayArguments};
 use crate::environments::KnownEnvironments;
-use crate::out::aside;
+use crate::out::{aside, with_causes};
 
 /// Files that include each other are followed so far.
 const DEPTH: usize = 16;
 
 pub(super) async fn run(arguments: EnvImportArguments, own: &ProcessContext) -> anyhow::Result<u8> {
+    ensure!(!arguments.replace && !arguments.dry_run, "--replace and --dry-run are for `env import file`");
     let home = std::env::var_os("HOME").map(PathBuf::from).context("HOME is not set, so there is no ~/.ssh/config")?;
     let config = arguments.ssh_config.clone().unwrap_or_else(|| home.join(".ssh/config"));
     let text = std::fs::read_to_string(&config).with_context(|| format!("cannot read {}", config.display()))?;
     let hosts = Reader { home: &home }.hosts(&text, DEPTH);
-    let known: BTreeSet<String> = KnownEnvironments::load(&own.variables)?.snapshot()?.ids().iter().map(ToString::to_string).collect();
+    let known: BTreeSet<String> = KnownEnvironments::load(own).await?.snapshot()?.ids().iter().map(ToString::to_string).collect();
     let fresh: Vec<&String> = hosts.iter().filter(|host| !known.contains(&name_of(host))).collect();
     let chosen: Vec<String> = if arguments.all {
         fresh.into_iter().cloned().collect()
@@ -37,14 +38,14 @@ pub(super) async fn run(arguments: EnvImportArguments, own: &ProcessContext) -> 
         choose(&hosts)?
     };
     if chosen.is_empty() {
-        say("nothing was written down; `outpost env import ssh NAME` names hosts, --all takes all");
+        say("nothing was added; name hosts with `outpost env import ssh NAME`, or take all of them with --all");
         return Ok(0);
     }
     let mut worst = 0;
     for host in chosen {
         let done = add::run(addition(&host, &arguments), own).await;
         worst = worst.max(done.unwrap_or_else(|error| {
-            say(&format!("`{host}` was not written down: {error:#}"));
+            say(&format!("`{host}` was not added: {}", with_causes(&error)));
             FAILED
         }));
     }
@@ -74,7 +75,7 @@ fn show(hosts: &[String], known: &BTreeSet<String>, config: Option<&Path>) -> an
         let note = if EnvironmentId::parse_own(&name).is_err() {
             "cannot be a name"
         } else if known.contains(&name) {
-            "written down already"
+            "added already"
         } else {
             ""
         };

@@ -8,8 +8,8 @@ use crate::ProcessContext;
 use crate::env_args::EnvListArguments;
 use crate::environments::KnownEnvironments;
 
-pub(super) fn run(arguments: &EnvListArguments, own: &ProcessContext) -> anyhow::Result<u8> {
-    let known = KnownEnvironments::load(&own.variables)?;
+pub(super) async fn run(arguments: &EnvListArguments, own: &ProcessContext) -> anyhow::Result<u8> {
+    let known = KnownEnvironments::load(own).await?;
     let snapshot = known.snapshot()?;
     let default = snapshot.default_id();
     let local = snapshot.include_local.then(|| Row {

@@ -19,7 +19,7 @@ const MAX_PATH: usize = 107 - 17;
 
 pub(super) async fn run(arguments: &LoginArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let id = EnvironmentId::parse(&arguments.name)?;
-    let known = KnownEnvironments::load(&own.variables)?;
+    let known = KnownEnvironments::load(own).await?;
     let definition = known.definition(&id)?;
     let Some(ssh) = definition.route().and_then(|route| route.ssh) else {
         bail!("`{id}` is {definition}; only a machine behind ssh is logged in to");

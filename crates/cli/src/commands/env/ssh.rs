@@ -7,9 +7,11 @@ use anyhow::{Context, bail};
 use outpost_environment::TransferProgress;
 use outpost_environment::bootstrap::{Binary, Far, ScriptTransport, digest, file_name};
 use outpost_environment::route::{Manner, Route, master_name};
+use outpost_wire::SharedError;
 
 use super::say;
 use crate::home::{Home, local_directories};
+use crate::out::with_causes;
 use crate::progress::{ProgressBar, size};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -46,7 +48,7 @@ pub(super) async fn bring(transport: &ScriptTransport, binary: Option<&Path>) ->
 }
 
 /// The same in the background, where only errors are shown.
-pub(crate) async fn carry(transport: ScriptTransport) -> Result<(), String> {
+pub(crate) async fn carry(transport: ScriptTransport) -> Result<(), SharedError> {
     let carried = async {
         let far = transport.probe().await?;
         if let Needed::Program(binary) = needed(&far, None).await? {
@@ -54,7 +56,7 @@ pub(crate) async fn carry(transport: ScriptTransport) -> Result<(), String> {
         }
         anyhow::Ok(())
     };
-    carried.await.map_err(|error| format!("{error:#}"))
+    carried.await.map_err(|error| SharedError::worded(with_causes(&error), error))
 }
 
 enum Needed {

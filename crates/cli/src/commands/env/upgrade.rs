@@ -10,11 +10,12 @@ use crate::ProcessContext;
 use crate::commands::FAILED;
 use crate::env_args::UpgradeArguments;
 use crate::environments::KnownEnvironments;
+use crate::out::with_causes;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(super) async fn run(arguments: &UpgradeArguments, own: &ProcessContext) -> anyhow::Result<u8> {
-    let known = KnownEnvironments::load(&own.variables)?;
+    let known = KnownEnvironments::load(own).await?;
     let ids: Vec<EnvironmentId> = match arguments.all {
         true => known.snapshot()?.entries.iter().map(|entry| entry.id.clone()).collect(),
         false => arguments.names.iter().map(|name| EnvironmentId::parse_own(name)).collect::<Result<_, _>>()?,
@@ -27,7 +28,7 @@ pub(super) async fn run(arguments: &UpgradeArguments, own: &ProcessContext) -> a
             Ok((None, address)) if arguments.all => say(&format!("`{id}` is {address}; it is upgraded there")),
             Ok((None, address)) => bail!("`{id}` is {address}; a program can be copied only behind ssh, into containers and jobs"),
             // One that is wrong is no reason to leave the others as they are.
-            Err(error) if arguments.all => say(&format!("{error:#}")),
+            Err(error) if arguments.all => say(&with_causes(&error)),
             Err(error) => return Err(error),
         }
     }
@@ -39,7 +40,7 @@ pub(super) async fn run(arguments: &UpgradeArguments, own: &ProcessContext) -> a
         let code = match one(&id, route, arguments, own).await {
             Ok(code) => code,
             Err(error) => {
-                say(&format!("`{id}` was not upgraded: {error:#}"));
+                say(&format!("`{id}` was not upgraded: {}", with_causes(&error)));
                 FAILED
             }
         };

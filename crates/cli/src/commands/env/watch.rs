@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(arguments: WatchArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let changes = environments::watch();
-    let known = KnownEnvironments::load(&own.variables)?;
+    let known = KnownEnvironments::load(own).await?;
     known.snapshot()?;
     let ids: Vec<EnvironmentId> = arguments.names.iter().map(|name| EnvironmentId::parse(name)).collect::<Result<_, _>>()?;
     for id in ids.iter().filter(|id| !id.is_local()) {

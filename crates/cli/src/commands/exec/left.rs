@@ -10,6 +10,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::shapes::LineShape;
 use super::{Report, Watching};
+use crate::ProcessContext;
+use crate::owner;
 
 /// How long commands that are stopped may take to end.
 const STOPPING: Duration = Duration::from_secs(15);
@@ -87,8 +89,35 @@ pub(super) async fn settle(
     Ok(())
 }
 
+/// What becomes of the thread when this program ends.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum AfterExit {
+    /// No program has it until the user comes back.
+    Rests,
+    /// Another process has it and begins a turn when a command ends that was started with `wake`.
+    Wakes,
+    /// The same is wanted, and this is why no process has it.
+    CannotWake(String),
+}
+
+impl AfterExit {
+    /// Leaves a thread that this program has given up to the process in the background, if the end of a command is to begin a turn.
+    pub(crate) async fn of(thread: ThreadId, is_awaited: bool, is_remote: bool, own: &ProcessContext) -> Self {
+        if !is_awaited {
+            return Self::Rests;
+        }
+        if is_remote {
+            return Self::Wakes;
+        }
+        match owner::take_up_wakes(thread, own).await {
+            Ok(()) => Self::Wakes,
+            Err(error) => Self::CannotWake(format!("{error:#}")),
+        }
+    }
+}
+
 /// What people are told of commands that go on.
-pub(crate) fn words(thread: ThreadId, left: &[BackgroundProcess]) -> Option<String> {
+pub(crate) fn words(thread: ThreadId, left: &[BackgroundProcess], after: &AfterExit) -> Option<String> {
     let shown = |running: &BackgroundProcess| {
         let line = running.command.lines().next().unwrap_or_default();
         let short: String = line.chars().take(SHOWN).collect();
@@ -99,6 +128,15 @@ pub(crate) fn words(thread: ThreadId, left: &[BackgroundProcess]) -> Option<Stri
         [] => return None,
         [one] => (format!("{} still runs", shown(one)), "it"),
         [first, rest @ ..] => (format!("{} commands still run, the first {}", rest.len() + 1, shown(first)), "them"),
+    };
+    if *after == AfterExit::Wakes {
+        return Some(format!(
+            "{subject}; when {object} ends, a turn begins in the background: `outpost chat resume {thread}` comes back to it, `/stop` there stops {object}"
+        ));
+    }
+    let subject = match after {
+        AfterExit::CannotWake(why) => format!("{subject}, and the turn for its end begins when the thread is opened next ({why})"),
+        AfterExit::Rests | AfterExit::Wakes => subject,
     };
     Some(format!(
         "{subject}; `outpost exec resume {thread} --wait` shows the output and waits for {object}, `outpost exec resume {thread} --stop` stops {object}"

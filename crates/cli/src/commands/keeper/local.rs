@@ -38,6 +38,7 @@ use crate::commands::executor::{settings, stop_signal};
 use crate::confinement::configured_limits;
 use crate::home::Home;
 use crate::local::{ExecutorSettings, executor_config};
+use crate::out::with_causes;
 use crate::reach::local_settings;
 use crate::variables::{VisibleVariables, own_program};
 
@@ -113,7 +114,7 @@ impl LocalKeeper {
             (Err(_), _) => bail!("the keeper did not listen within {START:?}; is the disk full?"),
             (Ok(Err(error)), _) => Err(error).context("the keeper cannot be heard"),
             (Ok(Ok(_)), READY) => Ok(()),
-            (Ok(Ok(_)), "") => bail!("the keeper ended without a word"),
+            (Ok(Ok(_)), "") => bail!("the keeper ended without a message"),
             (Ok(Ok(_)), why) => bail!("{why}"),
         }
     }
@@ -148,7 +149,7 @@ pub(super) async fn keep(own: &ProcessContext) -> anyhow::Result<()> {
     leave_session();
     let listening = listen(own).await;
     // It is heard by the program that started it, and by no other.
-    let word = listening.as_ref().err().map_or_else(|| READY.to_owned(), |error| format!("{error:#}").replace('\n', " "));
+    let word = listening.as_ref().err().map_or_else(|| READY.to_owned(), |error| with_causes(error).replace('\n', " "));
     let mut out = io::stdout();
     let _ = writeln!(out, "{word}").and_then(|()| out.flush());
     let nothing = fs::File::options().write(true).open("/dev/null");
@@ -286,7 +287,7 @@ struct Callers {
 
 impl Callers {
     fn config(self: Arc<Self>) -> CallerConfig {
-        Arc::new(move |caller| self.config_of(caller).map_err(|error| format!("{error:#}")))
+        Arc::new(move |caller| self.config_of(caller).map_err(|error| with_causes(&error)))
     }
 
     fn config_of(&self, caller: &CallerContext) -> anyhow::Result<ExecutorConfig> {

@@ -110,7 +110,7 @@ impl Row {
     fn of(thread: &ThreadSummary, is_held: bool, is_short: bool) -> Self {
         let id = |id: &ThreadId| {
             let id = id.to_string();
-            if is_short { id[id.len() - SHORT..].to_owned() } else { id }
+            if is_short { short_id(&id).to_owned() } else { id }
         };
         let state = match (thread.damaged, thread.archived, is_held) {
             (true, ..) => "damaged",
@@ -180,6 +180,11 @@ fn shortened(text: &str, most: usize) -> String {
         return text.to_owned();
     }
     text.chars().take(most.saturating_sub(1)).chain(std::iter::once('…')).collect()
+}
+
+/// The end of an id, by which a thread is found.
+pub(crate) fn short_id(id: &str) -> &str {
+    &id[id.len().saturating_sub(SHORT)..]
 }
 
 /// A thread's name or its first words, on one line.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use futures_util::{StreamExt, stream};
 use outpost_environment::TransferProgress;
-use outpost_store::{ImportError, ImportOutcome, Imported, ReadError, Rollouts, Store, export, import_export, is_export};
+use outpost_store::{ExportError, ImportError, ImportOutcome, Imported, ReadError, Rollouts, Store, export, import_export, is_export};
 use outpost_thread::ThreadId;
 use serde_json::{Value, json};
 
@@ -115,7 +115,8 @@ impl Desk {
             let is_terminal = std::io::stdout().is_terminal();
             let mut out = UntrustedOutput::new(std::io::stdout().lock(), is_terminal);
             let written = self.write(id, arguments.markdown, &mut out).await;
-            written.and_then(|()| Ok(out.end()?)).map_err(seen_enough)?;
+            // A connection to the store that broke is a failure; only a reader that left is none.
+            written.and_then(|()| Ok(out.end()?)).map_err(|error| if is_of_store(&error) { error } else { seen_enough(error) })?;
             return Ok(ExitCode::SUCCESS);
         };
         // Threads hold secrets more often than people think, so other users may not read it; a half-written file is not left behind.
@@ -145,6 +146,11 @@ impl Desk {
         }
         write_markdown(&self.store, id, out).await
     }
+}
+
+/// Whether a thread could not be read, as opposed to written out.
+fn is_of_store(error: &anyhow::Error) -> bool {
+    error.is::<ReadError>() || matches!(error.downcast_ref(), Some(ExportError::Read(_)))
 }
 
 /// A conversation in a new file that only its owner may read.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt, Stream, StreamExt, stream};
+use outpost_wire::SharedError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -49,7 +50,7 @@ impl Default for ClientOptions {
 
 /// Connects to `ws://HOST:PORT[/PATH]`.
 pub async fn connect(url: &str, options: &ClientOptions) -> Result<Link, LinkError> {
-    let rest = url.strip_prefix("ws://").ok_or_else(|| LinkError::Protocol(format!("`{url}` is not a ws:// URL")))?;
+    let rest = url.strip_prefix("ws://").ok_or_else(|| LinkError::Protocol(format!("`{url}` is not a ws:// URL").into()))?;
     let authority = rest.split('/').next().unwrap_or_default();
     let address = if authority.rsplit(']').next().is_some_and(|after| after.contains(':')) {
         authority.to_owned()
@@ -115,7 +116,7 @@ fn broken(error: tungstenite::Error) -> LinkError {
         tungstenite::Error::Protocol(ProtocolError::HandshakeIncomplete | ProtocolError::ResetWithoutClosingHandshake) => {
             LinkError::Io(io::ErrorKind::ConnectionReset.into())
         }
-        other => LinkError::Protocol(other.to_string()),
+        other => LinkError::Protocol(SharedError::new(other)),
     }
 }
 

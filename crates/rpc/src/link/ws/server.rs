@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
+use outpost_wire::SharedError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
@@ -191,7 +192,7 @@ impl Reader {
     async fn next(&mut self) -> Result<Option<Bytes>, LinkError> {
         loop {
             let limit = if self.gate.is_open() { MAX_MESSAGE } else { STRANGER_BYTES };
-            match self.decoder.next(limit).map_err(|error| LinkError::Protocol(error.to_string()))? {
+            match self.decoder.next(limit).map_err(|error| LinkError::Protocol(SharedError::new(error)))? {
                 Some(Incoming::Message(message)) => return Ok(Some(message)),
                 Some(Incoming::Ping(payload)) => self.inserter.insert(codec::pong(&payload)),
                 Some(Incoming::Pong) => {}
@@ -208,7 +209,7 @@ impl Reader {
 
     async fn fill(&mut self) -> Result<usize, LinkError> {
         if self.read >= STRANGER_BYTES && !self.gate.is_open() {
-            return Err(LinkError::Protocol(format!("more than {STRANGER_BYTES} bytes were sent before the handshake")));
+            return Err(LinkError::Protocol(format!("more than {STRANGER_BYTES} bytes were sent before the handshake").into()));
         }
         loop {
             self.socket.readable().await?;
