@@ -122,6 +122,26 @@ as_root_and_user! {
         assert_secret(&ground, &mut client, &denied, &real.join("key")).await;
     }
 
+    #[needs(MOUNTS)]
+    async fn where_denied_paths_led_survives_adoption(who: Who) {
+        let ground = Ground::new(who);
+        let outside = directory(who);
+        let real = outside.path().canonicalize().unwrap();
+        fs::write(real.join("key"), "secret").unwrap();
+        give(who, &real.join("key"));
+        make_directory(who, &ground.path("decoy"));
+        symlink(&real, ground.path("link")).unwrap();
+        let (mut old, mut new) = (ground.client().await, ground.client().await);
+        let denied = policy(&ground, &[entry(&ground.path("link"), "deny")]);
+        assert_eq!(ground.run(&mut old, &denied, "true").await.0, 0);
+        let (code, output) = ground.run(&mut old, &policy(&ground, &[]), "ln -sfn decoy link").await;
+        assert_eq!(code, 0, "{output}");
+        let claim = |epoch: u64| json!({"secret": "0123456789abcdef0123456789abcdef", "epoch": epoch});
+        old.start(with(ground.shell("runs", "sleep 600"), json!({"sandbox": denied, "adoption": claim(1)}))).await;
+        new.result("process/adopt", with(claim(2), json!({"processId": "runs"}))).await;
+        assert_secret(&ground, &mut new, &denied, &real.join("key")).await;
+    }
+
     async fn nothing_is_given_by_a_link_that_sandboxed_code_changed(who: Who) {
         let ground = Ground::new(who);
         let (given, other) = (directory(who), directory(who));

@@ -3,7 +3,7 @@
 //! Lines of JSON, one fact each. A journal belongs to one start of an executor, which holds a lock on it; a journal that
 //! no process holds belongs to a run that was killed, and the executor that finds it takes its facts over.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -62,6 +62,12 @@ enum Fact {
         #[serde(with = "crate::files::native_path")]
         target: PathBuf,
     },
+    /// What sandboxed code of a session could write in which paths have led through links.
+    Writable {
+        session: String,
+        #[serde(with = "crate::files::native_path")]
+        path: PathBuf,
+    },
 }
 
 /// What is known of a process.
@@ -87,6 +93,7 @@ pub(crate) type Fates = BTreeMap<String, Fate>;
 pub struct PreviousSession {
     pub fates: Fates,
     pub led: Led,
+    pub writable: BTreeSet<PathBuf>,
 }
 
 impl PreviousSession {
@@ -230,6 +237,10 @@ impl Journal {
         self.write(&Fact::Led { session: session.into(), path: path.into(), target: target.into() });
     }
 
+    pub fn writable(&mut self, session: &str, path: &Path) {
+        self.write(&Fact::Writable { session: session.into(), path: path.into() });
+    }
+
     fn write(&mut self, fact: &Fact) {
         apply(&mut self.known, fact);
         let written = line(fact).and_then(|line| {
@@ -334,6 +345,11 @@ fn apply(known: &mut HashMap<String, PreviousSession>, fact: &Fact) {
                 targets.push(target.clone());
             }
         }
+        Fact::Writable { session, path } => {
+            if let Some(past) = known.get_mut(session) {
+                past.writable.insert(path.clone());
+            }
+        }
     }
 }
 
@@ -342,7 +358,8 @@ fn retell_session(session: &str, past: &PreviousSession) -> Vec<Fact> {
     let processes = past.fates.iter().flat_map(|(process, fate)| retell(session, process, fate));
     let led = past.led.iter().flat_map(|(path, targets)| targets.iter().map(move |target| (path, target)));
     let led = led.map(|(path, target)| Fact::Led { session: session.to_owned(), path: path.clone(), target: target.clone() });
-    processes.chain(led).collect()
+    let writable = past.writable.iter().map(|path| Fact::Writable { session: session.to_owned(), path: path.clone() });
+    processes.chain(led).chain(writable).collect()
 }
 
 /// The facts that lead to a fate.
@@ -462,6 +479,8 @@ mod tests {
         for target in ["/secret", "/other", "/secret"] {
             first.led("s", odd, Path::new(target));
         }
+        first.writable("s", odd);
+        first.writable("unknown", odd);
         first.led("over", odd, odd);
         first.ended("over");
         first.started("s", "p", "f");
@@ -471,6 +490,7 @@ mod tests {
             let journal = Journal::open(directory.path(), Locks::default(), instance, "here").unwrap();
             let past = journal.past();
             assert_eq!((past.len(), &past["s"].led[odd]), (1, &vec![PathBuf::from("/secret"), PathBuf::from("/other")]));
+            assert_eq!(past["s"].writable, [odd.to_owned()].into());
             abandon(journal);
         }
     }

@@ -141,7 +141,7 @@ impl Session {
         let owner = config.launcher.owner();
         let git = Git::new(&id, config.git.clone(), &config.variables);
         let session = Arc::new(Self {
-            trails: Trails::new(id.clone(), fates.clone(), past.led),
+            trails: Trails::new(id.clone(), fates.clone(), past.led, past.writable),
             id,
             fates,
             owner,
@@ -446,6 +446,7 @@ impl Session {
         if let Some(attachment) = attachment {
             attachment.tell_moved(id);
         }
+        claimant.trails.inherit(&self.trails);
         claimant.take_in(process.clone())?;
         Ok(Some(Lent::Process(process)))
     }

@@ -38,6 +38,8 @@ struct State {
     led: Led,
     /// Everything that sandboxed code of the session ever could write.
     writable: BTreeSet<PathBuf>,
+    /// What of that is in the journal.
+    recorded: BTreeSet<PathBuf>,
     roots: HashMap<PathBuf, (Stamps, Protected)>,
 }
 
@@ -89,8 +91,32 @@ fn protected(root: &Path, homes: &[PathBuf]) -> Vec<(PathBuf, Trace)> {
 }
 
 impl Trails {
-    pub fn new(session: String, fates: FateLog, led: Led) -> Self {
-        Self { session, fates, state: Mutex::new(State { led, ..State::default() }) }
+    /// Those of a session that an earlier start of the executor knew, or of a new one.
+    pub fn new(session: String, fates: FateLog, led: Led, writable: BTreeSet<PathBuf>) -> Self {
+        let state = State { led, recorded: writable.clone(), writable, ..State::default() };
+        Self { session, fates, state: Mutex::new(state) }
+    }
+
+    /// Takes over what another session knows: a process of it goes on in this one, and has perhaps changed the links that it may write.
+    pub fn inherit(&self, from: &Self) {
+        let (led, writable) = {
+            let from = from.lock();
+            (from.led.clone(), from.writable.clone())
+        };
+        let mut state = self.lock();
+        for (spelled, theirs) in led {
+            let ours = state.led.entry(spelled.clone()).or_default();
+            for target in theirs.iter().filter(|target| !ours.contains(target)) {
+                self.fates.note(|journal| journal.led(&self.session, &spelled, target));
+            }
+            // Theirs are older: what a path led to first is what it was given for.
+            let later = std::mem::replace(ours, theirs);
+            ours.extend(later);
+            let mut seen = BTreeSet::new();
+            ours.retain(|target| seen.insert(target.clone()));
+        }
+        state.writable.extend(writable);
+        self.record_writable(&mut state);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -153,6 +179,18 @@ impl Trails {
                 state.writable.insert(root.clone());
             }
         }
+        self.record_writable(&mut state);
+    }
+
+    /// What could be written matters only where a path has led through a link.
+    fn record_writable(&self, state: &mut State) {
+        if state.led.is_empty() || state.recorded.len() == state.writable.len() {
+            return;
+        }
+        for root in state.writable.difference(&state.recorded) {
+            self.fates.note(|journal| journal.writable(&self.session, root));
+        }
+        state.recorded.clone_from(&state.writable);
     }
 
     /// A path that passes no link, and never did, needs no memory.
@@ -167,6 +205,7 @@ impl Trails {
         }
         targets.push(led.real.clone());
         self.fates.note(|journal| journal.led(&self.session, spelled, &led.real));
+        self.record_writable(state);
         Ok(())
     }
 }
@@ -211,6 +250,19 @@ mod tests {
             taken(&format!("/{number}"), &["/w/link"]);
         }
         assert!(matches!(trails.taken(spelled, &led("/more", &["/w/link"])), Err(PolicyError::Restless { .. })));
+    }
+
+    #[test]
+    fn a_session_that_takes_a_process_over_knows_where_its_paths_led() {
+        let (old, new) = (Trails::default(), Trails::default());
+        let spelled = Path::new("/w/link");
+        old.may_write([&PathBuf::from("/w")]);
+        old.taken(spelled, &led("/secret", &["/w/link"])).unwrap();
+        new.taken(spelled, &led("/decoy", &["/w/link"])).unwrap();
+        new.inherit(&old);
+        new.inherit(&old);
+        assert_eq!(new.taken(spelled, &led("/decoy", &["/w/link"])).unwrap(), ["/secret", "/decoy"].map(PathBuf::from));
+        assert!(matches!(new.given(spelled, &led("/decoy", &["/w/link"])), Err(PolicyError::Moved { .. })));
     }
 
     #[test]
