@@ -162,6 +162,34 @@ async fn a_host_that_dies_during_initialize() {
     assert!(error.contains("during the handshake"), "{error}");
 }
 
+/// One that greets and hangs up, each time: it is not tried for ever, nor without a pause.
+#[tokio::test]
+async fn a_host_that_dies_right_after_every_handshake_is_given_up() {
+    let greeting = json!({"result": {"sessionId": "s", "environmentInfo": {"shell": {"name": "sh", "path": "/bin/sh"}}}});
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counted = attempts.clone();
+    let connector = Connector::new("rude", move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let (ours, theirs) = memory::pair();
+        let greeting = greeting.clone();
+        tokio::spawn(async move {
+            let mut client = Client::new(theirs);
+            let Ok(request) = client.receive().await else { return };
+            client.send(&outpost_testkit::bench::with(greeting, json!({"id": request["id"]})));
+            // `initialized`.
+            let _ = client.receive().await;
+        });
+        std::future::ready(Ok(ours))
+    });
+    let environment = Environment::new(connector, EnvironmentOptions { patience: Duration::from_millis(500), ..options() });
+    environment.connect().await.unwrap();
+    eventually("it is given up", || matches!(environment.state(), ConnectionState::Failed(_))).await;
+    let ConnectionState::Failed(failure) = environment.state() else { panic!("{:?}", environment.state()) };
+    assert_eq!(failure.kind, FailureKind::SessionLost);
+    assert!(failure.reason.to_string().contains("right after the handshake"), "{}", failure.reason);
+    assert!(attempts.load(Ordering::Relaxed) < 50, "{attempts:?}");
+}
+
 /// An executor that is started, killed and started again at the same place.
 struct Mortal {
     executor: Option<ExecutorProcess>,

@@ -231,6 +231,8 @@ impl Supervisor {
         let mut session: Option<String> = None;
         let mut patience = self.options.connect_timeout;
         let mut first = FirstHandshake::default();
+        // Since when no connection has brought anything but the handshake.
+        let mut mute_since: Option<Instant> = None;
         loop {
             let started = Instant::now();
             let conversation = match self.left_behind(session.is_none(), &mut first).await {
@@ -247,6 +249,8 @@ impl Supervisor {
             patience = conversation.greeting.grace.map_or(self.options.patience, |grace| grace.min(self.options.patience));
             let keeps_sessions = !self.connector.needs_keeper() || conversation.greeting.info.capabilities.session_takeover;
             session = Some(conversation.greeting.session_id.clone());
+            let peer = conversation.peer.clone();
+            let greeted = peer.received();
             let end = match self.stay(conversation, number).await {
                 Stayed::Ended(end) => end,
                 Stayed::Unused => {
@@ -273,10 +277,20 @@ impl Supervisor {
             }
             tracing::debug!(environment = self.name, reason, "connection lost");
             self.publish(ConnectionState::Recovering { reason: reason.clone(), retry_at: None, needs_login: false });
+            let is_mute = peer.received() == greeted;
+            drop(peer);
             if started.elapsed() > STEADY {
                 backoff.reset();
-            } else if session_was_short(&end) {
+            } else if is_mute || session_was_short(&end) {
+                let since = *mute_since.get_or_insert(started);
+                if is_mute && since.elapsed() > patience {
+                    let reason = format!("it ends every connection right after the handshake: {reason}");
+                    return Loss::new(FailureKind::SessionLost, reason).into();
+                }
                 self.pause(&mut backoff, reason).await;
+            }
+            if !is_mute || started.elapsed() > STEADY {
+                mute_since = None;
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
@@ -111,6 +112,7 @@ pub struct Peer {
     pending: Arc<Pending>,
     gate: HandshakeGate,
     liveness: Liveness,
+    received: Arc<AtomicU64>,
     retired: Arc<Retirement>,
 }
 
@@ -145,6 +147,7 @@ impl Peer {
             pending: Arc::default(),
             gate: link.gate.clone(),
             liveness: link.liveness.clone(),
+            received: Arc::default(),
             retired: Arc::default(),
         };
         let service = service(&peer);
@@ -168,6 +171,11 @@ impl Peer {
     /// When the other side was last known to be there.
     pub fn liveness(&self) -> &Liveness {
         &self.liveness
+    }
+
+    /// So many messages have come in.
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
     }
 
     /// Lifts the limits for strangers.
@@ -314,6 +322,7 @@ impl<S: Service> Driver<S> {
     }
 
     async fn take(&mut self, frame: &Bytes, lanes: &Lanes) -> Result<(), Violation> {
+        self.peer.received.fetch_add(1, Ordering::Relaxed);
         match frame::decode(frame, self.options.frame) {
             Err(malformed) => {
                 let message = format!("{} {}: {malformed}", self.options.malformed, self.link.name);
