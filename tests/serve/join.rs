@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{EnvironmentOptions, EnvironmentState, Registry, RegistryOptions};
+use outpost_environment::{EnvironmentOptions, EnvironmentState, FIRST_CONNECTION, Registry, RegistryOptions};
 use outpost_listener::access::{AccessRules, ListenerAccess};
 use outpost_listener::auth::Auth;
 use outpost_listener::listen::{ListenAddr, Listener};
@@ -230,6 +230,18 @@ async fn an_executor_that_may_come_is_known_before_it_does() {
     hub.tokens.revoke(&digest).await.unwrap();
     hub.standing("gpu", |standing| *standing == EnvironmentState::Missing).await;
     assert!(hub.executors.links().is_empty());
+}
+
+/// It may join at another node first, or the store may not answer when its token is seen: this is asked again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_executor_that_joined_elsewhere_is_not_waited_for_as_a_new_one() {
+    let hub = Hub::start().await;
+    hub.token("gpu").await;
+    let is_new =
+        |standing: &EnvironmentState| matches!(standing, EnvironmentState::Failed { reason, .. } if reason.contains(FIRST_CONNECTION));
+    hub.standing("gpu", is_new).await;
+    hub.tokens.bind(&id("gpu"), "install-a").await.unwrap();
+    hub.standing("gpu", |standing| matches!(standing, EnvironmentState::Failed { .. }) && !is_new(standing)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
+use outpost_testkit::database_proxy::DatabaseProxy;
 use outpost_testkit::postgres::Database;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -150,6 +151,49 @@ async fn a_file_is_brought_in_once_and_later_edits_are_told() {
     assert!(refused(second.home(), &["env", "import", "file"]).contains("unknown key `nonsense`"));
 }
 
+/// Removing is the first thing that is done with this database: the rest of the file is brought in before.
+#[test]
+fn what_a_file_defines_is_brought_in_before_one_of_it_is_removed() {
+    let database = Database::create();
+    let home = home_on(&database);
+    let entry = |id: &str| format!("[[environments]]\nid = \"{id}\"\nurl = \"ws://127.0.0.1:1\"\n");
+    std::fs::write(home.path().join("environments.toml"), format!("{}{}", entry("box"), entry("gpu"))).unwrap();
+    done(home.path(), &["env", "remove", "box"]);
+    assert_eq!(known(home.path()), ["local", "gpu"]);
+}
+
+/// A file that says the same in a form that cannot be merged is no file that says something else.
+#[test]
+fn a_file_that_equals_the_store_is_not_complained_of() {
+    let database = Database::create();
+    let home = home_on(&database);
+    let inline = "environments = [{ id = \"box\", url = \"ws://127.0.0.1:1\" }]\n";
+    std::fs::write(home.path().join("environments.toml"), inline).unwrap();
+    assert_eq!(known(home.path()), ["local", "box"]);
+    let again = outpost(home.path(), &["env", "list"]);
+    assert!(!String::from_utf8_lossy(&again.stderr).contains("has no effect"), "{again:?}");
+    let import = outpost(home.path(), &["env", "import", "file"]);
+    let said = String::from_utf8_lossy(&import.stderr);
+    assert!(import.status.success() && said.contains("word for word"), "{said}");
+}
+
+/// A run ends with the definitions with which it began, and holds no connection that hears of others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exec_does_not_listen_for_definitions() {
+    let database = Database::create();
+    let proxy = DatabaseProxy::start(database.url());
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("config.toml"), format!("store = \"{}\"\n", proxy.url())).unwrap();
+    let place = format!("local={}", home.path().display());
+    let path = home.path().to_owned();
+    let run = move || outpost(&path, &["exec", "--sandbox", "danger-full-access", "-e", &place, "$ sleep 2"]);
+    let output = tokio::task::spawn_blocking(run).await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let statements = proxy.take_statements();
+    assert!(statements.iter().any(|text| text.contains("outpost_shared")), "definitions are read: {statements:#?}");
+    assert!(!statements.iter().any(|text| text.contains("listen outpost_shared")), "{statements:#?}");
+}
+
 #[test]
 fn a_home_on_its_own_has_nothing_to_bring_in() {
     let home = tempfile::tempdir().unwrap();
@@ -191,6 +235,9 @@ async fn tokens_in_files_are_brought_in_and_stay_revoked() {
     let kept = crate::support::token(old.path(), &["--client"]);
     let lost = crate::support::token(old.path(), &["--metrics"]);
     std::fs::write(old.path().join("config.toml"), format!("store = \"{}\"\n", database.url())).unwrap();
+    // Verbs do not bring them in: only the server of this home does.
+    assert_eq!(done(old.path(), &["token", "list"]), "");
+    assert_eq!(database.ask("select count(*) from outpost_shared where kind = 'token'"), "0");
     let node = node_in(old, "a");
     says(&node, "2 tokens").await;
     let second = node_on(&database, "b");
@@ -198,6 +245,12 @@ async fn tokens_in_files_are_brought_in_and_stay_revoked() {
     let listed: Vec<Value> = serde_json::from_str(&done(second.home(), &["token", "list", "--json"])).unwrap();
     let name = listed.iter().find(|token| token["scope"]["kind"] == "metrics").unwrap()["name"].as_str().unwrap().to_owned();
     done(second.home(), &["token", "revoke", &name]);
+    // One whose record cannot be read is left out of the list, and can be revoked as well.
+    let odd = "0123456789ab".repeat(5);
+    database.ask(&format!("insert into outpost_shared (kind, key, content) values ('token', '{odd}', '{{}}')"));
+    let listed: Vec<Value> = serde_json::from_str(&done(second.home(), &["token", "list", "--json"])).unwrap();
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    assert!(done(second.home(), &["token", "revoke", &odd[..12]]).contains("could not be read"));
     let again = node_in(node.kill(), "a");
     assert_eq!((again.get("/metrics", Some(&kept)).await.0, again.get("/metrics", Some(&lost)).await.0), (200, 401));
 }

@@ -445,4 +445,20 @@ async fn a_limited_token_answers_questions_within_its_limits_only() {
     admin.answer(&number, decided("decline"));
     admin.notified("turn/completed").await;
     assert!(!work.path().join("other").exists(), "the admin was first");
+
+    // A rule would count for every thread: from a limited token it is a yes for its own.
+    limited.call("turn/start", say(&ids[0], "$ touch more")).await;
+    let number = limited.asked(asked).await;
+    let refused = serde_json::json!({"threadId": ids[0], "approvalId": "x", "decision": "approved", "detail": {"prefix": ["touch"]}});
+    let why = limited.refused("thread/approval/answer", refused).await;
+    assert!(why.contains("makes no rules about commands"), "{why}");
+    let rule = serde_json::json!({"acceptWithExecpolicyAmendment": {"execpolicy_amendment": ["touch"]}});
+    limited.answer(&number, serde_json::json!({"decision": rule}));
+    limited.notified("turn/completed").await;
+    assert!(work.path().join("more").exists() && !server.home().join("rules.toml").exists());
+    admin.call("turn/start", say(&ids[1], "$ touch another")).await;
+    let number = admin.asked(asked).await;
+    admin.answer(&number, decided("decline"));
+    admin.notified("turn/completed").await;
+    assert!(!work.path().join("another").exists());
 }

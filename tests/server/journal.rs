@@ -59,7 +59,14 @@ async fn a_question_is_answered_by_its_id_in_the_journal() {
     let answer = |decision: &str| json!({"threadId": id, "approvalId": question["approval"], "decision": decision});
     let (_, refusal) = client.error("thread/approval/answer", answer("perhaps")).await;
     assert!(refusal.contains("`perhaps` is no decision"), "{refusal}");
-    assert!(!server.work().join(file).exists());
+    // A rule that an answer makes is about the command in question.
+    for prefix in [json!(["rm"]), json!(["touch", "other"]), json!(["touch", file, "more"])] {
+        let mut params = answer("approved");
+        params["detail"] = json!({"prefix": prefix});
+        let (_, refusal) = client.error("thread/approval/answer", params).await;
+        assert!(refusal.contains("does not begin with"), "{refusal}");
+    }
+    assert!(!server.work().join(file).exists() && !server.home().join("rules.toml").exists());
     client.result("thread/approval/answer", answer("approved")).await;
     assert_eq!(completed(&mut client, &running).await["status"], "completed");
     assert!(server.work().join(file).exists());

@@ -114,7 +114,8 @@ impl Assembly {
         }
         let known = KnownEnvironments::load(own).await?;
         let registry: Registry = known.registry(options, connector)?;
-        let followed = known.follow(changes, &registry);
+        // What begins with some definitions ends with them, and needs no connection that hears of others.
+        let followed = if follows_environments { known.follow(changes, &registry) } else { None };
         let providers = providers(&config, &own.variables);
         let model = model.or_else(|| config.model.clone()).unwrap_or_else(|| default_model(&provider).to_owned());
         let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::now_v7().to_string());

@@ -168,6 +168,10 @@ impl SharedDefinitions {
 
     /// What a file says that the store does not; nothing if it says nothing else.
     fn difference(&self, text: &str, own: &str) -> Option<String> {
+        // Merging knows no inline tables, and judges what is not used.
+        if text == own {
+            return None;
+        }
         let file = self.file();
         let no_effect = format!("{} has no effect, because environments are defined in the store", file.display());
         match merge(text, own, &file, &[], MergeMode::Keep) {
@@ -207,10 +211,20 @@ impl SharedDefinitions {
     async fn follow_file(&self, watch: Option<config::ConfigWatch>, registry: &Registry) {
         let Some(mut watch) = watch else { return };
         while watch.changed().await {
-            let text = self.text().await.ok().flatten().unwrap_or_default();
             let own = file_text(&self.file()).ok().flatten();
-            if let Some(what) = own.and_then(|own| self.difference(&text, &own)) {
-                registry.refuse_configuration(what);
+            let Some(own) = own else { continue };
+            match self.text().await {
+                Ok(text) => {
+                    if let Some(what) = self.difference(&text.unwrap_or_default(), &own) {
+                        registry.refuse_configuration(what);
+                    }
+                }
+                // What the store says is not known, which is not nothing.
+                Err(error) => {
+                    let file = self.file();
+                    let why = format!("{error:#}");
+                    tracing::warn!(file = %file.display(), why, "a file that has no effect has changed; whether the store says the same is not known now");
+                }
             }
         }
     }

@@ -186,6 +186,15 @@ pub fn is_broad(prefix: &[String]) -> bool {
     }
 }
 
+/// Whether these are the first words of a command of this script, with or without the directory of its program.
+pub fn begins(script: &str, prefix: &[String]) -> bool {
+    let Some((program, rest)) = prefix.split_first() else { return false };
+    let fits = |words: &Vec<String>| {
+        words.split_first().is_some_and(|(first, others)| (first == program || name(first) == program) && others.starts_with(rest))
+    };
+    split(script).commands.iter().any(fits)
+}
+
 const SHELLS: &[&str] = &["ash", "bash", "dash", "fish", "ksh", "mksh", "sh", "yash", "zsh"];
 /// Where only the machine's administrator puts programs.
 const PROGRAMS: &[&str] = &["/bin/", "/usr/bin/", "/usr/local/bin/"];
@@ -277,6 +286,19 @@ mod tests {
         }
         for words in ["git push", "cargo test", "ls", "python3 tools/check.py", "npm run build", "make test"] {
             assert!(!broad(words), "{words}");
+        }
+    }
+
+    #[test]
+    fn a_script_begins_with_the_words_of_its_commands_only() {
+        let begins = |script: &str, words: &str| begins(script, &words.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        for (script, words) in [("touch a", "touch"), ("ls; git push x", "git push"), ("/usr/bin/git push", "git push"), ("rm a", "rm a")] {
+            assert!(begins(script, words), "{script}: {words}");
+        }
+        for (script, words) in
+            [("touch a", "rm"), ("touch a", "touch b"), ("touch a", "touch a b"), ("touch a", ""), ("", "rm"), ("git", "/tmp/git")]
+        {
+            assert!(!begins(script, words), "{script}: {words}");
         }
     }
 

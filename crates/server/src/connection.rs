@@ -254,9 +254,12 @@ impl Service for ClientConnection {
             if let Some(reply) = forward::forward(&self, &id, &method, &params).await {
                 return reply;
             }
-            let answer = server.table.answer(self.clone(), Sent { id, trace }, &method, params.clone());
+            let answer = server.table.answer(self.clone(), Sent { id: id.clone(), trace }, &method, params.clone());
             let reply = forward::here(&self, &method, &params, answer).await;
-            PeerReply { frame: people::filter(&server, &self.identity, &method, reply.frame).await, rest: reply.rest }
+            match people::filter(&server, &self.identity, &method, reply.frame).await {
+                Ok(frame) => PeerReply { frame, rest: reply.rest },
+                Err(fault) => envelope::error(&id, &fault).into(),
+            }
         })
     }
 

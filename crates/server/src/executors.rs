@@ -149,10 +149,10 @@ impl Executors {
             }
         }
         let mut known = std::mem::replace(&mut *self.expected.lock().unwrap_or_else(PoisonError::into_inner), expected.clone());
-        for id in expected.iter().filter(|id| !known.contains(id)) {
+        for id in &expected {
             match self.door(id) {
-                Ok(door) if self.tokens.bound_to(id).await.is_ok_and(|bound| bound.is_some()) => door.know(),
-                Ok(_) => {}
+                Ok(door) => self.recognise(id, &door).await,
+                Err(_) if known.contains(id) => {}
                 Err(error) => tracing::warn!(%id, %error, "an executor with this id cannot join"),
             }
         }
@@ -160,6 +160,18 @@ impl Executors {
         known.extend(self.lock().keys().cloned());
         for id in known.iter().filter(|id| !expected.contains(id)) {
             self.forget(id);
+        }
+    }
+
+    /// Asks at each look until it is known: it may join at another node first, and the store may not answer now.
+    async fn recognise(&self, id: &EnvironmentId, door: &JoinedLinks) {
+        if door.is_known() {
+            return;
+        }
+        match self.tokens.bound_to(id).await {
+            Ok(Some(_)) => door.know(),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%id, %error, "whether an executor has joined before is not known now"),
         }
     }
 

@@ -124,9 +124,15 @@ type Verdict = (Decision, Option<Raw>);
 pub(crate) fn take_answer(connection: &ClientConnection, id: RequestId, answer: Result<Bytes, Fault>) {
     let RequestId::Number(number) = id else { return };
     let Some(question) = connection.server.questions.get(number) else { return };
-    let given =
-        GivenAnswer { server: connection.server.clone(), client: connection.id, number, answer, by: connection.identity.name.clone() };
-    if !connection.identity.is_limited() {
+    let given = GivenAnswer {
+        server: connection.server.clone(),
+        client: connection.id,
+        number,
+        answer,
+        by: connection.identity.name.clone(),
+        is_limited: connection.identity.is_limited(),
+    };
+    if !given.is_limited {
         return given.take(question);
     }
     // The numbers of questions that it was never asked are easily guessed.
@@ -137,10 +143,15 @@ pub(crate) fn take_answer(connection: &ClientConnection, id: RequestId, answer: 
     };
     let identity = connection.identity.clone();
     tasks.spawn(async move {
-        if identity.may_answer(&given.server, question.thread, opened).await {
-            given.take(question);
-        } else {
-            tracing::warn!(client = given.by, thread = %question.thread, "a client answered beyond the limits of its token; that does not count");
+        match identity.may_answer(&given.server, question.thread, opened).await {
+            Ok(true) => given.take(question),
+            Ok(false) => {
+                tracing::warn!(client = given.by, thread = %question.thread, "a client answered beyond the limits of its token; that does not count");
+            }
+            Err(fault) => {
+                let why = fault.message;
+                tracing::warn!(client = given.by, thread = %question.thread, why, "the limits of a token cannot be checked; its answer does not count");
+            }
         }
     });
 }
@@ -152,11 +163,13 @@ struct GivenAnswer {
     number: i64,
     answer: Result<Bytes, Fault>,
     by: Option<String>,
+    is_limited: bool,
 }
 
 impl GivenAnswer {
     fn take(self, question: Question) {
         let verdict = match self.answer.and_then(|result| read(question.kind, &result)) {
+            Ok(verdict) if self.is_limited => without_rule(question.kind, verdict),
             Ok(verdict) => verdict,
             Err(fault) => {
                 self.server.questions.cannot(self.number, self.client, fault);
@@ -243,6 +256,11 @@ fn decided(decision: ApprovalDecision) -> Verdict {
         ApprovalDecision::Decline => (Decision::Denied, None),
         ApprovalDecision::Cancel => (Decision::Aborted, None),
     }
+}
+
+/// A rule counts for every thread of this server: from a client that is limited it is a yes for this one.
+fn without_rule(kind: QuestionKind, (decision, detail): Verdict) -> Verdict {
+    (decision, detail.filter(|_| !matches!(kind, QuestionKind::Command | QuestionKind::FileChange)))
 }
 
 /// Nothing at all is a no. How much of it was asked for is the loop's business.

@@ -113,7 +113,8 @@ impl ThreadOpening {
         let Self { live, follower, projector, store, old, _only, .. } = self;
         let questions = projector.open_questions().iter().cloned().map(|ask| ClientMessage::Ask(Box::new(ask))).collect();
         let thread = live.id();
-        let teller = Teller { thread, outlet: connection.outlet.clone(), server: connection.server.clone() };
+        let offers_rules = !connection.identity.is_limited();
+        let teller = Teller { thread, outlet: connection.outlet.clone(), server: connection.server.clone(), offers_rules };
         let (outlet, over) = (teller.outlet.clone(), Arc::new(AtomicBool::new(false)));
         let voice = Arc::new(AsyncMutex::new(SubscriptionState { teller, store, projector, is_replaced: false }));
         let hold = voice.clone().lock_owned().await;
@@ -160,6 +161,8 @@ struct Teller {
     thread: ThreadId,
     outlet: ClientOutlet,
     server: Arc<ServerShared>,
+    /// Rules count for every thread, so a client that is limited makes none.
+    offers_rules: bool,
 }
 
 impl Teller {
@@ -169,7 +172,8 @@ impl Teller {
             ClientMessage::Reverted(_) => {}
             ClientMessage::Ask(ask) => {
                 let number = self.server.questions.number(self.thread, &ask.approval, ask.kind());
-                self.outlet.send(ask.frame(number));
+                let frame = if self.offers_rules { ask.frame(number) } else { ask.without_rule().frame(number) };
+                self.outlet.send(frame);
             }
             ClientMessage::Resolved(approval) => {
                 if let Some(number) = self.server.questions.known(self.thread, approval) {

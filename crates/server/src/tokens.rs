@@ -165,11 +165,17 @@ impl TokenStore {
         Self(Kept::Files(TokenFiles::new(directory)))
     }
 
-    /// Shared by all nodes of a store. What this home has in files is taken in; how many tokens that were.
-    pub async fn shared(records: SharedRecords, directory: &Path) -> Result<(Self, usize), TokenError> {
-        let records = TokenRecords { records, files: TokenFiles::new(directory) };
-        let count = records.import().await?;
-        Ok((Self(Kept::Records(records)), count))
+    /// Shared by all nodes of a store. What this home has in files counts once it is taken in.
+    pub fn shared(records: SharedRecords, directory: &Path) -> Self {
+        Self(Kept::Records(TokenRecords { records, files: TokenFiles::new(directory) }))
+    }
+
+    /// Takes in what this home has in files beside a store; how many tokens that were.
+    pub async fn import(&self) -> Result<usize, TokenError> {
+        match &self.0 {
+            Kept::Files(_) => Ok(0),
+            Kept::Records(records) => records.import().await,
+        }
     }
 
     /// Stores a token. The caller shows the secret to the user, once.
@@ -188,13 +194,13 @@ impl TokenStore {
     ) -> Result<Issued, TokenError> {
         let token = Issued { digest: digest(secret), scope, created_at: now, note, person };
         match &self.0 {
-            Kept::Files(files) => files.keep(&token)?,
-            Kept::Records(records) => drop(records.keep(&token).await?),
+            Kept::Files(files) => files.issue(&token)?,
+            Kept::Records(records) => records.issue(&token).await?,
         }
         Ok(token)
     }
 
-    /// All tokens, the oldest first.
+    /// All tokens, the oldest first. A record of a store that cannot be read as one is left out.
     pub async fn list(&self) -> Result<Vec<Issued>, TokenError> {
         match &self.0 {
             Kept::Files(files) => files.list(),
@@ -236,10 +242,11 @@ impl TokenStore {
         }
     }
 
-    /// Takes a token back, by its name. An executor's id is free again when none of its tokens is left.
-    pub async fn revoke(&self, name: &str) -> Result<Issued, TokenError> {
+    /// Takes a token back, by its name. An executor's id is free again when none of its tokens is left. Nothing for a record of a store
+    /// that cannot be read as a token, which is gone as well.
+    pub async fn revoke(&self, name: &str) -> Result<Option<Issued>, TokenError> {
         match &self.0 {
-            Kept::Files(files) => files.revoke(name),
+            Kept::Files(files) => files.revoke(name).map(Some),
             Kept::Records(records) => records.revoke(name).await,
         }
     }
@@ -282,7 +289,14 @@ mod tests {
 
     /// The same promises, in files and in records.
     async fn both(home: &Path) -> [TokenStore; 2] {
-        [TokenStore::new(&home.join("files")), TokenStore::shared(SharedRecords::memory(), &home.join("none")).await.unwrap().0]
+        [TokenStore::new(&home.join("files")), TokenStore::shared(SharedRecords::memory(), &home.join("none"))]
+    }
+
+    /// What a server of this home has, and how many tokens it brought in.
+    async fn imported(records: &SharedRecords, home: &Path) -> (TokenStore, usize) {
+        let tokens = TokenStore::shared(records.clone(), home);
+        let count = tokens.import().await.unwrap();
+        (tokens, count)
     }
 
     #[tokio::test]
@@ -297,7 +311,7 @@ mod tests {
             assert_eq!(tokens.person(&issued.digest).await.unwrap(), Some(ClientIdentity::default()));
             assert!(matches!(tokens.revoke("00").await, Err(TokenError::Unknown(_))));
             assert!(tokens.is_good(&issued.digest).await);
-            assert_eq!(tokens.revoke(issued.name()).await.unwrap(), issued);
+            assert_eq!(tokens.revoke(issued.name()).await.unwrap(), Some(issued.clone()));
             assert!(!tokens.is_good(&issued.digest).await && tokens.find("s").await.unwrap().is_none());
             assert!(tokens.list().await.unwrap().is_empty());
             assert!(matches!(tokens.revoke(issued.name()).await, Err(TokenError::Unknown(_))));
@@ -341,13 +355,19 @@ mod tests {
         assert!(matches!(tokens.list().await, Err(TokenError::Damaged { .. })));
         let records = SharedRecords::memory();
         records.put_new("token", &issued.digest, "{}").await.unwrap();
-        let (tokens, _) = TokenStore::shared(records, &home.path().join("none")).await.unwrap();
+        let tokens = TokenStore::shared(records, &home.path().join("none"));
         assert!(tokens.find("s").await.unwrap().is_none());
         // It is in the way of no other.
         let other = tokens.issue("t", executor("box"), None, 1).await.unwrap();
         tokens.bind(&"box".parse().unwrap(), "install-a").await.unwrap();
-        assert_eq!(tokens.revoke(other.name()).await.unwrap(), other);
+        assert_eq!(tokens.list().await.unwrap(), vec![other.clone()]);
+        assert_eq!(tokens.revoke(other.name()).await.unwrap(), Some(other));
         assert_eq!(tokens.bound_to(&"box".parse().unwrap()).await.unwrap(), None);
+        // It can be taken back all the same.
+        assert!(tokens.is_good(&issued.digest).await, "what is open by it stays until then");
+        assert_eq!(tokens.revoke(issued.name()).await.unwrap(), None);
+        assert!(!tokens.is_good(&issued.digest).await);
+        assert!(matches!(tokens.revoke(issued.name()).await, Err(TokenError::Unknown(_))));
     }
 
     /// A home that leaves its store has what it had before, without what was revoked meanwhile, here or elsewhere.
@@ -359,12 +379,12 @@ mod tests {
         for secret in ["here", "elsewhere", "kept"] {
             issued.push(files.issue(secret, TokenPurpose::Client, None, 1).await.unwrap());
         }
-        let (tokens, _) = TokenStore::shared(records.clone(), home.path()).await.unwrap();
+        let (tokens, _) = imported(&records, home.path()).await;
         tokens.revoke(issued[0].name()).await.unwrap();
         assert!(files.find("here").await.unwrap().is_none());
-        let (other, _) = TokenStore::shared(records.clone(), elsewhere.path()).await.unwrap();
+        let (other, _) = imported(&records, elsewhere.path()).await;
         other.revoke(issued[1].name()).await.unwrap();
-        let (again, count) = TokenStore::shared(records, home.path()).await.unwrap();
+        let (again, count) = imported(&records, home.path()).await;
         assert!(count == 0 && again.find("elsewhere").await.unwrap().is_none());
         assert!(files.find("elsewhere").await.unwrap().is_none() && files.find("kept").await.unwrap().is_some());
     }
@@ -376,21 +396,97 @@ mod tests {
         let (files, records, id) = (TokenStore::new(home.path()), SharedRecords::memory(), "gpu".parse().unwrap());
         let issued = files.issue("s", executor("gpu"), None, 1).await.unwrap();
         files.bind(&id, "install-a").await.unwrap();
-        let (tokens, count) = TokenStore::shared(records.clone(), home.path()).await.unwrap();
+        let (tokens, count) = imported(&records, home.path()).await;
         assert_eq!((count, tokens.find("s").await.unwrap()), (1, Some(issued.clone())));
         assert_eq!(tokens.bound_to(&id).await.unwrap().as_deref(), Some("install-a"));
         tokens.revoke(issued.name()).await.unwrap();
-        let (again, count) = TokenStore::shared(records.clone(), home.path()).await.unwrap();
+        let (again, count) = imported(&records, home.path()).await;
         assert_eq!((count, again.find("s").await.unwrap(), again.bound_to(&id).await.unwrap()), (0, None, None));
         files.issue("t", TokenPurpose::Metrics, None, 2).await.unwrap();
-        let (later, count) = TokenStore::shared(records, home.path()).await.unwrap();
+        let (later, count) = imported(&records, home.path()).await;
         assert!(count == 1 && later.find("t").await.unwrap().is_some());
+    }
+
+    /// A home that had an executor once does not take its id back from the next one.
+    #[tokio::test]
+    async fn an_id_that_was_given_away_is_not_bound_again_by_a_file() {
+        let (home, elsewhere, id) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), "gpu".parse().unwrap());
+        let (files, records) = (TokenStore::new(home.path()), SharedRecords::memory());
+        let issued = files.issue("s", executor("gpu"), None, 1).await.unwrap();
+        files.bind(&id, "install-a").await.unwrap();
+        imported(&records, home.path()).await;
+        let (other, _) = imported(&records, elsewhere.path()).await;
+        other.revoke(issued.name()).await.unwrap();
+        other.issue("t", executor("gpu"), None, 2).await.unwrap();
+        let (again, _) = imported(&records, home.path()).await;
+        assert_eq!(again.bound_to(&id).await.unwrap(), None);
+        assert!(!home.path().join("bound/gpu").exists(), "it went with its token");
+        // What an earlier program left there.
+        fs::write(home.path().join("bound/gpu"), "install-a\n").unwrap();
+        let (again, _) = imported(&records, home.path()).await;
+        assert_eq!(again.bound_to(&id).await.unwrap(), None);
+        // Revoking at home leaves nothing behind, either.
+        let here = files.issue("u", executor("box"), None, 3).await.unwrap();
+        files.bind(&"box".parse().unwrap(), "install-a").await.unwrap();
+        let (tokens, _) = imported(&records, home.path()).await;
+        tokens.revoke(here.name()).await.unwrap();
+        assert!(!home.path().join("bound/box").exists());
+    }
+
+    #[tokio::test]
+    async fn the_first_token_of_an_id_finds_it_free() {
+        let (home, records, id) = (tempfile::tempdir().unwrap(), SharedRecords::memory(), "gpu".parse().unwrap());
+        for tokens in [TokenStore::new(home.path()), TokenStore::shared(records, &home.path().join("none"))] {
+            // What a program left that ended in between.
+            tokens.bind(&id, "install-a").await.unwrap();
+            tokens.issue("1", executor("gpu"), None, 1).await.unwrap();
+            assert_eq!(tokens.bound_to(&id).await.unwrap(), None);
+            tokens.bind(&id, "install-b").await.unwrap();
+            tokens.issue("2", executor("gpu"), None, 2).await.unwrap();
+            assert_eq!(tokens.bound_to(&id).await.unwrap().as_deref(), Some("install-b"), "the second takes nothing away");
+        }
+    }
+
+    /// A mark is kept where a file could bring the token back: of those from files, and of those that do not say where they are from.
+    #[tokio::test]
+    async fn a_revoked_token_of_the_store_leaves_nothing_behind() {
+        let (home, records) = (tempfile::tempdir().unwrap(), SharedRecords::memory());
+        let of_file = TokenStore::new(home.path()).issue("file", TokenPurpose::Client, None, 1).await.unwrap();
+        let (tokens, _) = imported(&records, home.path()).await;
+        let of_store = tokens.issue("store", TokenPurpose::Client, None, 2).await.unwrap();
+        let of_before = digest("before");
+        records.put_new("token", &of_before, r#"{"scope":{"kind":"client"},"createdAt":3}"#).await.unwrap();
+        assert_eq!(tokens.list().await.unwrap().len(), 3);
+        for name in [&of_file.digest, &of_store.digest, &of_before] {
+            tokens.revoke(name).await.unwrap().unwrap();
+            assert!(!tokens.is_good(name).await);
+        }
+        let mut left: Vec<String> = records.all("token").await.unwrap().into_iter().map(|record| record.key).collect();
+        left.sort();
+        let mut marked = [of_file.digest, of_before];
+        marked.sort();
+        assert_eq!(left, marked);
+    }
+
+    /// Only a server takes files in; what is revoked before is not taken in later.
+    #[tokio::test]
+    async fn a_token_that_was_not_taken_in_yet_can_be_revoked() {
+        let (home, copy, records) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), SharedRecords::memory());
+        let issued = TokenStore::new(home.path()).issue("s", TokenPurpose::Client, None, 1).await.unwrap();
+        TokenStore::new(copy.path()).issue("s", TokenPurpose::Client, None, 1).await.unwrap();
+        let tokens = TokenStore::shared(records.clone(), home.path());
+        assert!(tokens.list().await.unwrap().is_empty() && tokens.find("s").await.unwrap().is_none());
+        assert_eq!(tokens.revoke(issued.name()).await.unwrap(), Some(issued));
+        for place in [home.path(), copy.path()] {
+            let (after, count) = imported(&records, place).await;
+            assert!(count == 0 && after.find("s").await.unwrap().is_none());
+        }
     }
 
     #[tokio::test]
     async fn a_change_of_records_is_told() {
         let records = SharedRecords::memory();
-        let (tokens, _) = TokenStore::shared(records, Path::new("/nonexistent")).await.unwrap();
+        let tokens = TokenStore::shared(records, Path::new("/nonexistent"));
         let mut changes = tokens.changes();
         let issued = tokens.issue("s", TokenPurpose::Client, None, 1).await.unwrap();
         changes.next().await;

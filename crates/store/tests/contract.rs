@@ -484,15 +484,17 @@ mod records {
         assert_eq!(reader.get("token", "a").await.unwrap().as_deref(), Some("1"));
         assert_eq!(reader.get("token", "b").await.unwrap(), None);
         assert_eq!(reader.get("bound", "a").await.unwrap(), None, "another kind");
-        for (change, number) in [("put", 1), ("exchange", 2), ("remove", 3)] {
-            // Whatever is left of the changes before.
-            while tokio::time::timeout(std::time::Duration::from_millis(200), changes.wait()).await.is_ok() {}
-            match change {
-                "put" => assert!(writer.put_new("environments", "all", "x").await.unwrap()),
-                "exchange" => assert!(writer.exchange("environments", "all", "x", "y").await.unwrap()),
-                _ => assert!(writer.remove("environments", "all").await.unwrap()),
+        for kind in ["environments", "token", "bound"] {
+            for change in ["put", "exchange", "remove"] {
+                // Whatever is left of the changes before.
+                while tokio::time::timeout(std::time::Duration::from_millis(200), changes.wait()).await.is_ok() {}
+                match change {
+                    "put" => assert!(writer.put_new(kind, "all", "x").await.unwrap()),
+                    "exchange" => assert!(writer.exchange(kind, "all", "x", "y").await.unwrap()),
+                    _ => assert!(writer.remove(kind, "all").await.unwrap()),
+                }
+                assert!(told(&mut changes).await, "{kind}: {change}");
             }
-            assert!(told(&mut changes).await, "{change} ({number})");
         }
         assert!(!writer.exchange("token", "a", "2", "3").await.unwrap(), "it is another one");
         assert!(!writer.exchange("token", "b", "", "3").await.unwrap(), "there is none");

@@ -364,6 +364,32 @@ async fn connections_that_die_silently_cost_a_time_out_and_nothing_else() {
     store.ping().await.unwrap();
 }
 
+/// A database that was slow for a moment costs the connection that waited for it, and not all of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_was_slow_costs_one_connection() {
+    let database = Database::create();
+    let proxy = DatabaseProxy::start(database.url());
+    let config = PostgresConfig {
+        statement: Duration::from_millis(500),
+        connections: 6,
+        // Nothing else is out meanwhile.
+        node_lease: Duration::from_secs(600),
+        ..PostgresConfig::new(proxy.url(), "one", "here")
+    };
+    let store = Store::Postgres(PostgresStore::open(config).await.unwrap());
+    start(&store, 1).await;
+    let all = async || futures_util::future::join_all((0..6).map(|_| store.head(id(1)))).await;
+    assert!(all().await.into_iter().all(|head| head.is_ok()));
+    let before = proxy.connections();
+    proxy.hold();
+    store.head(id(1)).await.unwrap_err();
+    proxy.resume();
+    assert!(all().await.into_iter().all(|head| head.is_ok()));
+    let made = proxy.connections() - before;
+    // The one that was closed, and that of the lease, which is not tried.
+    assert!(made <= 2, "{made} of 6 connections were made anew");
+}
+
 /// The lease of a program is renewed in time although all of its connections are dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_program_whose_connections_die_silently_keeps_its_lease() {

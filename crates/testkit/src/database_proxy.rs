@@ -22,6 +22,8 @@ struct Shared {
     statements: Mutex<Vec<String>>,
     /// Whether connections are let through.
     open: watch::Sender<bool>,
+    /// Whether what the database says is held back.
+    held: watch::Sender<bool>,
     /// Connections with a number up to this one say nothing any more, and stay open.
     frozen: AtomicU64,
     next: AtomicU64,
@@ -37,6 +39,7 @@ impl DatabaseProxy {
         let shared = Arc::new(Shared {
             statements: Mutex::default(),
             open: watch::Sender::new(true),
+            held: watch::Sender::new(false),
             frozen: AtomicU64::new(0),
             next: AtomicU64::new(0),
         });
@@ -77,6 +80,15 @@ impl DatabaseProxy {
         self.shared.frozen.store(self.shared.next.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
+    /// Holds back what the database says, as if it were slow, until [`Self::resume`].
+    pub fn hold(&self) {
+        self.shared.held.send_replace(true);
+    }
+
+    pub fn resume(&self) {
+        self.shared.held.send_replace(false);
+    }
+
     /// Cuts what is connected, and lets no connection through until [`Self::mend`].
     pub fn cut(&self) {
         self.shared.open.send_replace(false);
@@ -103,6 +115,7 @@ async fn answers(shared: &Shared, number: u64, mut from: OwnedReadHalf, mut to: 
         if shared.is_frozen(number) {
             std::future::pending::<()>().await;
         }
+        let _ = shared.held.subscribe().wait_for(|held| !held).await;
         if to.write_all(&buffer[..count]).await.is_err() {
             return;
         }

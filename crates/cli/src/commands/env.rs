@@ -59,6 +59,10 @@ async fn remove(name: &str, own: &ProcessContext) -> anyhow::Result<u8> {
     if matches!(source, DefinitionSource::File(_)) && !file.exists() {
         anyhow::bail!("there is no environment `{id}`: {} does not exist", file.display());
     }
+    if matches!(source, DefinitionSource::Store(_)) {
+        // A file that is not brought in yet is now: an empty text in its place would keep it out for ever.
+        source.read().await?;
+    }
     source.change(own, |text| edit::remove(text, &file, &id)).await?;
     say(&format!("removed `{id}` from {}", file.display()));
     Ok(0)

@@ -126,7 +126,7 @@ async fn serve(home: Home, plan: Plan, own: &ProcessContext) -> anyhow::Result<(
         Some(config) => (listener.with_tls(config), "wss"),
         None => (listener, "ws"),
     };
-    let (issued, admission) = (token::of(&home, own).await?, Arc::new(BrowserAdmission::default()));
+    let (issued, admission) = (token::of_server(&home, own).await?, Arc::new(BrowserAdmission::default()));
     let executors = Executors::new(assembly.runtime.registry().clone(), issued.clone(), admission.clone(), JoinLimits::default());
     let site = Site {
         access: plan.access,

@@ -31,9 +31,17 @@ pub(crate) async fn run(command: TokenCommand, own: &ProcessContext) -> ExitCode
 }
 
 /// The tokens of this home, or of all nodes of its store.
-pub(crate) async fn of(home: &Home, own: &ProcessContext) -> anyhow::Result<TokenStore> {
-    let Some(records) = Box::pin(shared_records(home, own)).await? else { return Ok(TokenStore::new(&home.tokens())) };
-    let (tokens, count) = Box::pin(TokenStore::shared(records, &home.tokens())).await?;
+async fn of(home: &Home, own: &ProcessContext) -> anyhow::Result<TokenStore> {
+    Ok(match Box::pin(shared_records(home, own)).await? {
+        Some(records) => TokenStore::shared(records, &home.tokens()),
+        None => TokenStore::new(&home.tokens()),
+    })
+}
+
+/// The same for a server, which brings in what its home has in files.
+pub(crate) async fn of_server(home: &Home, own: &ProcessContext) -> anyhow::Result<TokenStore> {
+    let tokens = of(home, own).await?;
+    let count = Box::pin(tokens.import()).await?;
     if count > 0 {
         say(&format!("{count} tokens of {} were brought into the store, where tokens are from now on", home.tokens().display()));
     }
@@ -115,6 +123,8 @@ fn shown(person: &ClientIdentity) -> String {
 }
 
 async fn revoke(name: &str, own: &ProcessContext) -> anyhow::Result<()> {
-    let token = ours(own).await?.revoke(name).await?;
-    print(&format!("revoked {} for {}\n", token.name(), token.scope))
+    match ours(own).await?.revoke(name).await? {
+        Some(token) => print(&format!("revoked {} for {}\n", token.name(), token.scope)),
+        None => print(&format!("revoked {name}, which could not be read as a token\n")),
+    }
 }

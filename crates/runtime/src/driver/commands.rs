@@ -2,7 +2,8 @@
 
 use outpost_store::{AppendError, Need, Store};
 use outpost_thread::{
-    ApprovalAnswered, ApprovalId, ApprovalKind, Decision, Fact, InputId, InputOrigin, InputReceived, InterruptReason, NextAction, Raw,
+    ApprovalAnswered, ApprovalAsked, ApprovalId, ApprovalKind, Decision, Fact, InputId, InputOrigin, InputReceived, InterruptReason,
+    NextAction, Raw,
 };
 use outpost_thread::{CallId, CallStarted, SelectionChanged, Settings, SettingsChanged, TurnId, TurnKind, TurnStarted, TurnStatus};
 use outpost_wire::SharedError;
@@ -269,7 +270,7 @@ impl Driver {
         let asked = self.thread.turn.iter().flat_map(|turn| &turn.approvals).find(|asked| asked.id == approval).cloned();
         let Some(asked) = asked else { return Ok(Err(CommandError::NoQuestion(approval))) };
         if decision.permits()
-            && let Some(rule) = amendment(&asked.asked.kind, detail.as_ref())
+            && let Some(rule) = amendment(&asked.asked, detail.as_ref())
         {
             let amended = rule
                 .map_err(|why| CommandError::Invalid(why.into()))
@@ -350,18 +351,26 @@ impl Driver {
 }
 
 /// The rule that an answer about a command makes, if it names the first words of commands that may run from now on; or why it
-/// may not be made.
-fn amendment(kind: &ApprovalKind, answer: Option<&Raw>) -> Option<Result<CommandRule, String>> {
+/// may not be made. It is about the command in question: an answer is no way to write any other rule.
+fn amendment(asked: &ApprovalAsked, answer: Option<&Raw>) -> Option<Result<CommandRule, String>> {
     #[derive(Deserialize)]
     struct Amended {
         prefix: Vec<String>,
     }
-    let prefix = answer.filter(|_| *kind == ApprovalKind::Command)?.read::<Amended>().ok()?.prefix;
+    let prefix = answer.filter(|_| asked.kind == ApprovalKind::Command)?.read::<Amended>().ok()?.prefix;
     if prefix.iter().any(|word| word.is_empty() || word.chars().any(char::is_control)) {
         return Some(Err("a rule is made of words, and one of these is none".into()));
     }
     if rules::is_broad(&prefix) {
         return Some(Err(format!("a rule that allows every command with `{}` would allow everything; name more words", prefix.join(" "))));
+    }
+    let question = asked.question();
+    let command = question.command.filter(|_| question.typed_into.is_none()).unwrap_or_default();
+    if !rules::begins(&command, &prefix) {
+        return Some(Err(format!(
+            "the command in question does not begin with `{}`, so an answer to it makes no such rule",
+            prefix.join(" ")
+        )));
     }
     let reason = Some("allowed by an answer".into());
     Some(Ok(CommandRule {

@@ -35,7 +35,7 @@ async fn activity(connection: Arc<ClientConnection>, params: EnvironmentActivity
     let place = params.environment_id.as_str();
     let mut processes = Vec::new();
     for live in server.runtime.loaded().into_iter().filter_map(|id| server.runtime.get(id)) {
-        if !connection.identity.sees(server, live.id()).await {
+        if !connection.identity.sees(server, live.id()).await? {
             continue;
         }
         // A thread that is just being unloaded has none.
@@ -60,7 +60,7 @@ async fn activity(connection: Arc<ClientConnection>, params: EnvironmentActivity
     };
     let mut commands = Vec::new();
     for row in server.runtime.store().list(query).await.map_err(fault::read)?.threads {
-        if !connection.identity.sees(server, row.id).await {
+        if !connection.identity.sees(server, row.id).await? {
             continue;
         }
         // One that cannot be read does not hide the others.

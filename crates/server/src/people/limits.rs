@@ -1,12 +1,13 @@
 //! What the limits of a token leave of the protocol: threads, and the environments that may be named.
 
-use outpost_store::Store;
+use outpost_store::{ClaimError, ReadError, Store};
 use outpost_thread::ThreadId;
 use outpost_wire::Fault;
 use outpost_wire::intent::Selection;
 use serde_json::Value;
 
 use super::{ClientIdentity, VIEWS};
+use crate::fault;
 use crate::methods::reading;
 use crate::server::ServerShared;
 
@@ -73,7 +74,7 @@ impl ClientIdentity {
         }
         let threads = self.check_names(method, params)?;
         for thread in &threads {
-            if !self.sees(server, *thread).await {
+            if !self.sees(server, *thread).await? {
                 return Err(self.refusal(&format!("its token is not for thread {thread}")));
             }
         }
@@ -100,7 +101,7 @@ impl ClientIdentity {
         // Whatever selects anew makes `local` the machine of the node that drives the thread. That node checks it.
         if selection.attachments().iter().any(|attachment| attachment.environment_id.is_local())
             && let Some(host) = state.local_host.filter(|host| is_other_host(server, host))
-            && !is_driven_elsewhere(server, thread).await
+            && !is_driven_elsewhere(server, thread).await?
         {
             return Err(self.refusal(&format!("its token is limited to threads, and `local` of this one is the machine {host}")));
         }
@@ -128,6 +129,13 @@ impl ClientIdentity {
         if !params["config"]["mcp_servers"].is_null() {
             return Err(self.refusal("its token is limited, so it declares no MCP servers"));
         }
+        // An answer may carry a rule about commands, which counts for every thread. Handlers read it in a list as well.
+        let answer = &params["detail"];
+        if method == "thread/approval/answer" && !(answer.is_null() || answer.is_object() && answer["prefix"].is_null()) {
+            return Err(
+                self.refusal("its token is limited, so it makes no rules about commands; approve this command, or those of this thread")
+            );
+        }
         if method == "thread/fork" && !self.threads.is_empty() {
             return Err(self.refusal("its token is limited to threads, so it starts none"));
         }
@@ -147,34 +155,36 @@ impl ClientIdentity {
 
     /// Whether the limits of its token allow answers to questions of a thread, which it hears of because it opened the other one. Agents
     /// belong to the thread that made them; they must not work elsewhere.
-    pub(crate) async fn may_answer(&self, server: &ServerShared, thread: ThreadId, opened: ThreadId) -> bool {
+    pub(crate) async fn may_answer(&self, server: &ServerShared, thread: ThreadId, opened: ThreadId) -> Result<bool, Fault> {
         let of_places = Self { threads: Vec::new(), ..self.clone() };
-        self.sees(server, opened).await && (thread == opened || of_places.sees(server, thread).await)
+        Ok(self.sees(server, opened).await? && (thread == opened || of_places.sees(server, thread).await?))
     }
 
-    /// Whether a thread is within the limits of its token.
-    pub(crate) async fn sees(&self, server: &ServerShared, thread: ThreadId) -> bool {
+    /// Whether a thread is within the limits of its token. Where a thread works may have to be read from the store, which may not answer.
+    pub(crate) async fn sees(&self, server: &ServerShared, thread: ThreadId) -> Result<bool, Fault> {
         if !self.threads.is_empty() && !self.threads.contains(&thread) {
-            return false;
+            return Ok(false);
         }
         if self.environments.is_empty() {
-            return true;
+            return Ok(true);
         }
         // A thread without environments works in none of these.
         let is_within = |selection: &Selection| {
             let mut attachments = selection.attachments().iter().peekable();
             attachments.peek().is_some() && attachments.all(|attachment| self.environments.contains(&attachment.environment_id))
         };
-        match server.runtime.get(thread) {
+        // One that is just being unloaded is in the store.
+        if let Some(live) = server.runtime.get(thread)
+            && let Ok(state) = live.snapshot().await
+        {
             // The turn that runs may work elsewhere than the thread does.
-            Some(live) => live
-                .snapshot()
-                .await
-                .is_ok_and(|state| state.selection.as_ref().is_some_and(is_within) && state.effective_selection().is_some_and(is_within)),
-            None => {
-                let summary = server.runtime.store().summary(thread).await.ok().flatten();
-                summary.and_then(|summary| summary.selection).as_ref().is_some_and(is_within)
-            }
+            return Ok(state.selection.as_ref().is_some_and(is_within) && state.effective_selection().is_some_and(is_within));
+        }
+        match server.runtime.store().summary(thread).await {
+            Ok(summary) => Ok(summary.and_then(|summary| summary.selection).as_ref().is_some_and(is_within)),
+            // What is wrong with one thread alone is in the way of no other.
+            Err(ReadError::NotFound(_) | ReadError::Lineage { .. } | ReadError::Journal { .. }) => Ok(false),
+            Err(error) => Err(fault::read(error)),
         }
     }
 }
@@ -224,31 +234,37 @@ fn is_other_host(server: &ServerShared, host: &str) -> bool {
 }
 
 /// Whether requests about a thread are passed on to another node.
-async fn is_driven_elsewhere(server: &ServerShared, thread: ThreadId) -> bool {
-    let Store::Postgres(store) = server.runtime.store() else { return false };
-    server.runtime.get(thread).is_none()
-        && store.holder(thread).await.ok().flatten().is_some_and(|holder| holder.instance != store.instance())
+async fn is_driven_elsewhere(server: &ServerShared, thread: ThreadId) -> Result<bool, Fault> {
+    let Store::Postgres(store) = server.runtime.store() else { return Ok(false) };
+    if server.runtime.get(thread).is_some() {
+        return Ok(false);
+    }
+    match store.holder(thread).await {
+        Ok(holder) => Ok(holder.is_some_and(|holder| holder.instance != store.instance())),
+        Err(ClaimError::NotFound(_)) => Ok(false),
+        Err(error) => Err(Fault::internal(error.to_string())),
+    }
 }
 
 /// What is left of a list of threads for a client whose token is limited.
-pub(crate) async fn filter(server: &ServerShared, identity: &ClientIdentity, method: &str, frame: Vec<u8>) -> Vec<u8> {
+pub(crate) async fn filter(server: &ServerShared, identity: &ClientIdentity, method: &str, frame: Vec<u8>) -> Result<Vec<u8>, Fault> {
     if !identity.is_limited() || !LISTS.contains(&method) {
-        return frame;
+        return Ok(frame);
     }
-    let Ok(mut answer) = serde_json::from_slice::<Value>(&frame) else { return frame };
-    let Some(Value::Array(all)) = answer.pointer_mut("/result/data").map(Value::take) else { return frame };
+    let Ok(mut answer) = serde_json::from_slice::<Value>(&frame) else { return Ok(frame) };
+    let Some(Value::Array(all)) = answer.pointer_mut("/result/data").map(Value::take) else { return Ok(frame) };
     let mut left = Vec::new();
     for one in all {
         let named = [&one, &one["id"], &one["threadId"], &one["thread"]["id"]].into_iter().find_map(Value::as_str);
         let thread: Option<ThreadId> = named.and_then(|text| text.parse().ok());
         if let Some(thread) = thread
-            && identity.sees(server, thread).await
+            && identity.sees(server, thread).await?
         {
             left.push(one);
         }
     }
     answer["result"]["data"] = Value::Array(left);
-    answer.to_string().into_bytes()
+    Ok(answer.to_string().into_bytes())
 }
 
 #[cfg(test)]
@@ -298,6 +314,20 @@ mod tests {
             json!({"environments": [own], "config": {"mcp_servers": {"x": {"command": "id"}}}}),
         ] {
             assert!(place.check_names("thread/start", &params).is_err(), "{params}");
+        }
+    }
+
+    /// A rule counts for every thread. A struct is read from a list as well.
+    #[test]
+    fn a_limited_token_makes_no_rule_by_an_answer() {
+        let thread = "0199a3c0-0000-7000-8000-000000000001";
+        let one = ClientIdentity { threads: vec![thread.parse().unwrap()], ..ClientIdentity::default() };
+        let answer = |detail: Value| json!({"threadId": thread, "approvalId": "a", "decision": "approved", "detail": detail});
+        for detail in [Value::Null, json!({}), json!({"success": true, "contentItems": []}), json!({"prefix": null})] {
+            assert!(one.check_names("thread/approval/answer", &answer(detail.clone())).is_ok(), "{detail}");
+        }
+        for detail in [json!({"prefix": ["touch"]}), json!({"prefix": "touch"}), json!([["touch"]])] {
+            assert!(one.check_names("thread/approval/answer", &answer(detail.clone())).is_err(), "{detail}");
         }
     }
 

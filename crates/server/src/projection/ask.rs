@@ -194,6 +194,16 @@ impl ApprovalPrompt {
         }
     }
 
+    /// The same question without the rule that the agent suggests.
+    pub fn without_rule(&self) -> Self {
+        let mut plain = self.clone();
+        if let Params::Command(params) = &mut plain.params {
+            params.available_decisions = Some(decisions(None));
+            params.proposed_execpolicy_amendment = None;
+        }
+        plain
+    }
+
     /// The request under this number.
     pub fn frame(&self, number: i64) -> Vec<u8> {
         let id = RequestId::Number(number);

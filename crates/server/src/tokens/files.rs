@@ -26,7 +26,7 @@ impl TokenFiles {
         Self { issued: directory.join("issued"), bound: directory.join("bound") }
     }
 
-    pub(super) fn keep(&self, token: &Issued) -> Result<(), TokenError> {
+    fn keep(&self, token: &Issued) -> Result<(), TokenError> {
         let text = serde_json::to_string(token).map_err(|error| at(&self.issued)(error.into()))?;
         write_private(&self.issued, &token.digest, &text)
     }
@@ -73,6 +73,16 @@ impl TokenFiles {
         }
     }
 
+    /// Stores a token that is new. What an earlier executor left of an id does not count for its first one.
+    pub(super) fn issue(&self, token: &Issued) -> Result<(), TokenError> {
+        if let TokenPurpose::Executor { id } = &token.scope
+            && !self.readable()?.iter().any(|other| other.scope == token.scope)
+        {
+            self.unbind(id)?;
+        }
+        self.keep(token)
+    }
+
     /// Takes a token back, by its name. An executor's id is free again when none of its tokens is left.
     pub(super) fn revoke(&self, name: &str) -> Result<Issued, TokenError> {
         let digest = one_of(names(&self.issued)?, name)?;
@@ -109,7 +119,7 @@ impl TokenFiles {
         }
     }
 
-    fn unbind(&self, id: &EnvironmentId) -> Result<(), TokenError> {
+    pub(super) fn unbind(&self, id: &EnvironmentId) -> Result<(), TokenError> {
         let path = self.bound.join(id.as_str());
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(&path)(error)),

@@ -12,6 +12,8 @@ use super::unreached;
 
 /// After so long without a note the connection is tried.
 const QUIET: Duration = Duration::from_secs(15);
+/// How long it may take until a connection is made and listens: one that hangs half-way would be waited for without end.
+const CONNECT: Duration = Duration::from_secs(10);
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// What is heard on a channel.
@@ -59,6 +61,11 @@ impl Drop for Listener {
 
 impl Listener {
     pub(super) async fn connect(address: &Address, channel: &str) -> Result<Self, SharedError> {
+        let connecting = tokio::time::timeout(CONNECT, Self::connect_to(address, channel));
+        connecting.await.map_err(SharedError::new)?
+    }
+
+    async fn connect_to(address: &Address, channel: &str) -> Result<Self, SharedError> {
         let (client, mut connection) = address.config.connect(address.encryption.clone()).await.map_err(unreached)?;
         let (sender, notes) = tokio::sync::mpsc::unbounded_channel();
         let task = tokio::spawn(async move {

@@ -32,8 +32,26 @@ pub(super) struct Connections {
     address: Address,
     /// How long the server works on one statement.
     statement: Duration,
-    /// When a connection last failed to answer: those that are older are not used any more.
-    suspicion: Arc<Mutex<Option<Instant>>>,
+    suspicion: Arc<Mutex<Suspicion>>,
+    suspects: SuspectUse,
+}
+
+/// What connections that did not answer say of the others.
+#[derive(Default)]
+struct Suspicion {
+    /// When one last failed to answer: the database may have been slow, or those that are as old are dead, too.
+    at: Option<Instant>,
+    /// One that was tried because of that failed, too: those that are older than this are not used any more.
+    confirmed: Option<Instant>,
+}
+
+/// What becomes of a connection that is as old as one that did not answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SuspectUse {
+    /// It is tried before it is used: a database that was slow for a moment does not cost all connections.
+    Tried,
+    /// It is not waited for: a new one costs less, and the lease of a program is short.
+    Dropped,
 }
 
 pub(super) struct Connection {
@@ -52,26 +70,24 @@ pub(super) struct Checkout {
 pub(super) struct Pool {
     pool: managed::Pool<Connections>,
     limit: Duration,
-    suspicion: Arc<Mutex<Option<Instant>>>,
+    suspicion: Arc<Mutex<Suspicion>>,
 }
 
 impl Pool {
     pub(super) fn new(address: Address, config: &PostgresConfig) -> Result<Self, PostgresError> {
-        Self::of(address, config, config.connections, Arc::default())
+        let suspicion = Arc::default();
+        let manager = Connections { address, statement: config.statement, suspicion, suspects: SuspectUse::Tried };
+        Self::of(manager, config.connections)
     }
 
-    /// One connection more, which is not lent to others. What is suspected of either counts for both.
+    /// One connection more for the lease, which is not lent to others. What is suspected of either counts for both.
     pub(super) fn aside(&self, address: Address, config: &PostgresConfig) -> Result<Self, PostgresError> {
-        Self::of(address, config, 1, self.suspicion.clone())
+        let suspicion = self.suspicion.clone();
+        Self::of(Connections { address, statement: config.statement, suspicion, suspects: SuspectUse::Dropped }, 1)
     }
 
-    fn of(
-        address: Address,
-        config: &PostgresConfig,
-        connections: usize,
-        suspicion: Arc<Mutex<Option<Instant>>>,
-    ) -> Result<Self, PostgresError> {
-        let manager = Connections { address, statement: config.statement, suspicion: suspicion.clone() };
+    fn of(manager: Connections, connections: usize) -> Result<Self, PostgresError> {
+        let (limit, suspicion) = (manager.statement + SLACK, manager.suspicion.clone());
         let timeouts = Timeouts {
             wait: Some(Duration::from_secs(30)),
             create: Some(Duration::from_secs(10)),
@@ -83,7 +99,7 @@ impl Pool {
             .timeouts(timeouts)
             .build()
             .map_err(|error| PostgresError::Connect(SharedError::new(error)))?;
-        Ok(Self { pool, limit: config.statement + SLACK, suspicion })
+        Ok(Self { pool, limit, suspicion })
     }
 
     pub(super) async fn get(&self) -> Result<Checkout, SharedError> {
@@ -100,7 +116,7 @@ impl Pool {
         let watch = tokio::spawn(async move {
             sleep(limit).await;
             tracing::warn!(seconds = limit.as_secs(), "the database does not answer; the connection is closed");
-            *lock(&suspicion) = Some(Instant::now());
+            lock(&suspicion).at = Some(Instant::now());
             task.abort();
         });
         Ok(Checkout { connection, _limit: AbortOnDropHandle::new(watch) })
@@ -144,15 +160,19 @@ impl managed::Manager for Connections {
         if connection.client.is_closed() {
             return Err(RecycleError::message("the connection is closed"));
         }
-        // One that is as old as one that did not answer is not waited for: a new one costs less, and the lease of a program is short.
-        if lock(&self.suspicion).is_some_and(|at| connection.since < at) {
+        let suspected = lock(&self.suspicion).at.filter(|at| connection.since < *at);
+        let is_confirmed = lock(&self.suspicion).confirmed.is_some_and(|at| connection.since < at);
+        if is_confirmed || (suspected.is_some() && self.suspects == SuspectUse::Dropped) {
             return Err(RecycleError::message("another connection of that time does not answer"));
         }
-        if metrics.last_used() > IDLE {
+        if suspected.is_some() || metrics.last_used() > IDLE {
             match timeout(TRIAL, connection.client.simple_query("")).await {
                 Ok(answer) => drop(answer?),
                 Err(_) => {
-                    *lock(&self.suspicion) = Some(Instant::now());
+                    let mut suspicion = lock(&self.suspicion);
+                    suspicion.at = Some(Instant::now());
+                    // Two one after the other: trying each of the rest would take longer than work waits.
+                    suspicion.confirmed = suspicion.confirmed.max(suspected);
                     return Err(RecycleError::message("the connection does not answer"));
                 }
             }

@@ -24,9 +24,14 @@ pub(super) async fn run(arguments: &EnvImportArguments, own: &ProcessContext) ->
     let file = shared.file();
     let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let only = arguments.hosts.iter().map(|name| EnvironmentId::parse_own(name)).collect::<Result<Vec<_>, _>>()?;
+    let known = source.text().await?;
+    // Merging does not know every form of a file; there is nothing to merge here.
+    if known == text && only.is_empty() {
+        say(&format!("the store says what {} says, word for word", file.display()));
+        return Ok(0);
+    }
     let mode = if arguments.replace { MergeMode::Replace } else { MergeMode::Keep };
-    let merged =
-        merge(&source.text().await?, &text, &file, &only, mode).with_context(|| format!("nothing of {} is used", file.display()))?;
+    let merged = merge(&known, &text, &file, &only, mode).with_context(|| format!("nothing of {} is used", file.display()))?;
     show(&merged, mode)?;
     if merged.is_nothing() {
         say(&format!("the store says all that {} says", file.display()));
