@@ -1,7 +1,7 @@
 //! A thread as people see it: what happens on standard error, the answer on standard output.
 //!
-//! On a terminal the last line tells what is being waited for, and for how long; it is gone when something is said. Where
-//! there is no terminal there is no such line and there are no colours.
+//! On a terminal the last line tells what is being waited for, and for how long; it is gone when something is said. Where the user
+//! wants nothing to be drawn anew there is no such line; where there is no terminal there are no colours, either.
 //!
 //! Whatever was not written by this program goes through `outpost_wire::shown` before it is drawn, and on a terminal every row
 //! of our own begins with a bar that nothing else can show.
@@ -37,8 +37,10 @@ pub(crate) struct Screen {
     colours: bool,
     /// Whether rows are seen, be it on the simplest of terminals.
     is_seen: bool,
-    /// Whether there is a line that tells what is being waited for.
+    /// Whether it is a terminal that can do more than show lines.
     live: bool,
+    /// Whether there is a line that tells what is being waited for.
+    redraws: bool,
     waits_for: Option<(String, Instant)>,
     is_drawn: bool,
     /// Calls that run, as they were announced. Several may run at once.
@@ -83,6 +85,7 @@ impl Screen {
             colours,
             is_seen,
             live,
+            redraws: live && !is_set("OUTPOST_PLAIN"),
             waits_for: None,
             is_drawn: false,
             running: BTreeMap::new(),
@@ -104,7 +107,12 @@ impl Screen {
 
     /// Shows only the answer and what went wrong.
     pub(crate) fn with_quiet(self, is_quiet: bool) -> Self {
-        Self { is_quiet, live: self.live && !is_quiet, ..self }
+        Self { is_quiet, live: self.live && !is_quiet, redraws: self.redraws && !is_quiet, ..self }
+    }
+
+    /// Draws nothing anew: what a line was once, it stays.
+    pub(crate) fn without_redraws(self) -> Self {
+        Self { redraws: false, ..self }
     }
 
     pub(crate) fn thread(&mut self, id: ThreadId) {
@@ -390,7 +398,7 @@ impl Screen {
 
     /// Draws the last line anew.
     pub(crate) fn tick(&mut self) {
-        let Some((what, since)) = self.waits_for.as_ref().filter(|_| self.live && self.open.is_none()) else { return };
+        let Some((what, since)) = self.waits_for.as_ref().filter(|_| self.redraws && self.open.is_none()) else { return };
         let seconds = since.elapsed().as_secs();
         if seconds < 1 {
             return;

@@ -33,7 +33,7 @@ const TICK: Duration = Duration::from_millis(200);
 
 pub(super) async fn talk(agents: &Agents, open: Open, own: &ProcessContext) -> anyhow::Result<ChatEnd> {
     let Open { thread, follow, before, missing } = open;
-    let mut screen = Screen::new(None, &own.variables);
+    let mut screen = Screen::new(None, &own.variables).without_redraws();
     screen.thread(thread.id());
     agents.note(&before).into_iter().for_each(|note| screen.say(Style::Note, note));
     missing.iter().for_each(|missing| screen.say(Style::Bad, missing));
