@@ -16,7 +16,7 @@ use outpost_runtime::model::ModelProgress;
 use outpost_terminal::folded::{FoldedEnd, FoldedOutput, HEAD, TAIL};
 use outpost_thread::{
     CallDetail, CallFinished, CallId, CallOutcome, CallReport, CallStarted, Fact, InterruptReason, PlannedStepStatus, Raw, Recorded,
-    ThreadId, TurnFinished, TurnStatus,
+    Thread, ThreadId, TurnFinished, TurnStatus,
 };
 use outpost_wire::shown::{Form, Showing, Untrusted, guard};
 use rustix::termios::tcgetwinsize;
@@ -229,6 +229,19 @@ impl Screen {
                 | CallDetail::Unknown(_),
             )
             | None => self.say(Style::Strong, &format!("{place}{}", word(&started.tool))),
+        }
+    }
+
+    /// Announces the commands that run already. What they printed so far was not heard here: all of it is shown at their end.
+    pub(crate) fn found_running(&mut self, thread: &Thread) {
+        for started in thread.turn.iter().flat_map(|turn| &turn.calls).filter_map(|call| call.started.as_ref()) {
+            let Some(detail) = started.command() else { continue };
+            let place = started.environment.as_ref().map(|id| format!("[{id}] ")).unwrap_or_default();
+            let line = Announced { place, command: detail.command };
+            self.announce(Style::Strong, &line);
+            self.line_of(&started.call, Style::Quiet, "it runs already; its output is shown when it ends");
+            self.wait_for(&line.command);
+            self.running.insert(started.call.clone(), line);
         }
     }
 

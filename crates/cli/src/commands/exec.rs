@@ -409,6 +409,7 @@ impl Report {
                 note.iter().for_each(|note| screen.say(Style::Note, note));
             }
             Self::Lines(lines) => {
+                screen.found_running(thread);
                 let mut first = lines.begin(thread);
                 first.extend([shortfall, note].into_iter().flatten().map(|note| lines.warning((*note).to_owned())));
                 print(&first)?;

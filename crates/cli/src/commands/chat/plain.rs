@@ -40,10 +40,11 @@ pub(super) async fn talk(agents: &Agents, open: Open, own: &ProcessContext) -> a
     if std::io::stdin().is_terminal() {
         screen.say(Style::Quiet, "/help tells what can be typed here; Ctrl-D leaves");
     }
-    if before.turns > 0 {
+    if before.turns > 0 || before.turn.is_some() {
         show_last_turn(&mut screen, agents, &before).await;
     }
     let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| ChatQuestion::new(&approval.asked)).collect();
+    screen.found_running(&before);
     let asking = AgentQuestions::of(agents, thread.id());
     let mut chat = PlainChat {
         agents,

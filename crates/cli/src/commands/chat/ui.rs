@@ -55,11 +55,13 @@ pub(super) async fn talk(agents: &Agents, open: Open, terminal: &mut UiTerminal)
     agents.note(&before).into_iter().for_each(|note| view.say(Ink::Note, note));
     agents.shortfall().iter().for_each(|shortfall| view.say(Ink::Note, &line(shortfall)));
     missing.iter().for_each(|missing| view.say(Ink::Bad, missing));
-    if before.turns > 0 {
+    if before.turns > 0 || before.turn.is_some() {
         show_last_turn(&mut view, agents, &before).await;
     }
     let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| ChatQuestion::new(&approval.asked)).collect();
     let (completed, completions) = mpsc::channel(1);
+    let running = before.turn.iter().flat_map(|turn| &turn.calls).filter_map(|call| call.started.as_ref());
+    running.for_each(|started| view.found_running(started, Instant::now()));
     let (events, following) = followed(follow);
     let running_since = before.turn.is_some().then(Instant::now);
     let mut ui = ChatUi {
