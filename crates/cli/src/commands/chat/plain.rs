@@ -29,6 +29,7 @@ use crate::notify::Notifier;
 use crate::render::{Screen, Style, why};
 use crate::signals::Watched;
 
+/// How often it is looked at how the thread stands, of which not everything tells.
 const TICK: Duration = Duration::from_millis(200);
 
 pub(super) async fn talk(agents: &Agents, open: Open, own: &ProcessContext) -> anyhow::Result<ChatEnd> {
@@ -57,6 +58,8 @@ pub(super) async fn talk(agents: &Agents, open: Open, own: &ProcessContext) -> a
         is_asked: false,
         streamed: String::new(),
         is_over: false,
+        is_gone: false,
+        can_hand_over: agents.remote().is_some() || own.settings.is_empty(),
         is_detached: false,
         next: None,
     };
@@ -84,6 +87,10 @@ struct PlainChat<'a> {
     streamed: String,
     /// Nothing more will be typed.
     is_over: bool,
+    /// The terminal was closed: nothing can be shown or asked any more.
+    is_gone: bool,
+    /// Another process would go on with the turn just as this one does: nothing was set with `-c` for this one only.
+    can_hand_over: bool,
     /// The turn is to go on without this program.
     is_detached: bool,
     /// The user wants to talk about another thread.
@@ -96,7 +103,9 @@ enum News {
     Agent(AgentNews),
     Line(Option<TypedLine>),
     Interrupt,
+    HungUp,
     End,
+    /// Something may have changed of which nothing tells.
     Tick,
 }
 
@@ -111,13 +120,12 @@ impl PlainChat<'_> {
         loop {
             let is_active = matches!(self.thread.status(), ThreadActivity::Active { .. });
             if let Some(followed) = self.follow.ready().await {
-                self.event(&followed.into()).await?;
+                self.hear(&followed.into(), &keyboard)?;
                 continue;
             }
-            if self.is_detached {
-                return Ok(said_something);
-            }
-            if self.is_over && !is_active {
+            // Without a terminal the turn goes on to its end, and no further: a question waits in the thread.
+            let is_stuck = self.is_gone && !self.questions.is_empty();
+            if self.is_detached || is_stuck || (self.is_over && !is_active) {
                 return Ok(said_something);
             }
             self.ask(is_active, &keyboard).await?;
@@ -128,24 +136,44 @@ impl PlainChat<'_> {
                 line = keyboard.line(), if listens => News::Line(line),
                 () = interrupt.recv() => News::Interrupt,
                 () = terminate.recv() => News::End,
-                () = hangup.recv() => News::End,
+                () = hangup.recv() => News::HungUp,
                 _ = ticks.tick() => News::Tick,
             };
             match news {
-                News::Event(event) => self.event(&event).await?,
+                News::Event(event) => self.hear(&event, &keyboard)?,
                 News::Agent(news) => self.agent(news),
                 News::Line(Some(line)) => {
                     said_something = true;
                     self.line(&line).await?;
                 }
+                News::Line(None) if keyboard.is_closed() => self.hang_up(),
                 News::Line(None) => self.is_over = true,
+                News::HungUp => self.hang_up(),
                 News::Interrupt if is_active => self.thread.interrupt(None, InterruptReason::User).await?,
                 News::Interrupt | News::End => {
                     self.screen.end_line();
                     return Ok(said_something);
                 }
-                News::Tick => self.screen.tick(),
+                News::Tick => {}
             }
+        }
+    }
+
+    /// The terminal is closed, and the turn goes on: in the process of the home, where the user finds it again, or here to its end.
+    fn hang_up(&mut self) {
+        (self.is_over, self.is_gone) = (true, true);
+        self.is_detached = self.can_hand_over && matches!(self.thread.status(), ThreadActivity::Active { .. });
+    }
+
+    /// What cannot be written to a terminal that is closed is no reason to end the turn.
+    fn hear(&mut self, event: &ThreadEvent, keyboard: &Keyboard) -> anyhow::Result<()> {
+        let heard = self.event(event);
+        match heard {
+            Err(error) if error.is::<io::Error>() && (self.is_gone || keyboard.is_closed()) => {
+                self.hang_up();
+                Ok(())
+            }
+            heard => heard,
         }
     }
 
@@ -255,7 +283,7 @@ impl PlainChat<'_> {
         }
     }
 
-    async fn event(&mut self, event: &ThreadEvent) -> anyhow::Result<()> {
+    fn event(&mut self, event: &ThreadEvent) -> anyhow::Result<()> {
         self.notifier.event(event);
         match event {
             ThreadEvent::Progress { progress: ModelProgress::TextDelta { delta, .. }, .. } => {
