@@ -268,6 +268,7 @@ impl PlainChat<'_> {
                 if self.questions.is_empty() {
                     self.is_asked = false;
                 }
+                self.notifier.question(&asked);
                 self.questions.push(ChatQuestion::new(&asked).of(agent));
             }
             AgentNews::Asked(..) => {}
