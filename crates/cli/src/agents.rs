@@ -67,6 +67,7 @@ pub(crate) struct Standing {
 }
 
 /// A model as threads name it.
+#[derive(Default)]
 pub(crate) struct ChosenModel {
     pub name: String,
     pub provider: String,
@@ -270,11 +271,11 @@ impl Agents {
                 ChosenModel { provider: models.provider_id(settings), window: assembly.runtime.config().window(&name), name }
             }
             AgentEngine::Server(remote) => {
-                let (name, provider) = remote.model_of(thread);
+                let ChosenModel { name, provider, window } = remote.model_of(thread);
                 ChosenModel {
                     name: settings.model.clone().unwrap_or(name),
                     provider: settings.model_provider.clone().unwrap_or(provider),
-                    window: 0,
+                    window,
                 }
             }
         }

@@ -44,6 +44,8 @@ const ESCAPE_TIME: Duration = Duration::from_millis(40);
 const TWICE: Duration = Duration::from_secs(2);
 /// How often an environment that is not ready is looked at.
 const STANDING_TIME: Duration = Duration::from_millis(500);
+/// How often a server is asked which commands still run in the background: it does not tell of their ends.
+const BACKGROUND_TIME: Duration = Duration::from_secs(2);
 /// Events are handled for so long before keys are looked at again.
 const BURST: Duration = Duration::from_millis(5);
 
@@ -252,7 +254,9 @@ impl ChatUi<'_> {
             UiNews::Tick => {
                 // Nothing tells of an environment that becomes ready.
                 let is_unusual = self.status.environments.iter().any(|(_, standing)| standing.is_some());
-                if is_unusual && self.refreshed_at.elapsed() > STANDING_TIME {
+                let is_uncertain = self.status.background > 0 && self.agents.remote().is_some();
+                let age = self.refreshed_at.elapsed();
+                if (is_unusual && age > STANDING_TIME) || (is_uncertain && age > BACKGROUND_TIME) {
                     self.refresh().await;
                 }
                 self.ask();
