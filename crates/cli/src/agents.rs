@@ -209,6 +209,11 @@ impl Agents {
         }
     }
 
+    /// What a hint has to say besides the verb, so that it finds the same thread.
+    pub(crate) fn server_flag(&self) -> &str {
+        self.remote().map(|remote| remote.server.flag()).unwrap_or_default()
+    }
+
     /// The runtime of this process; refuses what only the server could tell.
     pub(crate) fn own_runtime(&self) -> anyhow::Result<&Runtime> {
         match &self.engine {

@@ -77,7 +77,7 @@ impl RemoteServer {
         }
         match (if named.is_empty() { alike } else { named }).as_slice() {
             [one] => Ok(*one),
-            [] => bail!("{} has no thread `{name}`; `outpost thread list --all` shows those that are there", self.address()),
+            [] => bail!("{} has no thread `{name}`; `outpost thread list{}` shows those that are there", self.address(), self.flag()),
             several => bail!("`{name}` could be {} threads of {}", several.len(), self.address()),
         }
     }

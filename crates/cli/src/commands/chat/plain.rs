@@ -44,8 +44,8 @@ pub(super) async fn talk(agents: &Agents, open: Open, own: &ProcessContext) -> a
     if before.turns > 0 || before.turn.is_some() {
         show_last_turn(&mut screen, agents, &before).await;
     }
-    let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| ChatQuestion::new(&approval.asked)).collect();
     screen.found_running(&before);
+    let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| ChatQuestion::new(&approval.asked)).collect();
     let asking = AgentQuestions::of(agents, thread.id());
     let mut chat = PlainChat {
         agents,
@@ -304,7 +304,11 @@ impl PlainChat<'_> {
             }
             // Another program has it now, or it was idle for very long.
             ThreadEvent::Status(ThreadActivity::Closed) => {
-                anyhow::bail!("the thread was closed; `outpost chat resume {}` opens it again", self.thread.id())
+                anyhow::bail!(
+                    "the thread was closed; `outpost chat resume{} {}` opens it again",
+                    self.agents.server_flag(),
+                    self.thread.id()
+                )
             }
             ThreadEvent::Entry(entry) => self.fact(&entry.fact, event)?,
             _ => {}
@@ -363,7 +367,8 @@ async fn show_last_turn(screen: &mut Screen, agents: &Agents, before: &Thread) {
     let Ok(page) = agents.store().page(before.id, request).await else { return };
     let (earlier, pieces) = recent(pieces(&page.with_gaps()), SHOWN_AGAIN);
     if earlier > 0 {
-        screen.say(Style::Quiet, &format!("… {earlier} earlier messages of this turn; `outpost thread show {}` prints them", before.id));
+        let show = format!("outpost thread show{} {}", agents.server_flag(), before.id);
+        screen.say(Style::Quiet, &format!("… {earlier} earlier messages of this turn; `{show}` prints them"));
     }
     for piece in pieces {
         match piece {

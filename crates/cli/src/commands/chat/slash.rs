@@ -82,7 +82,7 @@ pub(super) async fn run(text: &str, agents: &Agents, thread: &LiveThread) -> Sla
             Err(error) => Err(error),
         },
         "/help" => Ok(help()),
-        "/thread" => Ok(own(format!("thread {0}; `outpost chat resume {0}` goes on with it", thread.id()))),
+        "/thread" => Ok(own(format!("thread {0}; `outpost chat resume{1} {0}` goes on with it", thread.id(), agents.server_flag()))),
         "/status" => status(agents, thread).await,
         "/model" => model(agents, thread, words.first()).await,
         "/env" => environments(agents, thread, &words).await,

@@ -60,10 +60,10 @@ pub(super) async fn talk(agents: &Agents, open: Open, terminal: &mut UiTerminal)
     if before.turns > 0 || before.turn.is_some() {
         show_last_turn(&mut view, agents, &before).await;
     }
-    let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| ChatQuestion::new(&approval.asked)).collect();
-    let (completed, completions) = mpsc::channel(1);
     let running = before.turn.iter().flat_map(|turn| &turn.calls).filter_map(|call| call.started.as_ref());
     running.for_each(|started| view.found_running(started, Instant::now()));
+    let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| ChatQuestion::new(&approval.asked)).collect();
+    let (completed, completions) = mpsc::channel(1);
     let (events, following) = followed(follow);
     let running_since = before.turn.is_some().then(Instant::now);
     let mut ui = ChatUi {
@@ -484,7 +484,11 @@ impl ChatUi<'_> {
             ThreadEvent::ProcessEnded { .. } => self.refresh().await,
             ThreadEvent::Status(ThreadActivity::Broken { reason }) => self.view.say(Ink::Bad, &line(reason)),
             ThreadEvent::Status(ThreadActivity::Closed) => {
-                anyhow::bail!("the thread was closed; `outpost chat resume {}` opens it again", self.thread.id())
+                anyhow::bail!(
+                    "the thread was closed; `outpost chat resume{} {}` opens it again",
+                    self.agents.server_flag(),
+                    self.thread.id()
+                )
             }
             _ => {}
         }
@@ -528,7 +532,8 @@ async fn show_last_turn(view: &mut ConversationView, agents: &Agents, before: &T
     let Ok(page) = agents.store().page(before.id, request).await else { return };
     let (earlier, pieces) = recent(pieces(&page.with_gaps()), SHOWN_AGAIN);
     if earlier > 0 {
-        view.say(Ink::Quiet, &format!("… {earlier} earlier messages of this turn; `outpost thread show {}` prints them", before.id));
+        let show = format!("outpost thread show{} {}", agents.server_flag(), before.id);
+        view.say(Ink::Quiet, &format!("… {earlier} earlier messages of this turn; `{show}` prints them"));
     }
     for piece in pieces {
         match piece {
