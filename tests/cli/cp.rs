@@ -242,9 +242,12 @@ fn progress_is_for_people_only() {
     let mut command = Command::new(OUTPOST);
     command.arg("cp").arg(work.path().join("big")).arg(work.path().join("copy")).env("OUTPOST_HOME", work.path().join(".home"));
     command.env("TERM", "xterm");
-    let mut terminal = TestTerminal::start(&command);
-    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
-    terminal.wait_for("1 file, 8.0 MiB");
-    let shown = terminal.text();
-    assert!(shown.contains("big [") && shown.contains("B/s "), "{shown}");
+    // Who wants plain lines wants nothing to be drawn anew.
+    for (plain, is_drawn) in [("", true), ("1", false)] {
+        let mut terminal = TestTerminal::start(command.env("OUTPOST_PLAIN", plain));
+        assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+        terminal.wait_for("1 file, 8.0 MiB");
+        let shown = terminal.text();
+        assert_eq!((shown.contains("big ["), shown.contains("B/s "), shown.contains("\x1b[K")), (is_drawn, is_drawn, is_drawn), "{shown}");
+    }
 }

@@ -16,7 +16,10 @@ use crate::chat::{Scene, journal_has, run};
 
 /// A call that runs until there is a file.
 fn waits_for(file: &Path) -> Reply {
-    let script = format!("echo begun >> {0}.begun; until [ -e {0} ]; do sleep 0.1; done; echo seen-$((40 + 2))", file.display());
+    let script = format!(
+        "echo early-$((20 + 1)); echo begun >> {0}.begun; until [ -e {0} ]; do sleep 0.1; done; echo seen-$((40 + 2))",
+        file.display()
+    );
     Reply::Items(vec![run("c1", &script)])
 }
 
@@ -47,10 +50,18 @@ async fn a_detached_turn_goes_on_in_the_background_and_is_waited_for_there() {
     let mut shown = BufReader::new(waiting.stderr.take().unwrap());
     shown.read_line(&mut first).unwrap();
     assert!(first.contains(&id), "{first}");
+    // What runs already is announced, and what it prints is told at its end, from its beginning.
+    let mut running = [String::new(), String::new()];
+    for line in &mut running {
+        shown.read_line(line).unwrap();
+    }
+    assert!(running[0].contains("[local] $ sh -c") && running[1].contains("it runs already"), "{running:?}");
     std::fs::write(&file, "").unwrap();
-    let mut told = String::new();
+    let (mut told, mut rest) = (String::new(), String::new());
     waiting.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    shown.read_to_string(&mut rest).unwrap();
     assert!(waiting.wait().unwrap().success() && told.contains("all done"), "{told}");
+    assert!(rest.contains("  early-21\n  seen-42\n"), "{rest}");
     // What went on with it ends by itself, and the thread is free again.
     eventually("the owner has ended", || !has_owner(&scene)).await;
     let shown = scene.command(&["thread", "show", &id]).output().unwrap();
@@ -106,8 +117,24 @@ async fn detach_leaves_a_conversation_and_its_running_command() {
     command.env_remove("OUTPOST_PLAIN").current_dir(scene.work.path());
     let mut terminal = TestTerminal::start(&command);
     terminal.wait_for_row("Esc stops");
+    terminal.wait_for_row("[local] $ sh -c 'echo early");
+    terminal.wait_for_row("> wait for it");
+    // Another one, line by line, sees the same.
+    let mut plain = TestTerminal::start(scene.command(&["chat", "resume", &id]).current_dir(scene.work.path()));
+    plain.wait_for("> wait for it");
+    plain.wait_for("[local] $ sh -c 'echo early");
+    plain.wait_for("it runs already");
     std::fs::write(&file, "").unwrap();
-    terminal.wait_for("all done");
+    terminal.wait_for_row("all done");
+    plain.wait_for("all done");
+    let everything = terminal.everything();
+    let place = |text: &str| everything.iter().position(|row| row == text);
+    assert!(place("  early-21").is_some() && place("  early-21") < place("  seen-42"), "its whole output is shown: {everything:#?}");
+    assert!(plain.text().contains("  early-21\r\n  seen-42\r\n"), "{:?}", plain.text());
+    // The server told how much the context of its model holds.
+    terminal.wait_for_row("% context left");
+    plain.type_keys("\x04");
+    assert_eq!(plain.exit_code(), Some(0), "{}", plain.text());
     assert_eq!(std::fs::read_to_string(file.with_extension("begun")).unwrap(), "begun\n", "it ran once");
     terminal.type_keys("\x04");
     assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
@@ -222,6 +249,50 @@ async fn the_process_in_the_background_waits_for_a_slow_webhook() {
     }
 }
 
+/// Has every news written to a file, one a line; what was told so far.
+fn told_to_file(scene: &Scene) -> impl Fn() -> Vec<Value> + use<> {
+    let heard = scene.work.path().join("heard");
+    let script = format!("printf '%s\\n' \"$1\" >> {}", heard.display());
+    let config = std::fs::read_to_string(scene.home.path().join("config.toml")).unwrap();
+    let config = format!("notify = [\"sh\", \"-c\", {}, \"notify\"]\n{config}", Value::from(script));
+    std::fs::write(scene.home.path().join("config.toml"), config).unwrap();
+    move || {
+        let text = std::fs::read_to_string(&heard).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// The process in the background, a conversation line by line, and one that is drawn: each tells of what an agent asks, once, and under the
+/// name of the thread in which it is answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_of_agents_are_notified() {
+    let scene = Scene::new(vec![]).await;
+    let news = told_to_file(&scene);
+    let id = agent_asks(&scene).await;
+    eventually("the question is told", || !news().is_empty()).await;
+    let question = &news()[0];
+    assert_eq!((question["type"].as_str(), question["message"].as_str()), (Some("question"), Some("touch made")), "{question}");
+    assert_eq!(question["thread_id"].as_str(), Some(id.as_str()), "{question}");
+    assert!(scene.command(&["exec", "resume", &id]).output().unwrap().status.success());
+    eventually("the end is told", || news().len() >= 2).await;
+    let kinds: Vec<String> = news().iter().map(|news| news["type"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(kinds, ["question", "turn_completed"], "the turn of the agent is no news");
+    for plain in ["1", ""] {
+        let scene = Scene::new(vec![]).await;
+        let news = told_to_file(&scene);
+        scene.model.push_for("\"text\":\"job\"", Reply::call("inner", "exec_command", &json!({"cmd": "touch made"})));
+        let spawns = call("spawned", "spawn_agent", &json!({"message": "job"}));
+        scene.model.push_for("\"text\":\"begin\"", Reply::Items(vec![spawns]));
+        let mut command = scene.command(&["chat"]);
+        let mut terminal = TestTerminal::start(command.env("OUTPOST_PLAIN", plain).current_dir(scene.work.path()));
+        terminal.wait_for("> ");
+        terminal.type_keys("begin\r");
+        eventually("the question is told", || news().iter().any(|news| news["type"] == "question")).await;
+        assert_eq!(news().iter().filter(|news| news["message"] == "touch made").count(), 1, "{:?}", news());
+        terminal.type_keys("\x03\x03");
+    }
+}
+
 /// A request that a webhook was sent.
 struct Heard {
     headers: Vec<(String, String)>,
@@ -303,6 +374,33 @@ async fn a_webhook_hears_of_ends_and_failures_and_can_verify_them() {
     assert_eq!(kinds[2].0, "turn_failed");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_hears_of_questions() {
+    let scene = Scene::new(vec![Reply::call("asks", "exec_command", &json!({"cmd": "touch made"})), Reply::message("over")]).await;
+    let (url, heard) = webhook(Duration::ZERO);
+    let config = std::fs::read_to_string(scene.home.path().join("config.toml")).unwrap();
+    let table = format!("{config}\n[notify]\nurl = \"{url}\"\nsecret_env = \"HOOK_SECRET\"\n");
+    std::fs::write(scene.home.path().join("config.toml"), table).unwrap();
+    let mut command = scene.command(&["chat"]);
+    let mut terminal = TestTerminal::start(command.env("HOOK_SECRET", "a very secret key").current_dir(scene.work.path()));
+    terminal.wait_for("> ");
+    terminal.type_keys("go\r");
+    terminal.wait_for("Allow?");
+    // It is told while it waits for its answer, and again after the error.
+    for _ in 0..2 {
+        let message = heard.recv_timeout(Duration::from_secs(120)).unwrap();
+        let signed = format!("{}.{}", message.header("x-outpost-timestamp"), message.body);
+        assert_eq!(message.header("x-outpost-signature"), format!("sha256={}", hmac("a very secret key", &signed)), "{}", message.body);
+        let body: Value = serde_json::from_str(&message.body).unwrap();
+        assert_eq!((body["type"].as_str(), body["message"].as_str()), (Some("question"), Some("touch made")), "{body}");
+        assert_eq!(body["environment_id"].as_str(), Some("local"), "{body}");
+    }
+    terminal.type_keys("y\r");
+    terminal.wait_for("over");
+    terminal.type_keys("\x04");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+}
+
 /// HMAC-SHA256 as RFC 2104 writes it, so that the test does not verify the program with itself.
 fn hmac(key: &str, text: &str) -> String {
     use sha2::{Digest, Sha256};
@@ -327,15 +425,11 @@ impl Drop for AppServer {
 /// The program that drives the thread notifies, and no client that is attached to it: a process in the background, or a server that stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_event_is_notified_once_though_a_client_is_attached() {
-    for stays in [false, true] {
+    for server in [None, Some(&["app-server", "--listen", "off"][..]), Some(&["serve", "--listen", "ws://127.0.0.1:0"])] {
         let scene = Scene::new(vec![]).await;
-        let heard = scene.work.path().join("heard");
-        let script = format!("printf '%s\\n' \"$1\" >> {}", heard.display());
-        let config = std::fs::read_to_string(scene.home.path().join("config.toml")).unwrap();
-        let config = format!("notify = [\"sh\", \"-c\", {}, \"notify\"]\n{config}", Value::from(script));
-        std::fs::write(scene.home.path().join("config.toml"), config).unwrap();
-        let _server = stays.then(|| AppServer(scene.command(&["app-server", "--listen", "off"]).spawn().unwrap()));
-        if stays {
+        let news = told_to_file(&scene);
+        let _server = server.map(|words| AppServer(scene.command(words).stdout(std::process::Stdio::null()).spawn().unwrap()));
+        if server.is_some() {
             eventually("the server listens", || has_owner(&scene)).await;
         }
         let file = scene.work.path().join("go");
@@ -357,13 +451,10 @@ async fn every_event_is_notified_once_though_a_client_is_attached() {
         // One more turn: what would be told twice of the first one is told by then.
         let second = scene.command(&["exec", "--detach", "second"]).current_dir(scene.work.path()).output().unwrap();
         assert!(second.status.success(), "{second:?}");
-        let news = || -> Vec<String> {
-            let text = std::fs::read_to_string(&heard).unwrap_or_default();
-            text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["type"].as_str().unwrap().to_owned()).collect()
-        };
-        eventually("the last is told", || news().contains(&"turn_failed".to_owned())).await;
-        let mut told = news();
+        let kinds = || -> Vec<String> { news().iter().map(|news| news["type"].as_str().unwrap().to_owned()).collect() };
+        eventually("the last is told", || kinds().contains(&"turn_failed".to_owned())).await;
+        let mut told = kinds();
         told.sort();
-        assert_eq!(told, ["question", "turn_completed", "turn_failed"], "a server that stays: {stays}");
+        assert_eq!(told, ["question", "turn_completed", "turn_failed"], "{server:?}");
     }
 }

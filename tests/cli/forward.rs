@@ -219,6 +219,23 @@ fn a_connection_that_broke_there_is_reset_here() {
 }
 
 #[test]
+fn the_environment_is_named_before_its_ports() {
+    let stage = Stage::new();
+    let file = stage.home.path().join("token");
+    std::fs::write(&file, stage.executor.token()).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let entry = format!("[[environments]]\nid = \"box\"\nurl = \"{}\"\ntoken_file = \"{}\"\n", stage.executor.url(), file.display());
+    std::fs::write(stage.home.path().join("environments.toml"), entry).unwrap();
+    let port = server(echo);
+    let forward = stage.forward(&["box", &format!("0:{port}")]);
+    let mut stream = forward.connect();
+    stream.write_all(b"named").unwrap();
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"named");
+}
+
+#[test]
 fn a_hundred_connections_are_carried_at_once() {
     let stage = Stage::new();
     let port = server(echo);

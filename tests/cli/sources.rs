@@ -49,6 +49,21 @@ fn a_program_is_carried_into_a_container_that_is_started_for_it() {
 }
 
 #[test]
+fn a_program_is_carried_without_a_word_if_that_is_wanted() {
+    for quiet in [&["-q"][..], &[]] {
+        let world = World::new();
+        world.container("web", "running");
+        let mut add = world.command(OUTPOST);
+        add.args(quiet).args(["env", "add", "web", "--docker", "web"]);
+        let mut terminal = TestTerminal::start(add.env("TERM", "xterm"));
+        assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+        let added = terminal.text();
+        assert_eq!(added.contains("B/s "), quiet.is_empty(), "{added}");
+        assert_eq!(added.contains("\x1b[K"), quiet.is_empty(), "{added:?}");
+    }
+}
+
+#[test]
 fn an_image_becomes_a_container_and_is_stopped_when_nobody_uses_it() {
     let world = World::new().with_program();
     world.done(&["env", "add", "tmp", "--docker", "image:1", "--idle-stop", "1s", "--run-arg=--network=none"]);

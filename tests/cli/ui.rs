@@ -5,6 +5,7 @@ mod commands;
 mod faults;
 
 use std::process::Command;
+use std::time::Duration;
 
 use outpost_testkit::TestTerminal;
 use outpost_testkit::model::{Reply, call};
@@ -183,6 +184,39 @@ async fn plain_lines_where_they_are_wanted() {
         assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
         let text = terminal.text();
         assert!(!text.contains("\x1b[?2004h") && !text.contains("\x1b[J") && !text.contains("A\x1b["), "{text:?}");
+    }
+}
+
+/// A model that thinks and a command that runs for seconds: a line that counts them would be read out again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_lines_stay_as_they_are_while_something_is_waited_for() {
+    let slow = Duration::from_millis(2500);
+    let scene = Scene::new(vec![]).await;
+    let mut coloured = command(&scene, &["chat"]);
+    coloured.env("NO_COLOR", "1");
+    let exec = |value: &str| {
+        let mut exec = command(&scene, &["exec", "hi"]);
+        exec.env("OUTPOST_PLAIN", value);
+        exec
+    };
+    let plain = [command(&scene, &["chat", "--plain"]), coloured, narrow(&scene), exec("1")];
+    for (command, redraws) in plain.into_iter().map(|command| (command, false)).chain([(exec(""), true)]) {
+        let is_chat = command.get_args().all(|argument| argument != "exec");
+        scene.model.push(Reply::Later(slow, Box::new(Reply::Items(vec![run("a", "sleep 2.5; echo slept")]))));
+        scene.model.push(Reply::message("all over"));
+        let mut terminal = TestTerminal::start(&command);
+        if is_chat {
+            terminal.wait_for("Ctrl-D leaves");
+            terminal.type_keys("hi\r");
+        }
+        terminal.wait_for("all over");
+        if is_chat {
+            terminal.type_keys("\x04");
+        }
+        assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+        let text = terminal.text();
+        assert!(text.contains("  slept"), "{text:?}");
+        assert_eq!((text.contains("\x1b[K"), text.contains("… 1 s")), (redraws, redraws), "{command:?}: {text:?}");
     }
 }
 

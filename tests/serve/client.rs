@@ -5,7 +5,8 @@ use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use outpost_testkit::TestTerminal;
-use serde_json::Value;
+use outpost_testkit::model::{Reply, ScriptedModel};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{Server, command, joined, outpost};
@@ -70,11 +71,23 @@ fn verbs_work_with_the_environments_and_threads_of_a_server() {
     assert!(String::from_utf8(outpost(desk.home.path(), &["thread", "list"]).stdout).unwrap().contains("no threads"));
     desk.works(&["thread", "rename", &id[id.len() - 8..], "the answer"]);
     assert!(desk.works(&["thread", "list"]).contains("the answer"));
+    // What its roots come to, as the server sees them.
+    let lines = desk.works(&["exec", "--json", "-e", "gpu=/tmp", "--root", "gone=gpu:/not/there", "$ true"]);
+    let why = desk.works(&["thread", "why", &id_of(&lines)]);
+    assert!(why.starts_with("out  gone  gpu:/not/there\n") && why.contains("No such file"), "{why}");
+    let why: Value = serde_json::from_str(&desk.works(&["thread", "why", &id_of(&lines), "--json"])).unwrap();
+    assert_eq!((&why["roots"][0]["id"], &why["roots"][0]["available"]), (&json!("gone"), &json!(false)));
     let fork = desk.works(&["thread", "fork", "the answer"]);
     assert!(desk.works(&["thread", "show", fork.trim()]).contains("from-42"));
     assert!(desk.works(&["thread", "verify", &id]).contains("whole"));
     desk.works(&["thread", "archive", &id]);
     assert!(desk.works(&["thread", "list", "--archived"]).contains(&id));
+    desk.works(&["thread", "unarchive", &id]);
+    assert!(desk.works(&["thread", "list"]).contains(&id) && !desk.works(&["thread", "list", "--archived"]).contains(&id));
+    let page = desk.home.path().join("page.md");
+    desk.works(&["thread", "export", &id, "--markdown", "-o", page.to_str().unwrap()]);
+    let page = std::fs::read_to_string(&page).unwrap();
+    assert!(page.contains("from-42") && page.contains("again"), "{page}");
     desk.works(&["thread", "rm", "--yes", fork.trim()]);
     assert!(!desk.works(&["thread", "list"]).contains(fork.trim()));
 }
@@ -177,6 +190,137 @@ async fn a_conversation_over_a_server_is_drawn_on_a_terminal() {
     terminal.wait_for_row("/help");
     terminal.type_keys("\x04");
     assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+}
+
+/// A server with a scripted model that may do everything.
+async fn scripted(replies: Vec<Reply>) -> (Server, ScriptedModel) {
+    let (model, home) = (ScriptedModel::with(replies).await, tempfile::tempdir().unwrap());
+    let config = format!(
+        "model = \"scripted\"\nmodel_provider = \"scripted\"\nsandbox_mode = \"danger-full-access\"\napproval_policy = \"never\"\n\
+         [model_providers.scripted]\nbase_url = \"{}\"\n",
+        model.base_url()
+    );
+    std::fs::write(home.path().join("config.toml"), config).unwrap();
+    (Server::start_in(home, &["--listen", "ws://127.0.0.1:0"]), model)
+}
+
+/// Commands of a conversation are carried out by the server that drives the thread.
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_of_a_conversation_work_over_a_server() {
+    let waits = json!({"cmd": "sh -c \"while [ ! -e over ]; do sleep 0.02; done\"", "yield_time_ms": 250});
+    let replies = [
+        Reply::call("a", "exec_command", &waits),
+        Reply::message("it runs on"),
+        Reply::message("to be taken back"),
+        Reply::message("a summary"),
+        Reply::message("the end"),
+    ];
+    let (server, model) = scripted(replies.into()).await;
+    let (token, own, work) = (server.token(&["--client"]), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let place = format!("local={}", work.path().display());
+    let mut chat = command(own.path(), &["chat", "-e", &place, "--server", server.url()]);
+    chat.env("OUTPOST_TOKEN", &token).env("TERM", "xterm").env_remove("OUTPOST_PLAIN").env_remove("NO_COLOR");
+    let mut terminal = TestTerminal::start(chat.current_dir(own.path()));
+    terminal.wait_for_row("/help");
+    let clear = |terminal: &mut TestTerminal| {
+        terminal.type_keys("\x0c");
+        terminal.wait_until("an empty screen", |rows| rows[0] == ">");
+    };
+    terminal.type_keys("begin\r");
+    terminal.wait_for_row("it runs on");
+    terminal.wait_for_row("1 in background");
+    // The server tells how much room its model has.
+    terminal.wait_for_row("% context left");
+    clear(&mut terminal);
+    terminal.type_keys("/ps\r");
+    terminal.wait_for_row("while [ ! -e over ]");
+    terminal.type_keys("/stop\r");
+    terminal.wait_for_row("1 stopped");
+    terminal.wait_until("nothing in the background", |rows| rows.iter().all(|row| !row.contains("in background")));
+    clear(&mut terminal);
+    terminal.type_keys("/ps\r");
+    terminal.wait_for_row("no command runs in the background");
+    terminal.type_keys("!echo from $((20 + 3)) > made; cat made\r");
+    terminal.wait_for_row("  from 23");
+    assert_eq!(std::fs::read_to_string(work.path().join("made")).unwrap(), "from 23\n");
+    terminal.wait_for_row("/help");
+    terminal.type_keys("/model other\r");
+    terminal.wait_for_row("from the next step on: model other");
+    terminal.type_keys("forget this\r");
+    terminal.wait_for_row("to be taken back");
+    assert_eq!(model.requests().pop().unwrap().body["model"], "other");
+    terminal.wait_for_row("/help");
+    terminal.type_keys("/export talk.md\r");
+    terminal.wait_for_row("written to talk.md");
+    assert!(std::fs::read_to_string(own.path().join("talk.md")).unwrap().contains("to be taken back"), "the file is the user's");
+    terminal.type_keys("/revert\r");
+    terminal.wait_for_row("does not count any more");
+    terminal.type_keys("/compact\r");
+    terminal.wait_for_row("the conversation was summed up");
+    terminal.wait_for_row("/help");
+    terminal.type_keys("go on\r");
+    terminal.wait_for_row("the end");
+    let body = model.requests().pop().unwrap().body.to_string();
+    assert!(body.contains("a summary") && !body.contains("forget this"), "{body}");
+    terminal.type_keys("/why\r");
+    terminal.wait_for_row("no capability roots");
+    terminal.type_keys("\x04");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+}
+
+/// What a user is told to type, with what they have in their environment.
+fn hint_in<'a>(told: &'a str, begin: &str) -> Vec<&'a str> {
+    let hint = told.split('`').find(|part| part.starts_with(begin)).unwrap_or_else(|| panic!("no hint begins with `{begin}`: {told}"));
+    hint.split(' ').skip(1).collect()
+}
+
+#[test]
+fn hints_lead_to_the_thread_of_the_server() {
+    let desk = Desk::new();
+    let begun = desk.home.path().join("begun");
+    let prompt = format!("$ touch {}; sleep 1000", begun.display());
+    let arguments = ["exec", "-s", "danger-full-access", "-e", "gpu=/tmp", "--server", desk.server.url(), &prompt];
+    let exec = command(desk.home.path(), &arguments).env("OUTPOST_TOKEN", &desk.token).stderr(Stdio::piped()).spawn().unwrap();
+    appears(&begun);
+    let pid = rustix::process::Pid::from_child(&exec);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let told = String::from_utf8(exec.wait_with_output().unwrap().stderr).unwrap();
+    let run = |words: &[&str]| command(desk.home.path(), words).env("OUTPOST_TOKEN", &desk.token).output().unwrap();
+    // As it is printed it finds the thread; with another prompt it goes on with it.
+    let resumed = run(&[&hint_in(&told, "outpost exec resume")[..], &["$ echo went-$((40 + 2))"]].concat());
+    let shown = String::from_utf8_lossy(&resumed.stderr).into_owned();
+    assert!(shown.contains("went-42"), "{resumed:?}");
+    // So does what a conversation says at its end.
+    let mut chat = command(desk.home.path(), &["chat", "-e", "gpu=/tmp", "--server", desk.server.url()]);
+    let chat = chat.env("OUTPOST_TOKEN", &desk.token).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut chat = chat.unwrap();
+    std::io::Write::write_all(&mut chat.stdin.take().unwrap(), b"$ echo one-$((1 + 0))\n/thread\n").unwrap();
+    let told = String::from_utf8(chat.wait_with_output().unwrap().stderr).unwrap();
+    let hints: Vec<&str> = told.split('`').filter(|part| part.starts_with("outpost chat resume")).collect();
+    assert!(hints.len() == 2 && hints[0] == hints[1], "{told}");
+    let again = run(&hint_in(&told, "outpost chat resume"));
+    assert!(again.status.success() && String::from_utf8_lossy(&again.stderr).contains("> $ echo one-"), "{again:?}");
+}
+
+/// What still runs is followed and stopped where the thread is: `--wait` and `--stop` are for threads of this home.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_still_runs_at_a_server_is_stopped_there() {
+    let waits = json!({"cmd": "sh -c \"while [ ! -e over ]; do sleep 0.02; done\"", "yield_time_ms": 250});
+    let (server, _model) = scripted(vec![Reply::call("a", "exec_command", &waits), Reply::message("it runs on")]).await;
+    let (token, own) = (server.token(&["--client"]), tempfile::tempdir().unwrap());
+    let run = |words: &[&str]| command(own.path(), words);
+    let begun = run(&["exec", "--server", server.url(), "go"]).env("OUTPOST_TOKEN", &token).output().unwrap();
+    let told = String::from_utf8(begun.stderr).unwrap();
+    assert!(told.contains("still runs") && !told.contains("--wait"), "{told}");
+    let mut chat = run(&hint_in(&told, "outpost chat resume"))
+        .env("OUTPOST_TOKEN", &token)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut chat.stdin.take().unwrap(), b"/ps\n/stop\n").unwrap();
+    let told = String::from_utf8(chat.wait_with_output().unwrap().stderr).unwrap();
+    assert!(told.contains("while [ ! -e over ]") && told.contains("1 stopped"), "{told}");
 }
 
 #[test]

@@ -163,6 +163,13 @@ async fn why_a_turn_worked_where_it_did_can_be_asked() {
     let why = client.result("thread/why", json!({"threadId": id})).await;
     assert_eq!((&why["turnEnvironments"], &why["environments"][0]["environmentId"]), (&json!([]), &json!("local")));
     assert_eq!(why["steps"][0]["environments"], json!([]));
+    assert!(why["capabilities"].is_null(), "only if it is asked for: {why}");
+    let none = json!({"threadId": id, "selectedCapabilityRoots": [{"id": "gone", "location": {"type": "environment", "environmentId": "local", "path": "/not/there"}}]});
+    client.result("thread/settings/update", none).await;
+    let why = client.result("thread/why", json!({"threadId": id, "capabilities": true})).await;
+    let root = &why["capabilities"]["roots"][0];
+    assert_eq!((&root["id"], &root["available"]), (&json!("gone"), &json!(false)), "{why}");
+    assert!(root["reason"].as_str().is_some_and(|reason| reason.contains("No such file")), "{why}");
 }
 
 #[tokio::test]

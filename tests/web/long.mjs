@@ -55,6 +55,25 @@ await play(async () => {
   check(await rows() < 120, `${await rows()} rows of ${all} are in the document`);
   await look("long-found");
 
+  // From match to match in both directions; behind the last one comes the first. The newest is shown first.
+  await page.getByLabel("Find in this thread").fill("question 124");
+  await text("#found", "11 of 11");
+  check(await inView("question 1249 of"), "the last match is in view");
+  for (const [button, where, words] of [
+    ["The next match", /^1 of 11$/, "question 124 of"], ["The next match", /^2 of 11$/, "question 1240 of"],
+    ["The match before", /^1 of 11$/, "question 124 of"], ["The match before", /^11 of 11$/, "question 1249 of"],
+    ["The match before", /^10 of 11$/, "question 1248 of"],
+  ]) {
+    await page.getByRole("button", { name: button }).click();
+    await text("#found", where);
+    await settle();
+    check(await inView(words), `${words} is in view at ${where}`);
+  }
+  await page.getByLabel("Find in this thread").press("Enter");
+  await text("#found", "11 of 11");
+  await page.getByLabel("Find in this thread").fill("question 999999");
+  await text("#found", "nothing was found");
+
   // To its end, and anywhere else, by keyboard.
   await page.keyboard.press("Escape");
   await page.locator("#main").focus();

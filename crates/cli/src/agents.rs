@@ -67,6 +67,7 @@ pub(crate) struct Standing {
 }
 
 /// A model as threads name it.
+#[derive(Default)]
 pub(crate) struct ChosenModel {
     pub name: String,
     pub provider: String,
@@ -208,6 +209,11 @@ impl Agents {
         }
     }
 
+    /// What a hint has to say besides the verb, so that it finds the same thread.
+    pub(crate) fn server_flag(&self) -> &str {
+        self.remote().map(|remote| remote.server.flag()).unwrap_or_default()
+    }
+
     /// The runtime of this process; refuses what only the server could tell.
     pub(crate) fn own_runtime(&self) -> anyhow::Result<&Runtime> {
         match &self.engine {
@@ -270,11 +276,11 @@ impl Agents {
                 ChosenModel { provider: models.provider_id(settings), window: assembly.runtime.config().window(&name), name }
             }
             AgentEngine::Server(remote) => {
-                let (name, provider) = remote.model_of(thread);
+                let ChosenModel { name, provider, window } = remote.model_of(thread);
                 ChosenModel {
                     name: settings.model.clone().unwrap_or(name),
                     provider: settings.model_provider.clone().unwrap_or(provider),
-                    window: 0,
+                    window,
                 }
             }
         }

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::ProcessContext;
 use crate::agent_args::AgentOptions;
-use crate::agents::{Here, Open, ThreadOrigin};
+use crate::agents::{ChosenModel, Here, Open, ThreadOrigin};
 use crate::remote::{OpenedMirror, RemoteServer, list_params};
 use crate::store;
 
@@ -165,12 +165,17 @@ impl RemoteAgents {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The model and the provider that a thread has by default.
-    pub(crate) fn model_of(&self, thread: ThreadId) -> (String, String) {
+    /// The model and the provider that a thread has by default, and the room that the model has by what the server told last.
+    pub(crate) fn model_of(&self, thread: ThreadId) -> ChosenModel {
         let id = thread.to_string();
         let opened = self.lock();
         let found = opened.iter().rev().find(|(opened, _)| opened.thread.id == id);
-        found.map(|(opened, _)| (opened.model.clone(), opened.model_provider.clone())).unwrap_or_default()
+        let chosen = |(opened, mirror): &(ThreadOpened, OpenedMirror)| ChosenModel {
+            name: opened.model.clone(),
+            provider: opened.model_provider.clone(),
+            window: mirror.window(),
+        };
+        found.map(chosen).unwrap_or_default()
     }
 
     pub(crate) async fn environments(&self) -> Vec<EnvironmentEntry> {

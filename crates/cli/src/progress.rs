@@ -17,10 +17,11 @@ pub(crate) struct ProgressBar {
 }
 
 impl ProgressBar {
-    /// Nothing without a terminal.
+    /// Nothing without a terminal, or where the user wants nothing to be drawn anew.
     pub(crate) fn start(progress: Arc<TransferProgress>, label: String) -> Option<Self> {
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        if !std::io::stderr().is_terminal() || dumb {
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let is_plain = std::env::var_os("OUTPOST_PLAIN").is_some_and(|value| !value.is_empty());
+        if !std::io::stderr().is_terminal() || is_dumb || is_plain {
             return None;
         }
         let label = crate::frame::word(&label);

@@ -61,6 +61,7 @@ pub(crate) struct RemoteServer {
     routes: Arc<Routes>,
     /// It runs for this home, on this machine.
     pub is_of_home: bool,
+    flag: String,
 }
 
 /// A notification about a thread.
@@ -262,7 +263,11 @@ impl RemoteServer {
         };
         address.check_token(&token)?;
         let patience = Duration::from_secs(config.patience.unwrap_or(PATIENCE));
-        Self::connect(ServerTarget { address, token, patience }).await.map(Some)
+        let server = Self::connect(ServerTarget { address, token, patience }).await?;
+        // What the file says, it says to the next program, too.
+        let is_said = own.server.is_some() || own.settings.iter().any(|setting| setting.trim_start().starts_with("client.server"));
+        let flag = if is_said { format!(" --server {url}") } else { String::new() };
+        Ok(Some(Self { flag, ..server }))
     }
 
     /// The server that runs for this home, if one does.
@@ -285,7 +290,7 @@ impl RemoteServer {
     async fn connect(target: ServerTarget) -> anyhow::Result<Self> {
         let (address, routes) = (target.address.to_string(), Arc::<Routes>::default());
         let connection = Arc::new(Connection::open(target, routes.clone()).await?);
-        Ok(Self { connection, address, routes, is_of_home: false })
+        Ok(Self { connection, address, routes, is_of_home: false, flag: String::new() })
     }
 
     /// Why the connection was given up, if it was.
@@ -295,6 +300,11 @@ impl RemoteServer {
 
     pub(crate) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// With this behind its verb, another call of this program finds the same server; begins with a blank unless it is empty.
+    pub(crate) fn flag(&self) -> &str {
+        &self.flag
     }
 
     pub(crate) async fn call<M: AppMethod>(&self, params: &M::Params) -> anyhow::Result<M::Output>

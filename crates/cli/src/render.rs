@@ -1,7 +1,7 @@
 //! A thread as people see it: what happens on standard error, the answer on standard output.
 //!
-//! On a terminal the last line tells what is being waited for, and for how long; it is gone when something is said. Where
-//! there is no terminal there is no such line and there are no colours.
+//! On a terminal the last line tells what is being waited for, and for how long; it is gone when something is said. Where the user
+//! wants nothing to be drawn anew there is no such line; where there is no terminal there are no colours, either.
 //!
 //! Whatever was not written by this program goes through `outpost_wire::shown` before it is drawn, and on a terminal every row
 //! of our own begins with a bar that nothing else can show.
@@ -16,7 +16,7 @@ use outpost_runtime::model::ModelProgress;
 use outpost_terminal::folded::{FoldedEnd, FoldedOutput, HEAD, TAIL};
 use outpost_thread::{
     CallDetail, CallFinished, CallId, CallOutcome, CallReport, CallStarted, Fact, InterruptReason, PlannedStepStatus, Raw, Recorded,
-    ThreadId, TurnFinished, TurnStatus,
+    Thread, ThreadId, TurnFinished, TurnStatus,
 };
 use outpost_wire::shown::{Form, Showing, Untrusted, guard};
 use rustix::termios::tcgetwinsize;
@@ -37,8 +37,10 @@ pub(crate) struct Screen {
     colours: bool,
     /// Whether rows are seen, be it on the simplest of terminals.
     is_seen: bool,
-    /// Whether there is a line that tells what is being waited for.
+    /// Whether it is a terminal that can do more than show lines.
     live: bool,
+    /// Whether there is a line that tells what is being waited for.
+    redraws: bool,
     waits_for: Option<(String, Instant)>,
     is_drawn: bool,
     /// Calls that run, as they were announced. Several may run at once.
@@ -83,6 +85,7 @@ impl Screen {
             colours,
             is_seen,
             live,
+            redraws: live && !is_set("OUTPOST_PLAIN"),
             waits_for: None,
             is_drawn: false,
             running: BTreeMap::new(),
@@ -104,7 +107,12 @@ impl Screen {
 
     /// Shows only the answer and what went wrong.
     pub(crate) fn with_quiet(self, is_quiet: bool) -> Self {
-        Self { is_quiet, live: self.live && !is_quiet, ..self }
+        Self { is_quiet, live: self.live && !is_quiet, redraws: self.redraws && !is_quiet, ..self }
+    }
+
+    /// Draws nothing anew: what a line was once, it stays.
+    pub(crate) fn without_redraws(self) -> Self {
+        Self { redraws: false, ..self }
     }
 
     pub(crate) fn thread(&mut self, id: ThreadId) {
@@ -221,6 +229,19 @@ impl Screen {
                 | CallDetail::Unknown(_),
             )
             | None => self.say(Style::Strong, &format!("{place}{}", word(&started.tool))),
+        }
+    }
+
+    /// Announces the commands that run already. What they printed so far was not heard here: all of it is shown at their end.
+    pub(crate) fn found_running(&mut self, thread: &Thread) {
+        for started in thread.turn.iter().flat_map(|turn| &turn.calls).filter_map(|call| call.started.as_ref()) {
+            let Some(detail) = started.command() else { continue };
+            let place = started.environment.as_ref().map(|id| format!("[{id}] ")).unwrap_or_default();
+            let line = Announced { place, command: detail.command };
+            self.announce(Style::Strong, &line);
+            self.line_of(&started.call, Style::Quiet, "it runs already; its output is shown when it ends");
+            self.wait_for(&line.command);
+            self.running.insert(started.call.clone(), line);
         }
     }
 
@@ -390,7 +411,7 @@ impl Screen {
 
     /// Draws the last line anew.
     pub(crate) fn tick(&mut self) {
-        let Some((what, since)) = self.waits_for.as_ref().filter(|_| self.live && self.open.is_none()) else { return };
+        let Some((what, since)) = self.waits_for.as_ref().filter(|_| self.redraws && self.open.is_none()) else { return };
         let seconds = since.elapsed().as_secs();
         if seconds < 1 {
             return;

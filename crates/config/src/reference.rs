@@ -171,7 +171,7 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         "notify",
         r#"["notify-send", "outpost"]"#,
         "nothing is started",
-        "A command of yours that `exec` and `chat` start when a turn ends, fails or, in `chat`, asks: a JSON object with `type`, `thread_id` and `message` is its last argument. See [exec.md](exec.md#notifications).",
+        "A command of yours that is started when a turn ends, fails or, where it can be answered, asks: by the program that drives the thread, be it `exec`, `chat`, `serve`, `app-server` or the process in the background. A JSON object with `type`, `thread_id` and `message` is its last argument. See [exec.md](exec.md#notifications).",
     ),
     key(
         "notify.url",

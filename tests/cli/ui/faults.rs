@@ -50,6 +50,65 @@ async fn a_terminal_that_is_closed_does_not_end_the_turn() {
     assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
 }
 
+/// The same line by line, where another process goes on with it: who comes back sees the command that still runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_with_plain_lines_that_is_closed_does_not_end_the_turn() {
+    // What was set for this program only would not count in another one.
+    for settings in [&[][..], &["-c", "model_context_window=10000000"]] {
+        let script = "touch begun; while [ ! -e go ]; do sleep 0.01; done; touch over";
+        let scene = Scene::new(vec![Reply::Items(vec![run("a", script)]), Reply::message("finished alone")]).await;
+        let mut terminal = TestTerminal::start(&command(&scene, &[&["chat", "--plain"], settings].concat()));
+        terminal.wait_for("> ");
+        terminal.type_keys("go\r");
+        let at = |name: &str| scene.work.path().join(name);
+        eventually("the command runs", || at("begun").exists()).await;
+        let mut child = terminal.hang_up();
+        let is_handed_over = settings.is_empty();
+        if is_handed_over {
+            let ended = tokio::task::spawn_blocking(move || child.wait().unwrap());
+            tokio::time::timeout(Duration::from_secs(120), ended).await.expect("the program does not end by itself").unwrap();
+            assert!(!at("over").exists(), "its end does not wait for the command");
+            let mut terminal = TestTerminal::start(&command(&scene, &["chat", "resume", "--last"]));
+            terminal.wait_for_row("$ sh -c");
+            std::fs::write(at("go"), "").unwrap();
+            terminal.wait_for_row("finished alone");
+            terminal.type_keys("\x04");
+            assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+        } else {
+            std::fs::write(at("go"), "").unwrap();
+            let ended = tokio::task::spawn_blocking(move || child.wait().unwrap());
+            tokio::time::timeout(Duration::from_secs(120), ended).await.expect("the program does not end by itself").unwrap();
+        }
+        assert!(at("over").exists());
+        let mut terminal = open(&scene, &["resume", "--last"]);
+        terminal.wait_for_row("finished alone");
+        assert!(!terminal.text().contains("interrupted"), "{}", terminal.text());
+        terminal.type_keys("\x04");
+        assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+    }
+}
+
+/// A question that is open when the terminal is closed waits for the user, and is not refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_outlives_a_terminal_with_plain_lines() {
+    let asks = Reply::call("a", "exec_command", &json!({"cmd": "touch made"}));
+    let scene = Scene::new(vec![asks, Reply::message("made it")]).await;
+    let mut terminal = TestTerminal::start(&command(&scene, &["chat", "--plain"]));
+    terminal.wait_for("> ");
+    terminal.type_keys("go\r");
+    terminal.wait_for("Allow?");
+    let mut child = terminal.hang_up();
+    let ended = tokio::task::spawn_blocking(move || child.wait().unwrap());
+    tokio::time::timeout(Duration::from_secs(120), ended).await.expect("the program does not end by itself").unwrap();
+    let mut terminal = TestTerminal::start(&command(&scene, &["chat", "resume", "--last"]));
+    terminal.wait_for_row("> y  Yes, once");
+    terminal.type_keys("\r");
+    terminal.wait_for_row("made it");
+    assert!(scene.work.path().join("made").exists());
+    terminal.type_keys("\x04");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paste_of_a_megabyte_and_a_line_of_ten_are_taken() {
     let script = "head -c 10000000 /dev/zero | tr \"\\\\0\" x; echo; printf \"\\\\377\\\\376\\\\n\"";

@@ -30,7 +30,7 @@ use crate::ProcessContext;
 use crate::agent_args::{ChatArguments, ChatRequest, Which};
 use crate::agents::{Agents, Audience, ThreadOrigin};
 use crate::commands;
-use crate::commands::exec::{AfterExit, left_running};
+use crate::commands::exec::{AfterExit, ThreadHint, left_running};
 use crate::out;
 use crate::owner;
 use crate::variables::VisibleVariables;
@@ -66,7 +66,7 @@ async fn work(request: ChatRequest, own: &ProcessContext) -> anyhow::Result<()> 
     let talked = converse(&agents, which, terminal.as_mut(), own).await;
     // The terminal is the user's again before anything else is said.
     drop(terminal);
-    let is_remote = agents.remote().is_some();
+    let (is_remote, flag) = (agents.remote().is_some(), agents.server_flag().to_owned());
     agents.shut_down().await;
     let Some(Talked { thread, left, said_something, is_detached, is_awaited }) = talked? else { return Ok(()) };
     let mark = out::error_mark();
@@ -74,13 +74,15 @@ async fn work(request: ChatRequest, own: &ProcessContext) -> anyhow::Result<()> 
         if !is_remote {
             owner::take_up(thread, own).await.with_context(|| format!("thread {thread} was left, and no process goes on with it"))?;
         }
-        out::aside(&format!("{mark}the turn goes on in the background; `outpost chat resume {thread}` comes back to it\n"));
+        out::aside(&format!("{mark}the turn goes on in the background; `outpost chat resume{flag} {thread}` comes back to it\n"));
         return Ok(());
     }
     let after = AfterExit::of(thread, is_awaited, is_remote, own).await;
-    left_running(thread, &left, &after).iter().for_each(|words| out::aside(&format!("{mark}{}\n", out::on_error_line(words))));
+    left_running(&ThreadHint { thread, flag: &flag }, &left, &after)
+        .iter()
+        .for_each(|words| out::aside(&format!("{mark}{}\n", out::on_error_line(words))));
     if said_something {
-        out::aside(&format!("{mark}`outpost chat resume {thread}` goes on with this thread\n"));
+        out::aside(&format!("{mark}`outpost chat resume{flag} {thread}` goes on with this thread\n"));
     }
     Ok(())
 }

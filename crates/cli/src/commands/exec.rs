@@ -7,7 +7,7 @@ mod prompt;
 mod shapes;
 
 use self::left::EarlierCommands;
-pub(crate) use self::left::{AfterExit, words as left_running};
+pub(crate) use self::left::{AfterExit, ThreadHint, words as left_running};
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IsTerminal, Write};
@@ -61,8 +61,9 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
     let agents = Agents::new(&options.agent, &which, Audience::Unattended, own).await?;
     if let (Some(remote), true) = (agents.remote(), options.wait || options.stop) {
         anyhow::bail!(
-            "--wait and --stop follow commands of this home; {} drives the thread: use `/ps` and `/stop` in `outpost chat resume`",
-            remote.server.address()
+            "--wait and --stop follow commands of this home; {} drives the thread: use `/ps` and `/stop` in `outpost chat resume{}`",
+            remote.server.address(),
+            remote.server.flag()
         );
     }
     let birth = ThreadOrigin {
@@ -134,7 +135,8 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
         let _ = thread.interrupt(None, InterruptReason::Shutdown).await;
     }
     let is_away = end.is_away(&agents, &thread).await;
-    let is_remote = agents.remote().is_some();
+    let (is_remote, flag) = (agents.remote().is_some(), agents.server_flag().to_owned());
+    let hint = ThreadHint { thread: before.id, flag: &flag };
     // A second signal ends it at once.
     tokio::select! {
         () = agents.shut_down() => {}
@@ -145,10 +147,10 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
         write_answer(file, end.answer.as_deref())?;
     }
     let interrupted = end.turn.as_ref().is_some_and(|turn| turn.status == TurnStatus::Interrupted);
-    report.end(&end, Some(before.id).filter(|_| interrupted && !options.ephemeral))?;
+    report.end(&end, Some(&hint).filter(|_| interrupted && !options.ephemeral))?;
     if !options.ephemeral {
         let after = AfterExit::of(before.id, is_awaited, is_remote, own).await;
-        report.left(before.id, &left, &after)?;
+        report.left(&hint, &left, &after)?;
     }
     Ok(match &end {
         End { broken: Some(_), .. } => commands::FAILED,
@@ -407,6 +409,7 @@ impl Report {
                 shortfall.iter().for_each(|shortfall| screen.say(Style::Note, shortfall));
                 screen.thread(thread.id);
                 note.iter().for_each(|note| screen.say(Style::Note, note));
+                screen.found_running(thread);
             }
             Self::Lines(lines) => {
                 let mut first = lines.begin(thread);
@@ -455,10 +458,10 @@ impl Report {
     }
 
     /// What goes on after the end of this program.
-    fn left(&mut self, thread: ThreadId, left: &[BackgroundProcess], after: &AfterExit) -> anyhow::Result<()> {
+    fn left(&mut self, hint: &ThreadHint<'_>, left: &[BackgroundProcess], after: &AfterExit) -> anyhow::Result<()> {
         match self {
             Self::Lines(_) => print(&left::shapes(left))?,
-            Self::Screen(screen, _) => left::words(thread, left, after).iter().for_each(|words| screen.say(Style::Note, &line(words))),
+            Self::Screen(screen, _) => left::words(hint, left, after).iter().for_each(|words| screen.say(Style::Note, &line(words))),
         }
         Ok(())
     }
@@ -477,7 +480,7 @@ impl Report {
     }
 
     /// `resumable` is the thread, if it can go on and will not by itself.
-    fn end(&mut self, end: &End, resumable: Option<ThreadId>) -> anyhow::Result<()> {
+    fn end(&mut self, end: &End, resumable: Option<&ThreadHint<'_>>) -> anyhow::Result<()> {
         match self {
             Self::Lines(_) => print(&end.broken.as_deref().map(failed).unwrap_or_default())?,
             Self::Screen(screen, pending) => {
@@ -486,8 +489,8 @@ impl Report {
                 screen.answer(end.answer.as_deref().filter(|_| is_new))?;
                 let problem = end.broken.clone().or_else(|| end.turn.as_ref().and_then(why));
                 screen.problem(problem.as_deref());
-                if let Some(thread) = resumable {
-                    screen.say(Style::Quiet, &format!("`outpost exec resume {thread}` goes on with it"));
+                if let Some(hint) = resumable {
+                    screen.say(Style::Quiet, &format!("`outpost exec resume{hint}` goes on with it"));
                 }
             }
         }

@@ -64,7 +64,7 @@ impl Notifying {
         while self.tasks.try_join_next().is_some() {}
         // One that is unloaded may go on in another process, which notifies then.
         self.told.lock().retain(|id, _| live.iter().any(|thread| thread.id() == *id));
-        for thread in live.iter().filter(|thread| thread.maker().is_none()) {
+        for thread in live {
             if self.followed.contains_key(&thread.id()) {
                 continue;
             }
@@ -72,7 +72,7 @@ impl Notifying {
             if told.is_some_and(|told| told >= thread.last_stored()) && !is_active(thread) {
                 continue;
             }
-            let notifier = self.notifier.clone().of_thread(thread.id());
+            let notifier = self.notifier.clone().of_thread(root_of(thread, live));
             let watch = TurnWatch { thread: thread.clone(), notifier, after: told, since: looked_at, told: self.told.clone() };
             self.followed.insert(thread.id(), self.tasks.spawn(watch.run(runtime.clone(), self.over.clone())));
         }
@@ -83,6 +83,16 @@ impl Notifying {
         self.over.cancel();
         while self.tasks.join_next().await.is_some() {}
     }
+}
+
+/// The thread that the user talks to: an agent's questions are answered there.
+fn root_of(thread: &LiveThread, live: &[LiveThread]) -> ThreadId {
+    let (mut root, mut maker) = (thread.id(), thread.maker());
+    while let Some(id) = maker {
+        root = id;
+        maker = live.iter().find(|thread| thread.id() == id).and_then(LiveThread::maker);
+    }
+    root
 }
 
 fn is_active(thread: &LiveThread) -> bool {
@@ -138,6 +148,8 @@ impl TurnWatch {
         match &entry.fact {
             Fact::TurnFinished(_) | Fact::ApprovalAsked(_) if is_told => {}
             Fact::ApprovalAsked(asked) => self.notifier.question(asked),
+            // How the turn of an agent ends is the concern of the thread that made it.
+            _ if self.thread.maker().is_some() => {}
             _ => self.notifier.event(event),
         }
     }

@@ -1,6 +1,8 @@
 //! A thread of a server, opened and mirrored: what happens there comes in as notifications, what is asked of it goes out as requests.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,7 +14,7 @@ use outpost_runtime::mirror::{MirrorCommand, Tells, ThreadMirror};
 use outpost_runtime::model::ModelProgress;
 use outpost_store::MemoryStore;
 use outpost_thread::{CallId, Entry, Fact, Raw, Thread, ThreadCreated, ThreadId, TurnId};
-use outpost_wire::app::event::{AgentMessageDelta, CommandOutputDelta, ErrorNotice, McpServerStatusUpdated, Warning};
+use outpost_wire::app::event::{AgentMessageDelta, CommandOutputDelta, ErrorNotice, McpServerStatusUpdated, TokenUsageUpdated, Warning};
 use outpost_wire::app::journal::{
     JournalEntry, ThreadApprovalAnswer, ThreadApprovalAnswerParams, ThreadEntriesList, ThreadEntriesListParams, ThreadEntry,
 };
@@ -45,8 +47,20 @@ pub(crate) struct OpenedMirror {
     pub thread: LiveThread,
     /// How it stood when it was opened.
     pub before: Thread,
+    window: ContextWindow,
     _pump: AbortOnDropHandle<()>,
 }
+
+impl OpenedMirror {
+    /// What the context of its model may hold; 0 until the server has told.
+    pub(crate) fn window(&self) -> u64 {
+        self.window.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What the context of a thread's model may hold, as the server told last.
+#[derive(Clone, Default)]
+struct ContextWindow(Arc<AtomicU64>);
 
 impl RemoteServer {
     /// Follows a thread that was started or resumed on this connection.
@@ -57,9 +71,11 @@ impl RemoteServer {
         let (thread, mut mirror, commands) = ThreadMirror::new(initial, store, limits).await.context("the thread is open already")?;
         self.catch_up(&mut mirror, Tells::NoOne, &mut notified).await?;
         let before = mirror.state();
-        let pump = Pump { server: self.clone(), id: opened.thread.id.clone(), turns: mirror.turns(), mirror };
+        let window = ContextWindow::default();
+        let (id, told) = (opened.thread.id.clone(), window.clone());
+        let pump = Pump { server: self.clone(), id, turns: mirror.turns(), mirror, window: told };
         let task = tokio::spawn(pump.run(notified, commands));
-        Ok(OpenedMirror { thread, before, _pump: AbortOnDropHandle::new(task) })
+        Ok(OpenedMirror { thread, before, window, _pump: AbortOnDropHandle::new(task) })
     }
 
     /// Reads what is stored and not known here yet. What is notified meanwhile stays to be heard.
@@ -100,7 +116,8 @@ impl RemoteServer {
         let initial = Thread::begin(&Entry { seq: 1, at: 0, fact: ThreadCreated::new(id).into() }).ok()?;
         let store = MemoryStore::new(std::sync::Arc::new(crate::store::now), None);
         let (thread, mirror, mut commands) = ThreadMirror::new(initial, store, FeedLimits::default()).await?;
-        let remote = Pump { server: self.clone(), id: id.to_string(), turns: mirror.turns(), mirror };
+        let window = ContextWindow::default();
+        let remote = Pump { server: self.clone(), id: id.to_string(), turns: mirror.turns(), mirror, window };
         tokio::spawn(async move {
             while let Some(command) = commands.recv().await {
                 remote.remote().carry_out(command).await;
@@ -129,6 +146,7 @@ struct Pump {
     id: String,
     turns: watch::Receiver<HashSet<TurnId>>,
     mirror: ThreadMirror,
+    window: ContextWindow,
 }
 
 impl Pump {
@@ -236,6 +254,13 @@ impl Pump {
             "item/commandExecution/outputDelta" => {
                 if let Some(CommandOutputDelta { item_id, delta, .. }) = read(&heard.params) {
                     self.mirror.event(ThreadEvent::Output { call: CallId(item_id), bytes: Bytes::from(delta) });
+                }
+            }
+            "thread/tokenUsage/updated" => {
+                if let Some(TokenUsageUpdated { token_usage, .. }) = read(&heard.params)
+                    && let Some(window) = token_usage.model_context_window
+                {
+                    self.window.0.store(window, Ordering::Relaxed);
                 }
             }
             "mcpServer/startupStatus/updated" => {

@@ -1,13 +1,14 @@
 //! The threads of a server, as lists and verbs see them.
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use outpost_store::{ListOrder, MemoryStore, Need, Store, ThreadSummary};
 use outpost_thread::{ApprovalAsked, ThreadId};
 use outpost_wire::PathUri;
 use outpost_wire::app::SortDirection;
 use outpost_wire::app::journal::{ThreadEntriesList, ThreadEntriesListParams};
 use outpost_wire::app::thread::{
-    Thread, ThreadList, ThreadListParams, ThreadLoadedList, ThreadLoadedListParams, ThreadSortKey, ThreadStatus,
+    Thread, ThreadCapabilities, ThreadList, ThreadListParams, ThreadLoadedList, ThreadLoadedListParams, ThreadSortKey, ThreadStatus,
+    ThreadWhy, ThreadWhyParams,
 };
 use outpost_wire::intent::{Attachment, EnvironmentId, Selection};
 
@@ -77,7 +78,7 @@ impl RemoteServer {
         }
         match (if named.is_empty() { alike } else { named }).as_slice() {
             [one] => Ok(*one),
-            [] => bail!("{} has no thread `{name}`; `outpost thread list --all` shows those that are there", self.address()),
+            [] => bail!("{} has no thread `{name}`; `outpost thread list{}` shows those that are there", self.address(), self.flag()),
             several => bail!("`{name}` could be {} threads of {}", several.len(), self.address()),
         }
     }
@@ -90,6 +91,13 @@ impl RemoteServer {
             Some(row) => Ok(row.summary.id),
             None => bail!("{} has no thread yet", self.address()),
         }
+    }
+
+    /// What the capability roots of a thread come to there.
+    pub(crate) async fn why(&self, id: ThreadId) -> anyhow::Result<ThreadCapabilities> {
+        let params = ThreadWhyParams { thread_id: id.to_string(), turn_id: None, capabilities: true };
+        let told = self.call::<ThreadWhy>(&params).await?;
+        told.capabilities.with_context(|| format!("{} is older than this program, and does not tell this", self.address()))
     }
 
     /// Whether the server works on a thread, so that no other program can.

@@ -393,7 +393,12 @@ async fn why(connection: Arc<ClientConnection>, params: ThreadWhyParams) -> Resu
     if let (Some(wanted), None) = (&wanted, &turn) {
         return Err(Fault::invalid_request(format!("turn not found: {wanted}")));
     }
+    let capabilities = match params.capabilities {
+        true => Some(projection::capabilities(&connection.server.runtime.why(id).await.map_err(fault::thread)?)),
+        false => None,
+    };
     Ok(ThreadWhyResponse {
+        capabilities,
         turn_id: turn.map(|turn| turn.to_string()),
         turn_environments: own.as_ref().map(projection::environments),
         environments: state.selection.as_ref().map(projection::environments),

@@ -18,7 +18,8 @@ use super::{Nothing, SortDirection, ThreadParams};
 use crate::{app_method, encode_with_serde};
 
 pub use care::{
-    StepEnvironment, StepSeen, ThreadDamage, ThreadVerify, ThreadVerifyResponse, ThreadWhy, ThreadWhyParams, ThreadWhyResponse,
+    CapabilityPlugin, CapabilityProblem, CapabilityRootState, CapabilitySkill, StepEnvironment, StepSeen, ThreadCapabilities, ThreadDamage,
+    ThreadVerify, ThreadVerifyResponse, ThreadWhy, ThreadWhyParams, ThreadWhyResponse,
 };
 pub use listing::{
     OneOrMany, ThreadItemEntry, ThreadItemsList, ThreadItemsListParams, ThreadItemsListResponse, ThreadList, ThreadListParams,

@@ -45,6 +45,11 @@ impl Keyboard {
         Self { lines, is_terminal: std::io::stdin().is_terminal() }
     }
 
+    /// Whether it was a terminal and is none any more, because that was closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_terminal && !std::io::stdin().is_terminal()
+    }
+
     /// The next line; nothing at the end of input.
     pub(super) async fn line(&mut self) -> Option<TypedLine> {
         self.lines.recv().await

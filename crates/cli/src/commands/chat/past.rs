@@ -62,3 +62,35 @@ impl PastPrompts {
 fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn of_thousands_of_prompts_the_newest_are_kept_and_only_for_their_owner() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("history/0123");
+        let past = PastPrompts { file: Some(file.clone()) };
+        for number in 0..5000 {
+            past.add(&format!("prompt {number}"));
+        }
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        let history = past.read();
+        assert_eq!((history.len(), history.get(0), history.get(MOST - 1)), (MOST, Some("prompt 4000"), Some("prompt 4999")));
+        // The file is cut, too, and stays what it was.
+        let text = fs::read_to_string(&file).unwrap();
+        assert_eq!(
+            (text.lines().count(), text.lines().next(), text.lines().last()),
+            (MOST, Some("\"prompt 4000\""), Some("\"prompt 4999\""))
+        );
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(home.path().join("history")).unwrap().permissions().mode() & 0o777, 0o700);
+        // One more is added to what was kept; a paste of something long is not.
+        past.add("one more");
+        past.add(&"x".repeat(LONGEST + 1));
+        assert_eq!(past.read().get(MOST - 1), Some("one more"));
+    }
+}

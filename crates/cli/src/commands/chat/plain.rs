@@ -29,20 +29,22 @@ use crate::notify::Notifier;
 use crate::render::{Screen, Style, why};
 use crate::signals::Watched;
 
+/// How often it is looked at how the thread stands, of which not everything tells.
 const TICK: Duration = Duration::from_millis(200);
 
 pub(super) async fn talk(agents: &Agents, open: Open, own: &ProcessContext) -> anyhow::Result<ChatEnd> {
     let Open { thread, follow, before, missing } = open;
-    let mut screen = Screen::new(None, &own.variables);
+    let mut screen = Screen::new(None, &own.variables).without_redraws();
     screen.thread(thread.id());
     agents.note(&before).into_iter().for_each(|note| screen.say(Style::Note, note));
     missing.iter().for_each(|missing| screen.say(Style::Bad, missing));
     if std::io::stdin().is_terminal() {
         screen.say(Style::Quiet, "/help tells what can be typed here; Ctrl-D leaves");
     }
-    if before.turns > 0 {
+    if before.turns > 0 || before.turn.is_some() {
         show_last_turn(&mut screen, agents, &before).await;
     }
+    screen.found_running(&before);
     let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| ChatQuestion::new(&approval.asked)).collect();
     let asking = AgentQuestions::of(agents, thread.id());
     let mut chat = PlainChat {
@@ -56,6 +58,8 @@ pub(super) async fn talk(agents: &Agents, open: Open, own: &ProcessContext) -> a
         is_asked: false,
         streamed: String::new(),
         is_over: false,
+        is_gone: false,
+        can_hand_over: agents.remote().is_some() || own.settings.is_empty(),
         is_detached: false,
         next: None,
     };
@@ -83,6 +87,10 @@ struct PlainChat<'a> {
     streamed: String,
     /// Nothing more will be typed.
     is_over: bool,
+    /// The terminal was closed: nothing can be shown or asked any more.
+    is_gone: bool,
+    /// Another process would go on with the turn just as this one does: nothing was set with `-c` for this one only.
+    can_hand_over: bool,
     /// The turn is to go on without this program.
     is_detached: bool,
     /// The user wants to talk about another thread.
@@ -95,7 +103,9 @@ enum News {
     Agent(AgentNews),
     Line(Option<TypedLine>),
     Interrupt,
+    HungUp,
     End,
+    /// Something may have changed of which nothing tells.
     Tick,
 }
 
@@ -110,13 +120,12 @@ impl PlainChat<'_> {
         loop {
             let is_active = matches!(self.thread.status(), ThreadActivity::Active { .. });
             if let Some(followed) = self.follow.ready().await {
-                self.event(&followed.into()).await?;
+                self.hear(&followed.into(), &keyboard)?;
                 continue;
             }
-            if self.is_detached {
-                return Ok(said_something);
-            }
-            if self.is_over && !is_active {
+            // Without a terminal the turn goes on to its end, and no further: a question waits in the thread.
+            let is_stuck = self.is_gone && !self.questions.is_empty();
+            if self.is_detached || is_stuck || (self.is_over && !is_active) {
                 return Ok(said_something);
             }
             self.ask(is_active, &keyboard).await?;
@@ -127,24 +136,44 @@ impl PlainChat<'_> {
                 line = keyboard.line(), if listens => News::Line(line),
                 () = interrupt.recv() => News::Interrupt,
                 () = terminate.recv() => News::End,
-                () = hangup.recv() => News::End,
+                () = hangup.recv() => News::HungUp,
                 _ = ticks.tick() => News::Tick,
             };
             match news {
-                News::Event(event) => self.event(&event).await?,
+                News::Event(event) => self.hear(&event, &keyboard)?,
                 News::Agent(news) => self.agent(news),
                 News::Line(Some(line)) => {
                     said_something = true;
                     self.line(&line).await?;
                 }
+                News::Line(None) if keyboard.is_closed() => self.hang_up(),
                 News::Line(None) => self.is_over = true,
+                News::HungUp => self.hang_up(),
                 News::Interrupt if is_active => self.thread.interrupt(None, InterruptReason::User).await?,
                 News::Interrupt | News::End => {
                     self.screen.end_line();
                     return Ok(said_something);
                 }
-                News::Tick => self.screen.tick(),
+                News::Tick => {}
             }
+        }
+    }
+
+    /// The terminal is closed, and the turn goes on: in the process of the home, where the user finds it again, or here to its end.
+    fn hang_up(&mut self) {
+        (self.is_over, self.is_gone) = (true, true);
+        self.is_detached = self.can_hand_over && matches!(self.thread.status(), ThreadActivity::Active { .. });
+    }
+
+    /// What cannot be written to a terminal that is closed is no reason to end the turn.
+    fn hear(&mut self, event: &ThreadEvent, keyboard: &Keyboard) -> anyhow::Result<()> {
+        let heard = self.event(event);
+        match heard {
+            Err(error) if error.is::<io::Error>() && (self.is_gone || keyboard.is_closed()) => {
+                self.hang_up();
+                Ok(())
+            }
+            heard => heard,
         }
     }
 
@@ -239,6 +268,7 @@ impl PlainChat<'_> {
                 if self.questions.is_empty() {
                     self.is_asked = false;
                 }
+                self.notifier.question(&asked);
                 self.questions.push(ChatQuestion::new(&asked).of(agent));
             }
             AgentNews::Asked(..) => {}
@@ -254,7 +284,7 @@ impl PlainChat<'_> {
         }
     }
 
-    async fn event(&mut self, event: &ThreadEvent) -> anyhow::Result<()> {
+    fn event(&mut self, event: &ThreadEvent) -> anyhow::Result<()> {
         self.notifier.event(event);
         match event {
             ThreadEvent::Progress { progress: ModelProgress::TextDelta { delta, .. }, .. } => {
@@ -274,7 +304,11 @@ impl PlainChat<'_> {
             }
             // Another program has it now, or it was idle for very long.
             ThreadEvent::Status(ThreadActivity::Closed) => {
-                anyhow::bail!("the thread was closed; `outpost chat resume {}` opens it again", self.thread.id())
+                anyhow::bail!(
+                    "the thread was closed; `outpost chat resume{} {}` opens it again",
+                    self.agents.server_flag(),
+                    self.thread.id()
+                )
             }
             ThreadEvent::Entry(entry) => self.fact(&entry.fact, event)?,
             _ => {}
@@ -333,7 +367,8 @@ async fn show_last_turn(screen: &mut Screen, agents: &Agents, before: &Thread) {
     let Ok(page) = agents.store().page(before.id, request).await else { return };
     let (earlier, pieces) = recent(pieces(&page.with_gaps()), SHOWN_AGAIN);
     if earlier > 0 {
-        screen.say(Style::Quiet, &format!("… {earlier} earlier messages of this turn; `outpost thread show {}` prints them", before.id));
+        let show = format!("outpost thread show{} {}", agents.server_flag(), before.id);
+        screen.say(Style::Quiet, &format!("… {earlier} earlier messages of this turn; `{show}` prints them"));
     }
     for piece in pieces {
         match piece {

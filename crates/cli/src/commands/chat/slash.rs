@@ -1,10 +1,11 @@
 //! Commands of a conversation, the same on a terminal and line by line.
 
-use outpost_runtime::capabilities::StepCapabilities;
 use outpost_runtime::live::LiveThread;
 use outpost_runtime::model::price::LISTED;
+use outpost_server::projection::capabilities;
 use outpost_store::PageRequest;
 use outpost_thread::{Fact, SelectionChanged, Settings, SettingsChanged, TurnId};
+use outpost_wire::app::thread::ThreadCapabilities;
 
 use super::status::{ChatStatus, short};
 use crate::agent_args::Which;
@@ -82,7 +83,7 @@ pub(super) async fn run(text: &str, agents: &Agents, thread: &LiveThread) -> Sla
             Err(error) => Err(error),
         },
         "/help" => Ok(help()),
-        "/thread" => Ok(own(format!("thread {0}; `outpost chat resume {0}` goes on with it", thread.id()))),
+        "/thread" => Ok(own(format!("thread {0}; `outpost chat resume{1} {0}` goes on with it", thread.id(), agents.server_flag()))),
         "/status" => status(agents, thread).await,
         "/model" => model(agents, thread, words.first()).await,
         "/env" => environments(agents, thread, &words).await,
@@ -93,16 +94,19 @@ pub(super) async fn run(text: &str, agents: &Agents, thread: &LiveThread) -> Sla
         "/revert" => revert(agents, thread).await,
         "/export" => export(agents, thread, words.first()).await,
         "/why" => {
-            let step = why_of(agents, thread).await;
-            step.map(|step| vec![SlashLine::Theirs(why::text(&step))])
+            let found = why_of(agents, thread).await;
+            found.map(|found| vec![SlashLine::Theirs(why::text(&found))])
         }
         unknown => Ok(vec![SlashLine::Wrong(format!("there is no `{}`; /help lists what there is", line(unknown)))]),
     };
     SlashOutcome::Said(said.unwrap_or_else(|error| vec![SlashLine::Wrong(line(&with_causes(&error)))]))
 }
 
-async fn why_of(agents: &Agents, thread: &LiveThread) -> anyhow::Result<StepCapabilities> {
-    Ok(agents.own_runtime()?.why(thread.id()).await?)
+async fn why_of(agents: &Agents, thread: &LiveThread) -> anyhow::Result<ThreadCapabilities> {
+    match agents.remote() {
+        Some(remote) => remote.server.why(thread.id()).await,
+        None => Ok(capabilities(&agents.own_runtime()?.why(thread.id()).await?)),
+    }
 }
 
 type Said = anyhow::Result<Vec<SlashLine>>;

@@ -44,6 +44,8 @@ const ESCAPE_TIME: Duration = Duration::from_millis(40);
 const TWICE: Duration = Duration::from_secs(2);
 /// How often an environment that is not ready is looked at.
 const STANDING_TIME: Duration = Duration::from_millis(500);
+/// How often a server is asked which commands still run in the background: it does not tell of their ends.
+const BACKGROUND_TIME: Duration = Duration::from_secs(2);
 /// Events are handled for so long before keys are looked at again.
 const BURST: Duration = Duration::from_millis(5);
 
@@ -55,9 +57,11 @@ pub(super) async fn talk(agents: &Agents, open: Open, terminal: &mut UiTerminal)
     agents.note(&before).into_iter().for_each(|note| view.say(Ink::Note, note));
     agents.shortfall().iter().for_each(|shortfall| view.say(Ink::Note, &line(shortfall)));
     missing.iter().for_each(|missing| view.say(Ink::Bad, missing));
-    if before.turns > 0 {
+    if before.turns > 0 || before.turn.is_some() {
         show_last_turn(&mut view, agents, &before).await;
     }
+    let running = before.turn.iter().flat_map(|turn| &turn.calls).filter_map(|call| call.started.as_ref());
+    running.for_each(|started| view.found_running(started, Instant::now()));
     let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| ChatQuestion::new(&approval.asked)).collect();
     let (completed, completions) = mpsc::channel(1);
     let (events, following) = followed(follow);
@@ -250,7 +254,9 @@ impl ChatUi<'_> {
             UiNews::Tick => {
                 // Nothing tells of an environment that becomes ready.
                 let is_unusual = self.status.environments.iter().any(|(_, standing)| standing.is_some());
-                if is_unusual && self.refreshed_at.elapsed() > STANDING_TIME {
+                let is_uncertain = self.status.background > 0 && self.agents.remote().is_some();
+                let age = self.refreshed_at.elapsed();
+                if (is_unusual && age > STANDING_TIME) || (is_uncertain && age > BACKGROUND_TIME) {
                     self.refresh().await;
                 }
                 self.ask();
@@ -478,7 +484,11 @@ impl ChatUi<'_> {
             ThreadEvent::ProcessEnded { .. } => self.refresh().await,
             ThreadEvent::Status(ThreadActivity::Broken { reason }) => self.view.say(Ink::Bad, &line(reason)),
             ThreadEvent::Status(ThreadActivity::Closed) => {
-                anyhow::bail!("the thread was closed; `outpost chat resume {}` opens it again", self.thread.id())
+                anyhow::bail!(
+                    "the thread was closed; `outpost chat resume{} {}` opens it again",
+                    self.agents.server_flag(),
+                    self.thread.id()
+                )
             }
             _ => {}
         }
@@ -522,7 +532,8 @@ async fn show_last_turn(view: &mut ConversationView, agents: &Agents, before: &T
     let Ok(page) = agents.store().page(before.id, request).await else { return };
     let (earlier, pieces) = recent(pieces(&page.with_gaps()), SHOWN_AGAIN);
     if earlier > 0 {
-        view.say(Ink::Quiet, &format!("… {earlier} earlier messages of this turn; `outpost thread show {}` prints them", before.id));
+        let show = format!("outpost thread show{} {}", agents.server_flag(), before.id);
+        view.say(Ink::Quiet, &format!("… {earlier} earlier messages of this turn; `{show}` prints them"));
     }
     for piece in pieces {
         match piece {

@@ -46,6 +46,8 @@ struct RunningView {
     place: String,
     command: String,
     since: Instant,
+    /// It ran before this program came: not all of its output was heard here.
+    is_found: bool,
     head: Vec<String>,
     output: FoldedOutput,
 }
@@ -126,6 +128,14 @@ impl ConversationView {
         rows.into_iter().skip(skipped).collect()
     }
 
+    /// A call that runs already. What it does besides commands is too short to be found.
+    pub(super) fn found_running(&mut self, started: &CallStarted, now: Instant) {
+        if let Some(detail) = started.command() {
+            self.command_started(started, detail.command, now);
+            self.running.iter_mut().filter(|running| running.call == started.call).for_each(|running| running.is_found = true);
+        }
+    }
+
     pub(super) fn event(&mut self, event: &ThreadEvent, now: Instant) {
         match event {
             ThreadEvent::Entry(entry) => self.fact(&entry.fact, now),
@@ -197,16 +207,9 @@ impl ConversationView {
 
     fn started(&mut self, started: &CallStarted, now: Instant) {
         self.end_stream();
-        let place = started.environment.as_ref().map(|id| format!("[{id}] ")).unwrap_or_default();
+        let place = place_of(started);
         match started.detail.as_ref().map(Recorded::read) {
-            Some(CallDetail::CommandExecution(detail)) => self.running.push(RunningView {
-                call: started.call.clone(),
-                place,
-                command: detail.command,
-                since: now,
-                head: Vec::new(),
-                output: FoldedOutput::default(),
-            }),
+            Some(CallDetail::CommandExecution(detail)) => self.command_started(started, detail.command, now),
             Some(CallDetail::FileChange(detail)) => {
                 for change in &detail.changes {
                     self.say(Ink::Strong, &format!("{place}{} {}", change.kind.as_str(), word(&change.path)));
@@ -230,6 +233,18 @@ impl ConversationView {
             }
             _ => self.say(Ink::Strong, &format!("{place}{}", word(&started.tool))),
         }
+    }
+
+    fn command_started(&mut self, started: &CallStarted, command: String, now: Instant) {
+        self.running.push(RunningView {
+            call: started.call.clone(),
+            place: place_of(started),
+            command,
+            since: now,
+            is_found: false,
+            head: Vec::new(),
+            output: FoldedOutput::default(),
+        });
     }
 
     fn finished(&mut self, finished: &CallFinished) {
@@ -257,9 +272,9 @@ impl ConversationView {
     fn command_ended(&mut self, running: RunningView, report: &CallReport) {
         self.announce(&running.place, &running.command);
         let plain = |row: &String| InkLine::plain(format!("  {row}"));
-        if running.output.bytes() == 0 {
-            // It was not followed while it ran: this is what the thread keeps of it.
-            let kept = report.aggregated_output.as_deref().unwrap_or_default();
+        let kept = report.aggregated_output.as_deref().unwrap_or_default();
+        if running.output.bytes() == 0 || (running.is_found && !kept.is_empty()) {
+            // It was not followed while it ran, or not all the time: this is what the thread keeps of it.
             let mut folded = FoldedOutput::default();
             let head = folded.push(kept.as_bytes());
             self.lasting.extend(head.iter().map(plain));
@@ -319,6 +334,11 @@ impl RunningView {
             count => format!("  {seconds} s, {count} lines"),
         }
     }
+}
+
+/// The badge of the environment that a call is for.
+fn place_of(started: &CallStarted) -> String {
+    started.environment.as_ref().map(|id| format!("[{id}] ")).unwrap_or_default()
 }
 
 /// A difference below what it is about.

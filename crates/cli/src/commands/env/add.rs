@@ -28,7 +28,7 @@ pub(super) async fn run(arguments: AddArguments, own: &ProcessContext) -> anyhow
         && !arguments.offline
     {
         let transport = attended(route);
-        ssh::bring(&transport, arguments.binary.as_deref()).await?;
+        ssh::bring(&transport, arguments.binary.as_deref(), own).await?;
         if !definition.setup.commands.is_empty() {
             say(&format!("setting up {}", transport.name()));
             transport.set_up(&definition.setup).await?;

@@ -10,6 +10,7 @@ use outpost_environment::route::{Manner, Route, master_name};
 use outpost_wire::SharedError;
 
 use super::say;
+use crate::ProcessContext;
 use crate::home::{Home, local_directories};
 use crate::out::with_causes;
 use crate::progress::{ProgressBar, size};
@@ -29,7 +30,7 @@ fn master(route: &Route) -> Option<PathBuf> {
 }
 
 /// Sees to it that there is a program of ours in a place, and says what was done for that.
-pub(super) async fn bring(transport: &ScriptTransport, binary: Option<&Path>) -> anyhow::Result<()> {
+pub(super) async fn bring(transport: &ScriptTransport, binary: Option<&Path>, own: &ProcessContext) -> anyhow::Result<()> {
     let name = transport.name();
     let far = transport.probe().await?;
     say(&format!("{name} is {} {}, {}, {}", far.os, far.arch, far.libc, shown(&far.shell)));
@@ -37,7 +38,7 @@ pub(super) async fn bring(transport: &ScriptTransport, binary: Option<&Path>) ->
         Needed::Nothing(why) => say(&format!("{why}; nothing is copied")),
         Needed::Program(binary) => {
             let progress = Arc::new(TransferProgress::of(binary.bytes.len() as u64));
-            let bar = ProgressBar::start(progress.clone(), name);
+            let bar = if own.is_quiet() { None } else { ProgressBar::start(progress.clone(), name) };
             let installed = transport.install(&binary, VERSION, |bytes| progress.add(bytes as u64)).await;
             drop(bar);
             let installed = installed?;

@@ -51,7 +51,7 @@ pub(super) async fn run(arguments: &UpgradeArguments, own: &ProcessContext) -> a
 
 async fn one(id: &EnvironmentId, route: Route, arguments: &UpgradeArguments, own: &ProcessContext) -> anyhow::Result<u8> {
     let transport = attended(route);
-    bring(&transport, arguments.binary.as_deref()).await?;
+    bring(&transport, arguments.binary.as_deref(), own).await?;
     if arguments.now {
         let (ended, said) = transport.run_program("__end-keeper").await?;
         if !ended {

@@ -26,9 +26,9 @@ pub(super) async fn run(options: &ExecOptions, which: &Which, input: Option<NewI
             "-c is for turns of this program; with --detach write the setting into config.toml, or use --model, --provider and --sandbox"
         );
     }
-    let (server, flag) = match RemoteServer::named(own).await? {
-        Some(server) => (server, own.server.as_ref().map(|url| format!(" --server {url}")).unwrap_or_default()),
-        None => (owner::of_home(own).await?, String::new()),
+    let server = match RemoteServer::named(own).await? {
+        Some(server) => server,
+        None => owner::of_home(own).await?,
     };
     let agents = Agents::of_server(server, &options.agent, Audience::Unattended, own)?;
     let birth = ThreadOrigin { source: "exec", thread_source: options.thread_source.clone(), ..ThreadOrigin::default() };
@@ -47,7 +47,7 @@ pub(super) async fn run(options: &ExecOptions, which: &Which, input: Option<NewI
         return Ok(0);
     }
     out::print(&format!("{id}\n"))?;
-    let mark = out::error_mark();
+    let (mark, flag) = (out::error_mark(), agents.server_flag());
     for words in [
         "the turn goes on in the background".to_owned(),
         format!("`outpost chat resume{flag} {id}` shows and steers it, `outpost exec resume{flag} {id}` waits for its end"),

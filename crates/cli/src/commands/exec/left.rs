@@ -1,6 +1,7 @@
 //! Commands that outlive their turn: waited for, stopped, or left running with a word about it.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
 use outpost_runtime::follow::ThreadFollower;
@@ -94,6 +95,8 @@ pub(super) async fn settle(
 pub(crate) enum AfterExit {
     /// No program has it until the user comes back.
     Rests,
+    /// A server has it, and what runs.
+    IsServed,
     /// Another process has it and begins a turn when a command ends that was started with `wake`.
     Wakes,
     /// The same is wanted, and this is why no process has it.
@@ -103,11 +106,11 @@ pub(crate) enum AfterExit {
 impl AfterExit {
     /// Leaves a thread that this program has given up to the process in the background, if the end of a command is to begin a turn.
     pub(crate) async fn of(thread: ThreadId, is_awaited: bool, is_remote: bool, own: &ProcessContext) -> Self {
-        if !is_awaited {
-            return Self::Rests;
-        }
-        if is_remote {
-            return Self::Wakes;
+        match (is_awaited, is_remote) {
+            (false, false) => return Self::Rests,
+            (false, true) => return Self::IsServed,
+            (true, true) => return Self::Wakes,
+            (true, false) => {}
         }
         match owner::take_up_wakes(thread, own).await {
             Ok(()) => Self::Wakes,
@@ -116,8 +119,21 @@ impl AfterExit {
     }
 }
 
+/// A thread as a hint names it, behind its verb.
+pub(crate) struct ThreadHint<'a> {
+    pub thread: ThreadId,
+    /// Where the thread is, if the verb does not find it by itself.
+    pub flag: &'a str,
+}
+
+impl fmt::Display for ThreadHint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.flag, self.thread)
+    }
+}
+
 /// What people are told of commands that go on.
-pub(crate) fn words(thread: ThreadId, left: &[BackgroundProcess], after: &AfterExit) -> Option<String> {
+pub(crate) fn words(hint: &ThreadHint<'_>, left: &[BackgroundProcess], after: &AfterExit) -> Option<String> {
     let shown = |running: &BackgroundProcess| {
         let line = running.command.lines().next().unwrap_or_default();
         let short: String = line.chars().take(SHOWN).collect();
@@ -129,17 +145,19 @@ pub(crate) fn words(thread: ThreadId, left: &[BackgroundProcess], after: &AfterE
         [one] => (format!("{} still runs", shown(one)), "it"),
         [first, rest @ ..] => (format!("{} commands still run, the first {}", rest.len() + 1, shown(first)), "them"),
     };
-    if *after == AfterExit::Wakes {
-        return Some(format!(
-            "{subject}; when {object} ends, a turn begins in the background: `outpost chat resume {thread}` comes back to it, `/stop` there stops {object}"
-        ));
-    }
     let subject = match after {
+        AfterExit::Wakes => {
+            return Some(format!(
+                "{subject}; when {object} ends, a turn begins in the background: `outpost chat resume{hint}` comes back to it, `/stop` there stops {object}"
+            ));
+        }
+        // Only the server can follow and stop them.
+        AfterExit::IsServed => return Some(format!("{subject}; in `outpost chat resume{hint}`, `/ps` lists and `/stop` stops {object}")),
         AfterExit::CannotWake(why) => format!("{subject}, and the turn for its end begins when the thread is opened next ({why})"),
-        AfterExit::Rests | AfterExit::Wakes => subject,
+        AfterExit::Rests => subject,
     };
     Some(format!(
-        "{subject}; `outpost exec resume {thread} --wait` shows the output and waits for {object}, `outpost exec resume {thread} --stop` stops {object}"
+        "{subject}; `outpost exec resume{hint} --wait` shows the output and waits for {object}, `outpost exec resume{hint} --stop` stops {object}"
     ))
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use outpost_store::{Ancestry, Coverage, Direction, ListOrder, ListQuery, ListScope, Store, ThreadSummary};
+use outpost_terminal::ink::{InkLine, width as columns_of};
 use outpost_thread::ThreadId;
 use outpost_wire::Selection;
 use rustix::termios::tcgetwinsize;
@@ -92,6 +93,7 @@ pub(super) fn show_rows(listing: &Listing<'_>) -> anyhow::Result<()> {
 }
 
 /// A thread as a line of the table.
+#[derive(Clone)]
 struct Row {
     id: String,
     age: String,
@@ -156,7 +158,7 @@ fn table(rows: &[Row], width: Option<usize>) -> String {
     let heading: &[&str] = if is_wide { &["ID", "AGE", "STATE", "WHERE", "FORK OF", "TITLE"] } else { &["ID", "AGE", "STATE", "TITLE"] };
     let mut lines = vec![heading.iter().map(|cell| (*cell).to_owned()).collect::<Vec<String>>()];
     lines.extend(rows.iter().map(|row| row.cells(is_wide)));
-    let most = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default();
+    let most = |column: usize| lines.iter().map(|line| columns_of(&line[column])).max().unwrap_or_default();
     let last = heading.len() - 1;
     // A name of an environment may be long; the title has at least some room.
     let widths: Vec<usize> =
@@ -166,20 +168,23 @@ fn table(rows: &[Row], width: Option<usize>) -> String {
     let mut text = String::new();
     for line in lines {
         for (cell, width) in line.iter().zip(&widths) {
+            let cell = shortened(cell, *width);
+            let blanks = (*width + 2).saturating_sub(columns_of(&cell));
             // Writing into a text cannot fail.
-            let _ = write!(text, "{:width$}  ", shortened(cell, *width));
+            let _ = write!(text, "{cell}{:blanks$}", "");
         }
         let _ = writeln!(text, "{}", shortened(&line[last], room));
     }
     text
 }
 
-/// At most so many characters, the last of which says that there are more.
+/// At most so many columns of a screen, the last of which says that there is more.
 fn shortened(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
+    if columns_of(text) <= most {
         return text.to_owned();
     }
-    text.chars().take(most.saturating_sub(1)).chain(std::iter::once('…')).collect()
+    let kept = InkLine::plain(text).cut(most.saturating_sub(1));
+    kept.0.iter().map(|span| span.text.as_str()).chain(std::iter::once("…")).collect()
 }
 
 /// The end of an id, by which a thread is found.
@@ -232,5 +237,16 @@ mod tests {
         assert!(table(&rows, Some(80)).contains("4e5f6071") && table(&rows, Some(80)).contains("a-machine-with"));
         assert!(table(&rows, None).contains(&rows[1].title), "elsewhere nothing is cut");
         assert!(table(&[], Some(80)).is_empty());
+        // Characters that take two columns, and names with them: the columns below stay where they are.
+        let wide = Row { environments: "日本".into(), ..row(&"漢字の題名".repeat(20)) };
+        for width in [40, 80] {
+            let text = table(&[wide.clone(), row("short")], Some(width));
+            let rows: Vec<&str> = text.lines().collect();
+            assert!(rows.iter().all(|line| columns_of(line) <= width), "{width}:\n{text}");
+            assert!(columns_of(rows[1]) >= width - 1 && rows[1].ends_with('…'), "all of the room is used:\n{text}");
+            let titles = [("TITLE", rows[0]), ("漢字", rows[1]), ("short", rows[2])];
+            let begins = titles.map(|(title, line)| line.find(title).map(|at| columns_of(&line[..at])));
+            assert!(begins[0].is_some() && begins.iter().all(|begin| *begin == begins[0]), "{begins:?}:\n{text}");
+        }
     }
 }

@@ -13,6 +13,7 @@ use outpost_wire::app::thread::{
 use serde_json::{Value, json};
 
 use super::list::{Listing, show_rows};
+use super::why::why_there;
 use super::{Desk, confirm, print, print_json};
 use crate::commands::FAILED;
 use crate::remote::RemoteServer;
@@ -67,7 +68,8 @@ pub(super) async fn run(server: RemoteServer, command: ThreadCommand, json: bool
             desk.tell(&ids, "removed")
         }
         ThreadCommand::Verify(arguments) => desk.verify(&arguments.threads).await,
-        ThreadCommand::Repair(_) | ThreadCommand::Import(_) | ThreadCommand::Why(_) => {
+        ThreadCommand::Why(name) => why_there(&desk.server, &name.thread, desk.json).await,
+        ThreadCommand::Repair(_) | ThreadCommand::Import(_) => {
             bail!("this reads or writes files of the server's home: run it on the server's machine, without --server")
         }
     }

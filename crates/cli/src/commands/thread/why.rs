@@ -4,8 +4,9 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use outpost_runtime::capabilities::{RootReport, StepCapabilities};
-use outpost_runtime::plugins::Plugin;
+use outpost_server::projection::capabilities;
+use outpost_thread::ThreadId;
+use outpost_wire::app::thread::{CapabilityPlugin, CapabilityRootState, ThreadCapabilities};
 use serde_json::json;
 
 use super::times::counted;
@@ -13,6 +14,7 @@ use super::{Desk, print, print_json};
 use crate::ProcessContext;
 use crate::assembly::{Assembly, RuntimeOptions};
 use crate::home::Home;
+use crate::remote::RemoteServer;
 
 pub(super) async fn why(name: &str, store: Option<String>, as_json: bool, own: &ProcessContext) -> anyhow::Result<ExitCode> {
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
@@ -28,72 +30,68 @@ pub(super) async fn why(name: &str, store: Option<String>, as_json: bool, own: &
     let found = found.await;
     assembly.shut_down().await;
     let (id, step) = found?;
+    tell(id, &capabilities(&step), as_json)
+}
+
+/// The same of a thread of a server, as it sees it.
+pub(super) async fn why_there(server: &RemoteServer, name: &str, as_json: bool) -> anyhow::Result<ExitCode> {
+    let id = server.find(name).await?;
+    tell(id, &server.why(id).await?, as_json)
+}
+
+fn tell(id: ThreadId, found: &ThreadCapabilities, as_json: bool) -> anyhow::Result<ExitCode> {
     if as_json {
-        print_json(&json!({"id": id, "roots": step.roots, "skills": skills(&step), "plugins": plugins(&step)}))?;
+        print_json(&json!({"id": id, "roots": found.roots, "skills": found.skills, "plugins": found.plugins}))?;
     } else {
-        print(&text(&step))?;
+        print(&text(found))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn skills(step: &StepCapabilities) -> Vec<serde_json::Value> {
-    let skill = |skill: &outpost_runtime::skills::Skill| json!({"name": skill.name, "description": skill.description, "address": skill.locator, "environmentId": skill.environment});
-    step.skills.iter().map(skill).collect()
-}
-
-fn plugins(step: &StepCapabilities) -> Vec<serde_json::Value> {
-    let plugin = |plugin: &Plugin| {
-        let servers: Vec<&str> = plugin.mcp_servers.iter().map(|server| server.name.as_str()).collect();
-        json!({"name": plugin.name, "root": plugin.root, "environmentId": plugin.environment, "mcpServers": servers,
-               "hooksNotRun": plugin.hooks, "installed": plugin.is_installed})
-    };
-    step.plugins.iter().map(plugin).collect()
-}
-
-pub(crate) fn text(step: &StepCapabilities) -> String {
+pub(crate) fn text(found: &ThreadCapabilities) -> String {
     let mut out = String::new();
-    if step.roots.is_empty() {
+    if found.roots.is_empty() {
         out.push_str("This thread has no capability roots.\n");
     }
-    for root in &step.roots {
+    for root in &found.roots {
         let _ = writeln!(out, "{}  {}  {}:{}", if root.available { "in " } else { "out" }, root.id, root.environment_id, root.path);
         let _ = writeln!(out, "     {}", reason(root));
         for warning in &root.warnings {
             let _ = writeln!(out, "     ! {warning}");
         }
-        for plugin in step.plugins.iter().filter(|plugin| !plugin.is_installed && plugin.root == root.id) {
+        for plugin in found.plugins.iter().filter(|plugin| !plugin.installed && plugin.root == root.id) {
             declares(plugin, &mut out);
         }
     }
-    for plugin in step.plugins.iter().filter(|plugin| plugin.is_installed) {
-        let _ = writeln!(out, "installed  plugin `{}`  {}:{}", plugin.name, plugin.environment, plugin.directory.to_syntax());
+    for plugin in found.plugins.iter().filter(|plugin| plugin.installed) {
+        let _ = writeln!(out, "installed  plugin `{}`  {}:{}", plugin.name, plugin.environment_id, plugin.directory);
         declares(plugin, &mut out);
     }
-    if !step.skills.is_empty() {
+    if !found.skills.is_empty() {
         out.push_str("skills\n");
     }
-    for skill in &step.skills {
-        let _ = writeln!(out, "     {}  {}", skill.name, skill.locator);
+    for skill in &found.skills {
+        let _ = writeln!(out, "     {}  {}", skill.name, skill.address);
     }
-    for warning in &step.warnings {
-        let _ = writeln!(out, "     ! {}:{}: {}", warning.environment, warning.path, warning.message);
+    for warning in &found.warnings {
+        let _ = writeln!(out, "     ! {}:{}: {}", warning.environment_id, warning.path, warning.message);
     }
     out
 }
 
-fn declares(plugin: &Plugin, out: &mut String) {
+fn declares(plugin: &CapabilityPlugin, out: &mut String) {
     for server in &plugin.mcp_servers {
-        let _ = writeln!(out, "     MCP server {}", server.name);
+        let _ = writeln!(out, "     MCP server {server}");
     }
-    if !plugin.hooks.is_empty() {
-        let _ = writeln!(out, "     hooks for {} are declared; this release does not run them", plugin.hooks.join(", "));
+    if !plugin.hooks_not_run.is_empty() {
+        let _ = writeln!(out, "     hooks for {} are declared; this release does not run them", plugin.hooks_not_run.join(", "));
     }
 }
 
-fn reason(root: &RootReport) -> String {
+fn reason(root: &CapabilityRootState) -> String {
     match (&root.reason, &root.plugin) {
         (Some(reason), _) => reason.clone(),
-        (None, Some(plugin)) => format!("plugin `{plugin}`, {}", counted(root.skills as u64, "skill")),
-        (None, None) => counted(root.skills as u64, "skill"),
+        (None, Some(plugin)) => format!("plugin `{plugin}`, {}", counted(root.skills, "skill")),
+        (None, None) => counted(root.skills, "skill"),
     }
 }

@@ -48,6 +48,9 @@ pub struct ThreadWhyParams {
     /// The last one if it is left out.
     #[serde(default)]
     pub turn_id: Option<String>,
+    /// Whether to look at what the capability roots of the thread come to now, too.
+    #[serde(default)]
+    pub capabilities: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -60,6 +63,77 @@ pub struct ThreadWhyResponse {
     /// The thread's own selection.
     pub environments: Option<Vec<ThreadEnvironment>>,
     pub steps: Vec<StepSeen>,
+    /// If it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<ThreadCapabilities>,
+}
+
+/// What the capability roots of a thread, and what is installed where it works, come to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ThreadCapabilities {
+    pub roots: Vec<CapabilityRootState>,
+    pub skills: Vec<CapabilitySkill>,
+    pub plugins: Vec<CapabilityPlugin>,
+    /// What is wrong with files that were found.
+    pub warnings: Vec<CapabilityProblem>,
+}
+
+/// Whether a root is in a step, and why not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CapabilityRootState {
+    pub id: String,
+    pub environment_id: String,
+    /// As that machine spells it.
+    pub path: String,
+    pub available: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// How many skills it offers.
+    pub skills: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CapabilitySkill {
+    pub name: String,
+    pub description: String,
+    /// What the model calls it by.
+    pub address: String,
+    pub environment_id: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CapabilityPlugin {
+    pub name: String,
+    /// The capability root that it is, or what its machine calls it.
+    pub root: String,
+    pub environment_id: String,
+    /// As that machine spells it.
+    pub directory: String,
+    pub mcp_servers: Vec<String>,
+    pub hooks_not_run: Vec<String>,
+    /// It is no capability root of the thread, but installed on a machine that it works on.
+    pub installed: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CapabilityProblem {
+    pub environment_id: String,
+    pub path: String,
+    pub message: String,
 }
 
 /// What one step froze.
