@@ -347,7 +347,7 @@ impl ModelProvider {
     pub fn body(wire: WireApi, prompt: &Prompt) -> serde_json::Result<Option<Value>> {
         match wire {
             WireApi::Offline => Ok(None),
-            WireApi::Responses => responses::body(prompt)?.read().map(Some),
+            WireApi::Responses => responses::body(prompt, &Quirks::default())?.read().map(Some),
             WireApi::Chat => Ok(Some(chat::request(prompt, &Quirks::default()))),
             WireApi::Anthropic => Ok(Some(anthropic::request(prompt, &Quirks::default()))),
         }
