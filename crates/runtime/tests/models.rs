@@ -282,10 +282,12 @@ async fn calls_in_text_are_taken_by_quirk() {
         for wire in [WireApi::Responses, WireApi::Chat, WireApi::Anthropic] {
             let server = ScriptedModel::with([Reply::message(text)]).await;
             let (answer, progress) = ask(&ask_as(Provider { quirks: quirks.clone(), ..provider(&server, wire) })).await;
-            let kept = items(&answer.unwrap());
+            let answer = answer.unwrap();
+            let kept = items(&answer);
             assert_eq!(kept.len(), count, "{kept:?}");
-            let notices = progress.iter().filter(|p| matches!(p, ModelProgress::Notice { text } if text.contains("text_calls"))).count();
-            assert_eq!(notices, count - 1);
+            let about = |p: &&ModelProgress| matches!(p, ModelProgress::Notice { text } if text.contains("text_calls"));
+            assert_eq!(progress.iter().filter(about).count(), 1);
+            assert_eq!(answer.stop, if count == 1 { StopReason::TextCall } else { StopReason::Complete });
             if count == 2 {
                 assert_eq!((&kept[0]["content"][0]["text"], &kept[1]["name"]), (&json!("I look."), &json!("exec_command")));
                 assert_eq!(kept[1]["arguments"], "{\"cmd\":\"ls\"}");
