@@ -163,6 +163,7 @@ pub(crate) fn config() -> RuntimeConfig {
     RuntimeConfig {
         model: "scripted".into(),
         model_provider: "scripted".into(),
+        models: [("scripted".to_owned(), Default::default())].into(),
         sandbox: SandboxMode::DangerFullAccess,
         patience: StepPatience { primary: Duration::from_secs(60), others: Duration::from_secs(60) },
         // However busy the machine is that runs the tests, an executor is not left out because it takes long.

@@ -24,7 +24,7 @@ impl Scene {
         let model = ScriptedModel::with(replies).await;
         let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let config = format!(
-            "model = \"scripted\"\nmodel_provider = \"scripted\"\nsandbox_mode = \"danger-full-access\"\napproval_policy = \"untrusted\"\n\
+            "model = \"scripted\"\nmodels.scripted = {{}}\nmodel_provider = \"scripted\"\nsandbox_mode = \"danger-full-access\"\napproval_policy = \"untrusted\"\n\
              [model_providers.scripted]\nbase_url = \"{}\"\n",
             model.base_url()
         );

@@ -29,7 +29,7 @@ impl Scene {
         let model = ScriptedModel::with(replies).await;
         let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let config = format!(
-            "model = \"scripted\"\nmodel_provider = \"scripted\"\nsandbox_mode = \"danger-full-access\"\n[model_providers.scripted]\n\
+            "model = \"scripted\"\nmodels.scripted = {{}}\nmodel_provider = \"scripted\"\nsandbox_mode = \"danger-full-access\"\n[model_providers.scripted]\n\
              base_url = \"{}\"\nwire_api = \"{wire}\"\nrequest_max_retries = 0\nstream_max_retries = 0\n",
             model.base_url()
         );
@@ -676,6 +676,43 @@ async fn the_built_in_provider_of_anthropic() {
     assert_eq!((&result["type"], &result["tool_use_id"]), (&json!("tool_result"), &json!("toolu_1")));
     let found = Command::new("grep").args(["-r", KEY]).arg(scene.home.path()).output().unwrap();
     assert!(found.stdout.is_empty(), "{found:?}");
+}
+
+/// Gateways give out a token in the place of a key: it alone is enough, and goes into the header that is for tokens.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_for_anthropic_goes_into_the_header_for_tokens() {
+    const TOKEN: &str = "tok-do-not-tell-anybody";
+    let scene = Scene::new(vec![Reply::message("Hello.")]).await;
+    let mut command = scene.command(&["exec", "--provider", "anthropic", "hello"]);
+    command.env("ANTHROPIC_AUTH_TOKEN", TOKEN).env("ANTHROPIC_BASE_URL", scene.model.base_url());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let head = scene.model.requests().remove(0).head.to_lowercase();
+    assert!(head.contains(&format!("authorization: bearer {TOKEN}\r\n")), "{head}");
+    assert!(!head.contains("x-api-key"), "{head}");
+    // A key counts before it.
+    scene.model.push(Reply::message("Hello."));
+    let mut command = scene.command(&["exec", "--provider", "anthropic", "hello"]);
+    command.env("ANTHROPIC_AUTH_TOKEN", TOKEN).env("ANTHROPIC_API_KEY", "sk-ant-x").env("ANTHROPIC_BASE_URL", scene.model.base_url());
+    assert!(command.output().unwrap().status.success());
+    let head = scene.model.requests().remove(1).head.to_lowercase();
+    assert!(head.contains("x-api-key: sk-ant-x") && !head.contains("authorization"), "{head}");
+}
+
+/// A model that lists an empty directory in the sandbox sees what keeps protected names from being made there: two placeholders and the
+/// layer of git, all of them hidden, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_directory_has_three_hidden_names_in_a_sandbox() {
+    let list = call("a", "exec_command", &json!({"cmd": "ls -A; echo --; ls", "login": false}));
+    let scene = Scene::new(vec![Reply::Items(vec![list]), Reply::message("Nothing.")]).await;
+    let place = tempfile::tempdir().unwrap();
+    let mut command = scene.command(&["exec", "-c", "sandbox_mode=workspace-write", "what is here?"]);
+    command.current_dir(place.path()).env("HOME", scene.home.path());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let body = scene.model.requests().remove(1).body;
+    let told = body["input"].as_array().unwrap().iter().find_map(|item| item["output"].as_str()).unwrap().to_owned();
+    assert!(told.ends_with(".agents\n.codex\n.git\n--\n"), "{told}");
 }
 
 /// The keeper that the first program started is still there for the second one, whose commands must not get its rights.

@@ -1,5 +1,6 @@
 //! The twenty small tasks of `cargo xtask models`, with a scripted model that makes each known mistake of weak models once and then does
-//! the right thing; and with models that never do. Every run ends by itself, and none exits with 0 while its task is not done.
+//! the right thing; with models that never do; and with answers as models of 20 to 30 billion parameters write them. Every run ends by
+//! itself, and none exits with 0 while its task is not done.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -31,8 +32,20 @@ struct Step {
     arguments: Value,
 }
 
+/// A call that a model wrote as text, as a public issue shows it.
+#[derive(Deserialize)]
+struct Answer {
+    model: String,
+    shape: String,
+    text: String,
+}
+
 fn tasks() -> Vec<Task> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/tasks.json");
+    fixture("tasks.json")
+}
+
+fn fixture<T: serde::de::DeserializeOwned>(name: &str) -> T {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name);
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
 }
 
@@ -46,11 +59,15 @@ struct Scene {
 
 impl Scene {
     async fn new(task: &Task, wire: &str, replies: Vec<Reply>) -> Self {
+        Self::with_quirks(task, wire, replies, "\"text_calls\"").await
+    }
+
+    async fn with_quirks(task: &Task, wire: &str, replies: Vec<Reply>, quirks: &str) -> Self {
         let model = ScriptedModel::with(replies).await;
         let [home, here, there] = [(); 3].map(|()| tempfile::tempdir().unwrap());
         let config = format!(
-            "model = \"scripted\"\nmodel_provider = \"scripted\"\nsandbox_mode = \"danger-full-access\"\n[model_providers.scripted]\n\
-             base_url = \"{}\"\nwire_api = \"{wire}\"\nrequest_max_retries = 0\nstream_max_retries = 0\nquirks = [\"text_calls\"]\n",
+            "model = \"scripted\"\nmodels.scripted = {{}}\nmodel_provider = \"scripted\"\nsandbox_mode = \"danger-full-access\"\n[model_providers.scripted]\n\
+             base_url = \"{}\"\nwire_api = \"{wire}\"\nrequest_max_retries = 0\nstream_max_retries = 0\nquirks = [{quirks}]\n",
             model.base_url()
         );
         std::fs::write(home.path().join("config.toml"), config).unwrap();
@@ -68,6 +85,13 @@ impl Scene {
             std::fs::write(file, content).unwrap();
         }
         Self { home, here, there, model }
+    }
+
+    /// Adds tables to the configuration.
+    fn configure(&self, tables: &str) {
+        let file = self.home.path().join("config.toml");
+        let before = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(file, before + tables).unwrap();
     }
 
     /// Runs the task; the exit code, what was told, and whether it is done.
@@ -187,6 +211,39 @@ async fn a_task_that_is_not_done_exits_with_one() {
         let (code, told, done) = scene.run(task);
         assert_eq!((code, done), (Some(1), false), "{name}: {told}");
         assert!(scene.model.requests().len() <= 6, "{name}: at most six calls that are the same");
+    }
+}
+
+/// A model that makes its mistake for ever, and never does anything else, with the quirk that takes calls in text and without: whatever comes
+/// of it, no run exits with 0 while its task is not done.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_mistake_that_is_made_for_ever_exits_with_zero_undone() {
+    for (index, task) in tasks().iter().enumerate() {
+        let wire = if task.mistake == "truncatedAnswer" { "chat" } else { ["anthropic", "responses", "chat"][index % 3] };
+        let (replies, _) = wrong(&task.mistake, &task.steps[0]);
+        let again: Vec<Reply> = replies.iter().cycle().take(24).cloned().collect();
+        for quirks in ["\"text_calls\"", ""] {
+            let scene = Scene::with_quirks(task, wire, again.clone(), quirks).await;
+            // Mistakes that come by turns are no call that is made again and again: the budget ends them.
+            scene.configure("[budgets]\nturn_steps = 12\n");
+            let (code, told, done) = scene.run(task);
+            assert!(code == Some(1) || code == Some(0) && done, "{} on {wire} ({}), [{quirks}]: {code:?}: {told}", task.name, task.mistake);
+            assert!(scene.model.requests().len() <= 12, "{} ({}): {} requests", task.name, task.mistake, scene.model.requests().len());
+        }
+    }
+}
+
+/// What public issues show of models that people run at home, on a real task.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_recorded_shape_of_a_call_does_its_task() {
+    let tasks = tasks();
+    let task = tasks.iter().find(|task| task.name == "run").unwrap();
+    for (index, answer) in fixture::<Vec<Answer>>("answers.json").iter().enumerate() {
+        let wire = ["chat", "responses", "anthropic"][index % 3];
+        let scene = Scene::new(task, wire, vec![Reply::message(&answer.text), Reply::message("Done.")]).await;
+        let (code, told, done) = scene.run(task);
+        assert_eq!((code, done), (Some(0), true), "{}, {} on {wire}: {told}", answer.model, answer.shape);
+        assert!(told.contains("text_calls"), "{told}");
     }
 }
 

@@ -61,6 +61,35 @@ async fn calls_that_make_no_sense_are_answered() {
     assert!(is_completed(&harness.turn_ends(thread.id()).await[0]));
 }
 
+/// An invented session id is answered with those that run.
+#[tokio::test]
+async fn a_session_that_there_is_not_is_answered_with_those_that_run() {
+    let serve = |id: &str| call(id, "exec_command", &json!({"cmd": "echo up; sleep 1000", "yield_time_ms": 250, "login": false}));
+    let replies = vec![
+        Reply::Items(vec![serve("a"), serve("b")]),
+        Reply::Items(vec![call("c", "write_stdin", &json!({"session_id": 12345}))]),
+        Reply::message("I see."),
+    ];
+    let harness = Harness::local(replies).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "go").await;
+    let requests = harness.model.requests();
+    let output = |request: usize, id: &str| {
+        let sent = requests[request].body["input"].as_array().unwrap();
+        sent.iter().find(|item| item["call_id"] == id && item["output"].is_string()).unwrap()["output"].as_str().unwrap().to_owned()
+    };
+    let session = |id: &str| {
+        let told = output(1, id);
+        let digits: String = told.split_once("session id: ").expect(&told).1.chars().take_while(char::is_ascii_digit).collect();
+        digits
+    };
+    let mut running = [session("a"), session("b")];
+    running.sort_by_key(|session| session.parse::<u64>().unwrap());
+    let told = output(2, "c");
+    assert!(told.contains("no command with the session id 12345 is running"), "{told}");
+    assert!(told.ends_with(&format!("these are running: {}", running.join(", "))), "{running:?}: {told}");
+}
+
 #[tokio::test]
 async fn two_calls_with_one_id_are_both_answered() {
     let calls = vec![call("same", "exec_command", &json!({"cmd": "echo 1"})), call("same", "exec_command", &json!({"cmd": "echo 2"}))];

@@ -9,7 +9,7 @@ use outpost_environment::{ConnectPolicy, Connector, EnvironmentOptions, Narrowin
 use outpost_runtime::config::{RuntimeConfig, StepPatience};
 use outpost_runtime::feed::Read;
 use outpost_runtime::live::{LiveThread, NewInput, ThreadActivity, ThreadEvent};
-use outpost_runtime::model::{WireApi, built_in};
+use outpost_runtime::model::{ModelOverrides, Quirks, WireApi, built_in};
 use outpost_runtime::models::Models;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::rules::CommandRules;
@@ -59,6 +59,7 @@ impl Setup {
         let config = RuntimeConfig {
             model: "scripted".into(),
             model_provider: "scripted".into(),
+            models: [("scripted".to_owned(), ModelOverrides::default())].into(),
             sandbox: SandboxMode::DangerFullAccess,
             patience: StepPatience { primary: Duration::from_secs(60), others: Duration::from_secs(60) },
             ..RuntimeConfig::default()
@@ -219,7 +220,10 @@ pub(crate) fn parts(config: RuntimeConfig, store: Store, registry: Registry, mod
         provider.stream_idle_timeout_ms = 2_000;
         provider.request_max_retries = 1;
         provider.stream_max_retries = 1;
-        providers.insert(name.into(), provider);
+        providers.insert(name.into(), provider.clone());
+        // The same without quirks.
+        provider.quirks = Quirks::default();
+        providers.insert(format!("strict{}", if name == "scripted" { String::new() } else { format!("-{name}") }), provider);
     }
     let models = Models::new(providers, (config.model_provider.clone(), config.model.clone()), Arc::new(|_| None), ids.clone());
     RuntimeParts {

@@ -79,10 +79,61 @@ async fn a_promise_without_a_call_is_asked_once_to_be_kept() {
     let kept = harness("scripted", vec![promise(), Reply::Items(vec![touch("a", "made")]), Reply::message("Made.")]).await;
     assert_eq!(ended(&kept).await.status, TurnStatus::Completed);
     assert!(kept.work(0).join("made").exists());
-    // The user reads it a second time: there is nothing else to show.
     let broken = harness("scripted", vec![promise(), promise()]).await;
-    assert_eq!(ended(&broken).await.status, TurnStatus::Completed);
+    let end = ended(&broken).await;
+    assert_eq!((end.status, kind(&end).as_str()), (TurnStatus::Failed, "brokenPromise"));
     assert_eq!((broken.model.requests().len(), requests_to_go_on(&broken)), (2, 1));
+    // A promise that was kept is no reason to end the turn at the next one.
+    let replies = vec![promise(), Reply::Items(vec![touch("a", "one")]), promise(), Reply::Items(vec![touch("b", "two")])];
+    let twice = harness("scripted", replies).await;
+    assert_eq!(ended(&twice).await.status, TurnStatus::Completed);
+    assert!(twice.work(0).join("two").exists());
+}
+
+/// A provider without the quirk: a call in text is not run. The user hears of the quirk, and a turn that ends with one has failed.
+#[tokio::test]
+async fn calls_written_as_text_are_pointed_out_where_they_are_not_read() {
+    let text = "<tool_call>\n{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"touch made\", \"login\": false}}\n</tool_call>";
+    let example = format!("It is made so:\n{text}\nand that is all.");
+    for wire in ["strict", "strict-chat", "strict-claude"] {
+        for (replies, status, failed, requests) in [
+            (vec![Reply::message(text), Reply::message(text)], TurnStatus::Failed, "textCall", 2),
+            (vec![Reply::message(text), Reply::Items(vec![touch("a", "made")]), Reply::message("Made.")], TurnStatus::Completed, "", 3),
+            (vec![Reply::message(&example)], TurnStatus::Completed, "", 1),
+        ] {
+            let harness = harness(wire, replies).await;
+            let thread = harness.start(&[0]).await;
+            let mut feed = thread.subscribe();
+            turn(&thread, "make the file").await;
+            let end = harness.turn_ends(thread.id()).await.pop().unwrap();
+            assert_eq!((end.status, kind(&end).as_str()), (status, failed), "{wire}");
+            assert_eq!((harness.model.requests().len(), harness.work(0).join("made").exists()), (requests, requests == 3), "{wire}");
+            let told = warnings(&mut feed).await;
+            assert!(told.len() == 1 && told[0].contains("quirks = [\"text_calls\"]"), "once in a turn: {told:?}");
+        }
+    }
+}
+
+/// A model that is not in the table is taken for one with defaults, and the user is told once in a thread.
+#[tokio::test]
+async fn an_unknown_model_is_told_once() {
+    let told_of = async |model: &str| {
+        let mut setup = Setup::new(&[LinkKind::Memory], vec![]);
+        setup.config.model = model.into();
+        let harness = Harness::new(setup).await;
+        let thread = harness.start(&[0]).await;
+        let mut feed = thread.subscribe();
+        turn(&thread, "one").await;
+        turn(&thread, "two").await;
+        warnings(&mut feed).await
+    };
+    let told = told_of("my-own").await;
+    let expected = "`my-own` is not in the table of models: a window of 128000 tokens, images and parallel calls are assumed; \
+                    `[models.\"my-own\"]` in config.toml says otherwise";
+    assert_eq!(told, [expected]);
+    // The table knows one, and the configuration of the tests the other.
+    assert_eq!(told_of("qwen3:8b").await, Vec::<String>::new());
+    assert_eq!(told_of("scripted").await, Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use super::OUTPOST;
 fn home(model: &ScriptedModel) -> TempDir {
     let home = tempfile::tempdir().unwrap();
     let config = format!(
-        "model = \"scripted\"\nmodel_provider = \"mock\"\nsandbox_mode = \"danger-full-access\"\nsomebody_elses = true\n\
+        "model = \"scripted\"\nmodels.scripted = {{}}\nmodel_provider = \"mock\"\nsandbox_mode = \"danger-full-access\"\nsomebody_elses = true\n\
          [model_providers.mock]\nname = \"mock\"\nbase_url = \"{}\"\nwire_api = \"responses\"\nrequires_openai_auth = false\n\
          [features]\napps = false\n",
         model.base_url()

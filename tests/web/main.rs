@@ -154,7 +154,7 @@ async fn a_working_day_in_a_browser() {
     let server = work.path().join("server.py");
     std::fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/mcp/server.py"), &server).unwrap();
     let config = format!(
-        "model = \"scripted\"\nmodel_provider = \"scripted\"\nsandbox_mode = \"workspace-write\"\napproval_policy = \"untrusted\"\n\
+        "model = \"scripted\"\nmodels.scripted = {{}}\nmodel_provider = \"scripted\"\nsandbox_mode = \"workspace-write\"\napproval_policy = \"untrusted\"\n\
          [model_providers.scripted]\nbase_url = \"{}\"\n\
          [mcp_servers.tools]\ncommand = \"python3\"\nargs = [\"{}\"]\nrequired = true\nstartup_timeout_sec = 60\n",
         model.base_url(),
@@ -223,7 +223,7 @@ async fn every_answer_and_machine_in_a_browser() {
     .await;
     let config = format!(
         "model = \"scripted\"\nmodel_provider = \"scripted\"\nsandbox_mode = \"workspace-write\"\napproval_policy = \"untrusted\"\n\
-         [model_providers.scripted]\nbase_url = \"{}\"\n[models.chosen-model]\nvision = false\n",
+         [model_providers.scripted]\nbase_url = \"{}\"\n[models.scripted]\n[models.chosen-model]\nvision = false\n",
         model.base_url()
     );
     std::fs::write(home.path().join("config.toml"), config).unwrap();

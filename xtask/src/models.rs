@@ -3,7 +3,9 @@
 //!
 //! Everything that is fetched is kept outside of the repository, and checked against a digest before it is used.
 
+mod calls;
 mod task;
+mod tokens;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -72,6 +74,10 @@ pub(crate) fn run(options: &[&str]) -> anyhow::Result<()> {
             continue;
         }
         let server = Server::start(&cache, &fetch(&cache, weights)?)?;
+        let first = Setting { outpost: &outpost, address: &server.address, wire: "chat", model: weights.model };
+        let count = tokens::of_first_request(tasks.first().context("there are no tasks")?, &first, &cache.join("runs"))?;
+        println!("the first request has {count} tokens for {} (at most {})", weights.model, tokens::CEILING);
+        ensure!(count <= tokens::CEILING, "the first request has become too large");
         for (_, wire, count) in runs {
             for task in tasks.iter().filter(|task| plan.wants(task)).take(*count) {
                 let setting = Setting { outpost: &outpost, address: &server.address, wire, model: weights.model };

@@ -143,6 +143,8 @@ struct ModelView {
     told: AnnouncedContext,
     /// The context window that was told to be smaller than assumed.
     small_window: Option<u64>,
+    /// The model that was told not to be in the table.
+    unknown: Option<String>,
 }
 
 /// What belongs to the running turn and is not in the journal.

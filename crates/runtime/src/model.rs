@@ -136,6 +136,8 @@ pub enum StopReason {
     Refused,
     /// The provider wants to be asked again with what there is.
     Paused,
+    /// It ends with a call that the model wrote as text, which is not read at this provider.
+    TextCall,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -299,6 +301,8 @@ impl ModelProvider {
                 Ok(mut answer) => {
                     if self.provider.quirks.has(Quirk::TextCalls) {
                         text_calls::apply(&mut answer, &prompt.tools, &*self.ids, progress);
+                    } else if prompt.output_schema.is_none() {
+                        text_calls::point_out(&mut answer, &prompt.tools, progress);
                     }
                     return Ok(answer);
                 }
@@ -347,7 +351,7 @@ impl ModelProvider {
     pub fn body(wire: WireApi, prompt: &Prompt) -> serde_json::Result<Option<Value>> {
         match wire {
             WireApi::Offline => Ok(None),
-            WireApi::Responses => responses::body(prompt)?.read().map(Some),
+            WireApi::Responses => responses::body(prompt, &Quirks::default())?.read().map(Some),
             WireApi::Chat => Ok(Some(chat::request(prompt, &Quirks::default()))),
             WireApi::Anthropic => Ok(Some(anthropic::request(prompt, &Quirks::default()))),
         }

@@ -282,10 +282,12 @@ async fn calls_in_text_are_taken_by_quirk() {
         for wire in [WireApi::Responses, WireApi::Chat, WireApi::Anthropic] {
             let server = ScriptedModel::with([Reply::message(text)]).await;
             let (answer, progress) = ask(&ask_as(Provider { quirks: quirks.clone(), ..provider(&server, wire) })).await;
-            let kept = items(&answer.unwrap());
+            let answer = answer.unwrap();
+            let kept = items(&answer);
             assert_eq!(kept.len(), count, "{kept:?}");
-            let notices = progress.iter().filter(|p| matches!(p, ModelProgress::Notice { text } if text.contains("text_calls"))).count();
-            assert_eq!(notices, count - 1);
+            let about = |p: &&ModelProgress| matches!(p, ModelProgress::Notice { text } if text.contains("text_calls"));
+            assert_eq!(progress.iter().filter(about).count(), 1);
+            assert_eq!(answer.stop, if count == 1 { StopReason::TextCall } else { StopReason::Complete });
             if count == 2 {
                 assert_eq!((&kept[0]["content"][0]["text"], &kept[1]["name"]), (&json!("I look."), &json!("exec_command")));
                 assert_eq!(kept[1]["arguments"], "{\"cmd\":\"ls\"}");
@@ -379,4 +381,93 @@ async fn a_failure_in_the_middle_of_an_answer() {
     let server = ScriptedModel::with([failed("rate_limit_exceeded")]).await;
     let (answer, _) = ask(&ask_as(provider(&server, WireApi::Responses))).await;
     assert_eq!(items(&answer.unwrap()), [message("done")]);
+}
+
+/// What each wire says that is sent with quirks and without: whether a key is in its own header, and the body.
+async fn sent(wire: WireApi, quirks: Quirks, prompt: &Prompt) -> (bool, Value) {
+    // What it thought is something that it said.
+    let server = ScriptedModel::with([Reply::Items(vec![thought()]), Reply::message("hello")]).await;
+    let model = ask_as(Provider { quirks, ..provider(&server, wire) });
+    ask(&model).await.0.unwrap();
+    model.ask(prompt, &|_| {}).await.unwrap();
+    let request = server.requests().remove(1);
+    let head = request.head.to_lowercase();
+    assert_ne!(head.contains("x-api-key: secret"), head.contains("authorization: bearer secret"), "{head}");
+    (head.contains("x-api-key"), request.body)
+}
+
+fn thought() -> Value {
+    json!({"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]})
+}
+
+/// Every quirk has its effect on the wires that it is about, and none on the others.
+#[tokio::test]
+async fn quirks_change_what_is_sent() {
+    let said = |role: &str, kind: &str, text: &str| json!({"type": "message", "role": role, "content": [{"type": kind, "text": text}]});
+    let history = [said("user", "input_text", "hi"), thought(), said("assistant", "output_text", "ok"), said("user", "input_text", "go")];
+    let prompt = Prompt { history: ModelHistory::new(history.map(Raw::from).into()), ..prompt() };
+    for wire in [WireApi::Responses, WireApi::Chat, WireApi::Anthropic] {
+        let (own_header, plain) = sent(wire, Quirks::default(), &prompt).await;
+        assert_eq!(own_header, wire == WireApi::Anthropic);
+        for quirk in [
+            Quirk::BearerKey,
+            Quirk::NoParallelCalls,
+            Quirk::NoStreamOptions,
+            Quirk::NoCacheControl,
+            Quirk::EchoReasoning,
+            Quirk::TextCalls,
+        ] {
+            let (header, body) = sent(wire, Quirks::from([quirk]), &prompt).await;
+            let mut expected = plain.clone();
+            match (quirk, wire) {
+                (Quirk::NoParallelCalls, WireApi::Anthropic) => {
+                    expected["tool_choice"] = json!({"type": "auto", "disable_parallel_tool_use": true});
+                }
+                (Quirk::NoParallelCalls, _) => expected["parallel_tool_calls"] = false.into(),
+                (Quirk::NoStreamOptions, WireApi::Chat) => {
+                    assert_eq!(expected.as_object_mut().unwrap().remove("stream_options"), Some(json!({"include_usage": true})));
+                }
+                (Quirk::NoCacheControl, WireApi::Anthropic) => {
+                    assert!(plain.to_string().contains("cache_control") && !body.to_string().contains("cache_control"), "{body:#}");
+                    continue;
+                }
+                (Quirk::EchoReasoning, WireApi::Chat) => expected["messages"][2]["reasoning_content"] = "hm".into(),
+                _ => {}
+            }
+            assert_eq!(body, expected, "{quirk:?} on {wire:?}");
+            assert_eq!(header, own_header && quirk != Quirk::BearerKey, "{quirk:?} on {wire:?}");
+        }
+    }
+}
+
+/// A schema for the answer and a service tier, in the words of each wire.
+#[tokio::test]
+async fn schemas_and_service_tiers_are_sent_in_the_words_of_each_wire() {
+    let schema = json!({"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": false});
+    let facts = ModelFacts::of("claude-sonnet-4-5", &Default::default());
+    let asked = || Prompt {
+        output_schema: Some(Arc::new(schema.clone())),
+        service_tier: Some("flex".into()),
+        facts: facts.clone().into(),
+        ..prompt()
+    };
+    let named = json!({"name": "answer", "strict": true, "schema": schema});
+    let mut format = named.clone();
+    format["type"] = "json_schema".into();
+    for (wire, place, expected) in [
+        (WireApi::Responses, "/text/format", format),
+        (WireApi::Chat, "/response_format", json!({"type": "json_schema", "json_schema": named})),
+        (WireApi::Anthropic, "/output_config/format", json!({"type": "json_schema", "schema": schema})),
+    ] {
+        let (_, body) = sent(wire, Quirks::default(), &asked()).await;
+        assert_eq!(body.pointer(place), Some(&expected), "{wire:?}: {body:#}");
+        assert_eq!(body["service_tier"], "flex", "{wire:?}");
+        let (_, without) = sent(wire, Quirks::default(), &prompt()).await;
+        assert_eq!((without.pointer(place), without.get("service_tier")), (None, None), "{wire:?}");
+    }
+    // A model whose provider cannot hold an answer to a schema is asked for it in words alone.
+    let plain = Prompt { facts: Arc::default(), ..asked() };
+    let (_, body) = sent(WireApi::Anthropic, Quirks::default(), &plain).await;
+    assert_eq!(body.get("output_config"), None);
+    assert!(body["system"][0]["text"].as_str().unwrap().contains("\"additionalProperties\""), "{body:#}");
 }

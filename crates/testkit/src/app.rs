@@ -49,7 +49,7 @@ impl AppServer {
         let model = ScriptedModel::with(replies).await;
         let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let config = format!(
-            "model = \"scripted\"\nmodel_provider = \"mock\"\n{config}\n[model_providers.mock]\nname = \"mock\"\nbase_url = \"{}\"\n\
+            "model = \"scripted\"\nmodels.scripted = {{}}\nmodel_provider = \"mock\"\n{config}\n[model_providers.mock]\nname = \"mock\"\nbase_url = \"{}\"\n\
              wire_api = \"responses\"\nrequest_max_retries = 0\nstream_max_retries = 0\n",
             model.base_url()
         );

@@ -37,7 +37,7 @@ pub(super) struct Outcome {
     /// Nothing if the time was over.
     code: Option<i32>,
     steps: usize,
-    /// The most calls in a row that were the same.
+    /// The most calls in a row that were the same, with the same result.
     pub repeats: usize,
     tokens: (u64, u64),
     seconds: u64,
@@ -82,7 +82,8 @@ impl Task {
         let code = ended(&mut command)?;
         let seconds = began.elapsed().as_secs();
         let done = Command::new("sh").args(["-c", &self.check]).current_dir(&here).env("BOX", &there).output()?.status.success();
-        let (steps, repeats, tokens) = read(&lines)?;
+        let calls = super::calls::of(&home)?;
+        let (steps, repeats, tokens) = (calls.count, calls.repeats, read(&lines)?);
         let (task, model, wire) = (self.name.clone(), setting.model.to_owned(), setting.wire.to_owned());
         Ok(Outcome { task, model, wire, done, code, steps, repeats, tokens, seconds })
     }
@@ -129,19 +130,13 @@ fn ended(command: &mut Command) -> anyhow::Result<Option<i32>> {
     Ok(None)
 }
 
-/// Steps, the most calls in a row that were the same, and tokens, as the lines tell them.
-fn read(lines: &Path) -> anyhow::Result<(usize, usize, (u64, u64))> {
+/// Tokens in and out, as the lines tell them.
+fn read(lines: &Path) -> anyhow::Result<(u64, u64)> {
     let lines = fs::read_to_string(lines)?;
     let lines: Vec<Value> = lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let started = lines.iter().filter(|line| line["type"] == "item.started").map(|line| &line["item"]);
-    let calls: Vec<String> = started.map(|item| format!("{}{}{}", item["type"], item["command"], item["changes"])).collect();
-    let mut repeats = 0;
-    for (at, call) in calls.iter().enumerate() {
-        repeats = repeats.max(calls[at..].iter().take_while(|other| *other == call).count());
-    }
     let usage = lines.iter().rev().find_map(|line| line["usage"].as_object());
     let tokens = |name: &str| usage.and_then(|usage| usage.get(name)?.as_u64()).unwrap_or(0);
-    Ok((calls.len(), repeats, (tokens("input_tokens"), tokens("output_tokens"))))
+    Ok((tokens("input_tokens"), tokens("output_tokens")))
 }
 
 impl fmt::Display for Outcome {

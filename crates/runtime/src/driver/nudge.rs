@@ -1,8 +1,9 @@
-//! Answers that leave the work where it is: with neither words nor calls, with a promise and no call, or cut off at the limit.
-//! The model is asked once in a turn to go on. An answer that is empty after that ends the turn as failed.
+//! Answers that leave the work where it is: with neither words nor calls, with a promise or a call in words only, or cut off at the limit.
+//! The model is asked to go on, once until it makes a call. An answer that is no better after that ends the turn as failed.
 
 use outpost_thread::{Raw, is_user_message, said};
 
+use super::call_item::CallItem;
 use crate::model::StopReason;
 
 /// What an answer without calls lacks.
@@ -11,6 +12,7 @@ pub(super) enum Lack {
     Empty,
     Promise,
     Truncated,
+    TextCall,
 }
 
 const TAG: &str = "<continue_request>";
@@ -21,6 +23,7 @@ impl Lack {
         let text: String = items.iter().filter_map(said).collect();
         match stop {
             StopReason::Truncated => Some(Self::Truncated),
+            StopReason::TextCall => Some(Self::TextCall),
             _ if text.trim().is_empty() => Some(Self::Empty),
             _ => is_promise(&text).then_some(Self::Promise),
         }
@@ -35,25 +38,34 @@ impl Lack {
                  nothing is left to do, give your final answer."
             }
             Self::Truncated => "Your last answer reached the limit of its length and was cut off. Go on where it ended, in smaller steps.",
+            Self::TextCall => {
+                "Your last answer holds a tool call as text. It was not run: only calls that are made as calls are. Make the call in that way \
+                 now. If nothing is left to do, give your final answer in words."
+            }
         };
         format!("{TAG}\n{why}\n</continue_request>")
     }
 
-    /// How the turn ends if the model was asked already; nothing where the answer can stand.
-    pub(super) fn failure(self) -> Option<(&'static str, &'static str)> {
+    /// How the turn ends if the model was asked already: in one word, and for people.
+    pub(super) fn failure(self) -> (&'static str, &'static str) {
         match self {
-            Self::Empty => Some(("emptyAnswer", "the model answered twice with neither text nor a tool call; the turn was ended")),
-            Self::Truncated => {
-                Some(("truncatedAnswer", "the model's answer was cut off twice at the limit of its length; the turn was ended"))
+            Self::Empty => ("emptyAnswer", "the model answered twice with neither text nor a tool call; the turn was ended"),
+            Self::Truncated => ("truncatedAnswer", "the model's answer was cut off twice at the limit of its length; the turn was ended"),
+            Self::Promise => {
+                ("brokenPromise", "the model said what it would do next and made no tool call, also when asked to; the turn was ended")
             }
-            Self::Promise => None,
+            Self::TextCall => (
+                "textCall",
+                "the model wrote its calls as text, and nothing was done; `quirks = [\"text_calls\"]` in the entry of its provider takes them",
+            ),
         }
     }
 }
 
-/// Whether the model was asked to go on since the user said something.
+/// Whether the model was asked to go on since the user said something or a call was answered: a call is what was asked for.
 pub(super) fn was_asked(items: &[Raw]) -> bool {
-    items.iter().rev().take_while(|item| !is_user_message(item)).any(|item| said(item).is_some_and(|text| text.starts_with(TAG)))
+    let is_older = |item: &Raw| is_user_message(item) || item.read::<CallItem>().is_ok_and(|item| item.kind.ends_with("_call_output"));
+    items.iter().rev().take_while(|item| !is_older(item)).any(|item| said(item).is_some_and(|text| text.starts_with(TAG)))
 }
 
 /// Whether a text ends with the announcement of a next action.
@@ -129,13 +141,16 @@ mod tests {
         assert_eq!(Lack::of(&[answer(" \n")], StopReason::Complete), Some(Lack::Empty));
         assert_eq!(Lack::of(&[answer("done")], StopReason::Complete), None);
         assert_eq!(Lack::of(&[answer("so f")], StopReason::Truncated), Some(Lack::Truncated));
+        assert_eq!(Lack::of(&[answer("{…}")], StopReason::TextCall), Some(Lack::TextCall));
     }
 
     #[test]
-    fn it_is_asked_once_until_the_user_speaks() {
+    fn it_is_asked_once_until_the_user_speaks_or_it_calls() {
         let asked = user(&Lack::Empty.message());
         assert!(!was_asked(&[user("go")]));
         assert!(was_asked(&[user("go"), asked.clone(), answer("x")]));
-        assert!(!was_asked(&[user("go"), asked, user("again")]));
+        assert!(!was_asked(&[user("go"), asked.clone(), user("again")]));
+        let result = Raw::from(json!({"type": "function_call_output", "call_id": "a", "output": "x"}));
+        assert!(!was_asked(&[user("go"), asked, result, answer("x")]));
     }
 }

@@ -19,7 +19,8 @@ use crate::environment_context::EnvironmentContext;
 use crate::live::ThreadEvent;
 use crate::mcp::told::ToldServers;
 use crate::model::{
-    ModelError, ModelFacts, ModelHistory, ModelProgress, ModelProvider, ModelResponse, ModelUsage, Prompt, StopReason, WrittenSoFar,
+    ModelError, ModelFacts, ModelHistory, ModelProgress, ModelProvider, ModelResponse, ModelUsage, Prompt, StopReason, WireApi,
+    WrittenSoFar,
 };
 use crate::skills::listing::ToldCapabilities;
 use crate::skills::mentioned;
@@ -308,20 +309,29 @@ impl Driver {
         match lack {
             Some(_) if !was_asked => self.turn.lack = lack,
             Some(lack) => {
-                if let Some((kind, message)) = lack.failure() {
-                    return self.fail_turn_with(turn, json!({"message": message, "kind": kind})).await;
-                }
+                let (kind, message) = lack.failure();
+                return self.fail_turn_with(turn, json!({"message": message, "kind": kind})).await;
             }
             None => {}
         }
         Ok(())
     }
 
-    /// What is known of the model that is asked. A window that its server made smaller is told once.
+    /// What is known of the model that is asked. A model that is not known, and a window that its server made smaller, are told once.
     async fn facts(&mut self, settings: &Settings, model: &ModelProvider) -> ModelFacts {
         let models = &self.shared.models;
         let (name, provider) = (models.model_name(settings), models.provider_id(settings));
         let mut facts = self.shared.config.facts(&name);
+        let is_asked = model.provider().wire_api != WireApi::Offline;
+        if !facts.is_known && is_asked && self.model.unknown.as_ref() != Some(&name) {
+            let message = format!(
+                "`{name}` is not in the table of models: a window of {} tokens, images and parallel calls are assumed; `[models.\"{name}\"]` \
+                 in config.toml says otherwise",
+                facts.context_window
+            );
+            self.audience.feed.publish(ThreadEvent::Warning { message }, 256);
+            self.model.unknown = Some(name.clone());
+        }
         let served = models.served_context(&provider, model, &name).await.filter(|served| *served < facts.context_window);
         if let Some(served) = served {
             if self.model.small_window != Some(served) {

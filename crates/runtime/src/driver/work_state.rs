@@ -12,40 +12,58 @@ use serde_json::Value;
 use super::call_item::CallItem;
 use crate::tools::APPLIED;
 
-/// So much of the new context it may take: about 2,000 tokens.
-const BUDGET: usize = 8_000;
-/// So much of it is for files; the latest are kept.
-const FOR_FILES: usize = 5_000;
+/// So much of the new context each section may take, in bytes: about 2,000 tokens together. None can push another one out.
+const FOR_PLAN: usize = 2_000;
+const FOR_COMMANDS: usize = 2_000;
+const FOR_FILES: usize = 4_000;
 /// So much of one line is kept.
 const LINE: usize = 300;
 
 const TAG: &str = "<work_state>";
-const FILES: &str = "Changed files:";
+/// The end of the line that stands for those that are left out.
+const MORE: &str = " before these)";
 const PLAN: &str = "Plan:";
+const COMMANDS: &str = "Running commands:";
+const FILES: &str = "Changed files:";
 
 /// The message with it; nothing if nothing is known. `running` has a line for each command that runs behind a session id.
 pub(super) fn message(items: &[Raw], running: &[String]) -> Option<String> {
     let (files, plan) = gather(items);
     let mut text = String::from(TAG);
-    section(&mut text, FILES, &latest(files));
-    section(&mut text, "Running commands:", running);
-    section(&mut text, PLAN, &plan);
-    (text != TAG).then(|| {
-        let end = text.floor_char_boundary(BUDGET);
-        format!("{}\n</work_state>", text[..end].trim_end())
-    })
+    section(&mut text, PLAN, FOR_PLAN, &open_last(plan));
+    section(&mut text, COMMANDS, FOR_COMMANDS, running);
+    section(&mut text, FILES, FOR_FILES, &files);
+    (text != TAG).then(|| format!("{text}\n</work_state>"))
 }
 
-fn section(text: &mut String, title: &str, lines: &[String]) {
+/// The last lines that fit, and how many do not.
+fn section(text: &mut String, title: &str, mut room: usize, lines: &[String]) {
     if lines.is_empty() {
         return;
     }
+    let kept = |line: &String| line.floor_char_boundary(LINE);
+    let fits = |line: &&String| {
+        let size = kept(line) + "\n- ".len();
+        let is_room = size <= room;
+        room = room.saturating_sub(size);
+        is_room
+    };
+    let left = lines.len() - lines.iter().rev().take_while(fits).count();
     text.push('\n');
     text.push_str(title);
-    for line in lines {
-        text.push_str("\n- ");
-        text.push_str(&line[..line.floor_char_boundary(LINE)]);
+    if left > 0 {
+        text.push_str(&format!("\n- (and {left}{MORE}"));
     }
+    for line in &lines[left..] {
+        text.push_str("\n- ");
+        text.push_str(&line[..kept(line)]);
+    }
+}
+
+/// What is done of a plan, and then what is not: where there is too much of it, what is done is left out.
+fn open_last(plan: Vec<String>) -> Vec<String> {
+    let (done, open): (Vec<_>, Vec<_>) = plan.into_iter().partition(|step| step.starts_with("completed"));
+    done.into_iter().chain(open).collect()
 }
 
 /// The files that patches changed, oldest first and each once, and the last plan.
@@ -61,7 +79,8 @@ fn gather(items: &[Raw]) -> (Vec<String>, Vec<String>) {
     for raw in items {
         if let Some(before) = said(raw).filter(|text| text.starts_with(TAG)) {
             let kept = |title: &'static str| {
-                before.lines().skip_while(move |line| *line != title).skip(1).map_while(|line| line.strip_prefix("- "))
+                let lines = before.lines().skip_while(move |line| *line != title).skip(1).map_while(|line| line.strip_prefix("- "));
+                lines.filter(|line| !(line.starts_with("(and ") && line.ends_with(MORE)))
             };
             kept(FILES).for_each(|line| add(line.to_owned()));
             plan = kept(PLAN).map(str::to_owned).collect();
@@ -89,20 +108,6 @@ fn gather(items: &[Raw]) -> (Vec<String>, Vec<String>) {
         }
     }
     (files, plan)
-}
-
-/// The latest of them that fit, and how many do not.
-fn latest(files: Vec<String>) -> Vec<String> {
-    let mut room = FOR_FILES;
-    let fits = |line: &&String| {
-        let size = line.len().min(LINE) + 3;
-        room = room.saturating_sub(size);
-        room > 0
-    };
-    let count = files.iter().rev().take_while(fits).count();
-    let left = files.len() - count;
-    let more = (left > 0).then(|| format!("(and {left} before these)"));
-    more.into_iter().chain(files.into_iter().skip(left)).collect()
 }
 
 #[cfg(test)]
@@ -136,17 +141,60 @@ mod tests {
         let text = message(&items, &["session id 7 in local: npm run dev".into()]).unwrap();
         assert_eq!(
             text,
-            "<work_state>\nChanged files:\n- A /w/old\n- in box: A /b/new\n- in box: M /w/a\nRunning commands:\n\
-             - session id 7 in local: npm run dev\nPlan:\n- completed: one\n- in_progress: two\n</work_state>"
+            "<work_state>\nPlan:\n- completed: one\n- in_progress: two\nRunning commands:\n- session id 7 in local: npm run dev\n\
+             Changed files:\n- A /w/old\n- in box: A /b/new\n- in box: M /w/a\n</work_state>"
         );
         assert_eq!(message(&[state("hello")], &[]), None);
     }
 
+    /// However much there is of one, the others stay; also when it is made of what it was before.
     #[test]
-    fn it_keeps_to_its_budget_with_the_latest_files() {
+    fn each_section_keeps_to_its_budget() {
         let lines: Vec<String> = (0..5000).map(|n| format!("A /w/file-{n}")).collect();
-        let text = message(&[output("1", &format!("{APPLIED}{}", lines.join("\n")))], &vec!["x".repeat(4000); 40]).unwrap();
-        assert!(text.len() <= BUDGET + 20 && text.contains("file-4999") && text.contains("before these"), "{}", text.len());
-        assert!(!text.contains("file-10\n"));
+        let done = (0..100).map(|n| json!({"step": format!("{n}: {}", "done ".repeat(50)), "status": "completed"}));
+        let plan: Vec<Value> = done.chain([json!({"step": "ship it", "status": "pending"})]).collect();
+        let mut items = vec![output("1", &format!("{APPLIED}{}", lines.join("\n"))), call("2", "update_plan", json!({"plan": plan}))];
+        let running: Vec<String> = (0..40).map(|n| format!("session id {n} in local: {}", "x".repeat(4000))).collect();
+        for round in 0..3 {
+            let text = message(&items, &running).unwrap();
+            assert!(text.len() <= FOR_PLAN + FOR_COMMANDS + FOR_FILES + 200, "{round}: {}", text.len());
+            for kept in ["pending: ship it", "session id 39 in local", "file-4999", "before these"] {
+                assert!(text.contains(kept), "{round}: {kept}: {text}");
+            }
+            assert!(!text.contains("file-10\n"));
+            items = vec![state(&text), output("3", &format!("{APPLIED}A /w/file-4999"))];
+        }
+    }
+
+    /// Three hundred calls of all kinds, as a long turn has them: what counts is the last state of each thing.
+    #[test]
+    fn a_long_mixed_history_comes_to_its_last_state() {
+        let mut items = vec![state("make it")];
+        for n in 0..300 {
+            let id = format!("c{n}");
+            let (name, arguments, told) = match n % 5 {
+                0 => ("exec_command", json!({"cmd": format!("cargo test {n}")}), "Exit code: 1\nfailed\n".to_owned()),
+                1 => ("apply_patch", json!({"input": "…"}), format!("{APPLIED}M /w/src/part-{}.rs", n % 30)),
+                2 => ("apply_patch", json!({"input": "…", "environment_id": "box"}), format!("{APPLIED}A /b/log-{n}")),
+                3 => ("apply_patch", json!({"input": "…"}), "line 3: expected `+`".to_owned()),
+                _ => {
+                    let step =
+                        |step: i32| json!({"step": format!("part {step}"), "status": if step < n / 60 { "completed" } else { "pending" }});
+                    ("update_plan", json!({"plan": (0..5).map(step).collect::<Vec<_>>()}), "Plan updated".to_owned())
+                }
+            };
+            items.extend([call(&id, name, arguments), output(&id, &told)]);
+        }
+        let text = message(&items, &[]).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[1..7],
+            ["Plan:", "- completed: part 0", "- completed: part 1", "- completed: part 2", "- completed: part 3", "- pending: part 4"]
+        );
+        assert_eq!(lines[7], FILES);
+        for n in [1, 6, 11, 16, 21, 26] {
+            assert_eq!(text.matches(&format!("- M /w/src/part-{n}.rs")).count(), 1, "{text}");
+        }
+        assert_eq!(text.matches("- in box: A /b/log-").count(), 60);
     }
 }

@@ -9,7 +9,7 @@ mod stream;
 
 use serde_json::{Value, json};
 
-use super::exchange::{ModelCall, ProviderMessage};
+use super::exchange::{ModelCall, ProviderMessage, status};
 use super::quirk::{Quirk, Quirks};
 use super::schema::{is_strict, sound};
 use super::{ModelError, ModelResponse, OnProgress, Prompt, ToolInput, ToolSpec};
@@ -25,7 +25,7 @@ pub(super) async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgr
         }
         let chunk: Value = serde_json::from_slice(&data).map_err(|error| call.nonsense(format!("an event is not JSON: {error}")))?;
         if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
-            return Err(call.failure(500, ProviderMessage::from_value(error), None));
+            return Err(call.failure(status(error).unwrap_or(500), ProviderMessage::from_value(error), None));
         }
         stream.take(&chunk);
     }

@@ -107,8 +107,7 @@ impl ModelCall<'_> {
                     if let Ok(Value::Object(document)) = serde_json::from_slice::<Value>(&body)
                         && let Some(error) = document.get("error").filter(|error| !error.is_null())
                     {
-                        let status = error["code"].as_u64().and_then(|code| u16::try_from(code).ok()).filter(|code| *code >= 400);
-                        return Err(self.failure(status.unwrap_or(200), ProviderMessage::from_value(error), None));
+                        return Err(self.failure(status(error).unwrap_or(200), ProviderMessage::from_value(error), None));
                     }
                     "a JSON document: it may not be able to stream".to_owned()
                 }
@@ -250,6 +249,13 @@ impl ModelCall<'_> {
     }
 }
 
+/// The status that gateways put into an error, as a number or as text, once the real one is gone.
+pub(super) fn status(error: &Value) -> Option<u16> {
+    let code = &error["code"];
+    let number = code.as_u64().and_then(|code| u16::try_from(code).ok()).or_else(|| code.as_str()?.parse().ok());
+    number.filter(|code| (400..600).contains(code))
+}
+
 /// Whether an error says that the conversation does not fit the context window. Few servers have a code for it.
 fn is_too_long(code: &str, message: &str) -> bool {
     const CODES: [&str; 3] = ["context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"];
@@ -282,12 +288,21 @@ pub(super) struct ProviderMessage {
 
 impl ProviderMessage {
     fn from_body(body: &[u8]) -> Self {
+        // Gateways without an `error` have a `detail`, or the members of an error at the top.
         #[derive(Deserialize)]
         struct Body {
+            #[serde(default)]
             error: Value,
+            #[serde(default)]
+            detail: Value,
+            #[serde(default)]
+            message: Value,
         }
         match serde_json::from_slice::<Body>(body) {
-            Ok(body) => Self::from_value(&body.error),
+            Ok(Body { error, .. }) if !error.is_null() => Self::from_value(&error),
+            Ok(Body { detail, .. }) if !detail.is_null() => Self::from_value(&detail),
+            Ok(Body { message: Value::String(message), .. }) => Self { code: String::new(), message },
+            Ok(_) => Self { code: String::new(), message: String::from_utf8_lossy(body).trim().chars().take(500).collect() },
             Err(_) if Beginning::of(body) == Beginning::Page => Self { code: String::new(), message: page(body) },
             Err(_) => {
                 let text = String::from_utf8_lossy(body);
@@ -408,6 +423,9 @@ mod tests {
         let told = ProviderMessage::from_body(br#"{"error":{"message":"no such model","code":"model_not_found"}}"#);
         assert_eq!(told, ProviderMessage { code: "model_not_found".into(), message: "no such model".into() });
         assert_eq!(ProviderMessage::from_body(br#"{"error":"plain"}"#).message, "plain");
+        assert_eq!(ProviderMessage::from_body(br#"{"detail":"no such model"}"#).message, "no such model");
+        assert_eq!(ProviderMessage::from_body(br#"{"object":"error","message":"too long","code":400}"#).message, "too long");
+        assert_eq!(ProviderMessage::from_body(br#"{"why":"so"}"#).message, r#"{"why":"so"}"#);
         assert_eq!(ProviderMessage::from_body(b"bad gateway").message, "bad gateway");
         assert_eq!(ProviderMessage::from_body(b"<html><title>Down</title>").message, "a web page with the title `Down`");
         assert_eq!(ProviderMessage::from_body(b"").message, "the body of the answer is empty");

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::exchange::{ModelCall, ProviderMessage};
 use super::history::Pieces;
+use super::quirk::{Quirk, Quirks};
 use super::schema::{is_strict, sound};
 use super::{
     HistoryItem, ModelError, ModelProgress, ModelResponse, ModelUsage, OnProgress, Prompt, ReasoningPart, StopReason, ToolInput, ToolSpec,
@@ -14,7 +15,7 @@ use super::{
 
 /// Asks once.
 pub(super) async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
-    let body = body(prompt).map_err(|error| call.nonsense(error))?;
+    let body = body(prompt, &call.provider.quirks).map_err(|error| call.nonsense(error))?;
     let mut events = call.post("responses", reqwest::Body::wrap(body), progress).await?;
     let mut answer = ModelResponse::default();
     while let Some(data) = events.next().await? {
@@ -122,14 +123,14 @@ struct After<'a> {
 }
 
 /// The body of a request: one object, whose middle is the history as it lies.
-pub(super) fn body(prompt: &Prompt) -> serde_json::Result<Pieces> {
+pub(super) fn body(prompt: &Prompt, quirks: &Quirks) -> serde_json::Result<Pieces> {
     let mut before = serde_json::to_vec(&Before { model: &prompt.model, instructions: &prompt.instructions })?;
     before.pop();
     before.extend_from_slice(b",\"input\":[");
     let after = After {
         tools: prompt.tools.iter().map(tool).collect(),
         tool_choice: "auto",
-        parallel_tool_calls: prompt.facts.parallel_calls,
+        parallel_tool_calls: prompt.facts.parallel_calls && !quirks.has(Quirk::NoParallelCalls),
         reasoning: prompt.effort.as_ref().map(|effort| json!({"effort": prompt.facts.effort(effort), "summary": "auto"})),
         text: prompt
             .output_schema
@@ -170,7 +171,7 @@ mod tests {
             {"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}]});
         let items = vec![HistoryItem::from(picture), HistoryItem::from(json!({"type": "message", "role": "user", "content": []}))];
         let plain = Prompt::plain("m", "", ModelHistory::new(items));
-        body(&Prompt { facts: facts.into(), service_tier: Some("flex".into()), ..plain }).unwrap().read().unwrap()
+        body(&Prompt { facts: facts.into(), service_tier: Some("flex".into()), ..plain }, &Quirks::default()).unwrap().read().unwrap()
     }
 
     #[test]
@@ -184,7 +185,7 @@ mod tests {
     #[test]
     fn the_service_tier_is_sent_as_it_is_spelled() {
         assert_eq!(sent(ModelFacts::default())["service_tier"], "flex");
-        let without = body(&Prompt::plain("m", "", ModelHistory::default())).unwrap().read().unwrap();
+        let without = body(&Prompt::plain("m", "", ModelHistory::default()), &Quirks::default()).unwrap().read().unwrap();
         assert_eq!(without.get("service_tier"), None);
     }
 }

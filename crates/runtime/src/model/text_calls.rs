@@ -5,13 +5,15 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{HistoryItem, ModelProgress, ModelResponse, OnProgress, ToolInput, ToolSpec};
+use super::{HistoryItem, ModelProgress, ModelResponse, OnProgress, StopReason, ToolInput, ToolSpec};
 
 /// What a text comes to: the calls in it, and what else it says.
 #[derive(Debug, Default, PartialEq)]
 struct Reading {
     rest: String,
     calls: Vec<Call>,
+    /// Whether nothing is said behind the last call.
+    ends_with_call: bool,
 }
 
 #[derive(Debug, PartialEq)]
@@ -53,11 +55,37 @@ pub(super) fn apply(response: &mut ModelResponse, tools: &[ToolSpec], ids: &(dyn
     }
 }
 
+/// Where calls in text are not read: says how they would be, and marks an answer that ends with one. Nothing of it was done, and the model
+/// waits for a result.
+pub(super) fn point_out(response: &mut ModelResponse, tools: &[ToolSpec], progress: OnProgress<'_>) {
+    let is_call =
+        |item: &HistoryItem| item.read::<Value>().is_ok_and(|item| item["type"].as_str().is_some_and(|kind| kind.ends_with("_call")));
+    if response.stop != StopReason::Complete || response.items.iter().any(is_call) {
+        return;
+    }
+    let texts: Vec<String> = response.items.iter().filter_map(outpost_thread::said).collect();
+    let Some(reading) = texts.last().and_then(|text| Reading::of_offered(text, tools)) else { return };
+    progress(ModelProgress::Notice {
+        text: "the model wrote a call as text, which was not run; `quirks = [\"text_calls\"]` in the entry of its provider \
+               (`model_providers`) takes such calls"
+            .to_owned(),
+    });
+    if reading.ends_with_call {
+        response.stop = StopReason::TextCall;
+    }
+}
+
 impl Reading {
     /// Nothing if there is no call in the text.
     fn of(text: &str, tools: &[ToolSpec]) -> Option<Self> {
-        if let Some(calls) = calls_in_json(text, tools) {
-            return Some(Self { rest: String::new(), calls });
+        let of_none = || unknown(text).map(|call| Self { rest: String::new(), calls: vec![call], ends_with_call: true });
+        Self::of_offered(text, tools).or_else(of_none)
+    }
+
+    /// Nothing if there is no call of a tool that there is.
+    fn of_offered(text: &str, tools: &[ToolSpec]) -> Option<Self> {
+        if let Some(calls) = calls_in_json(text, tools).or_else(|| after_name(text, tools)) {
+            return Some(Self { rest: String::new(), calls, ends_with_call: true });
         }
         let mut reading = Self::default();
         let mut rest = text;
@@ -65,18 +93,18 @@ impl Reading {
             let Some(found) = SHAPES.iter().filter_map(|shape| Found::first(rest, shape)).min_by_key(|found| found.start) else { break };
             let before = &rest[..found.start];
             reading.rest.push_str(before);
-            match (found.shape.read)(&rest[found.body.clone()], tools) {
+            let calls = (found.shape.read)(&rest[found.body.clone()], tools);
+            reading.ends_with_call = calls.is_some();
+            match calls {
                 Some(calls) => reading.calls.extend(calls),
                 None => reading.rest.push_str(&rest[found.start..found.end]),
             }
             rest = &rest[found.end..];
         }
+        reading.ends_with_call &= without_tags(rest).is_empty();
         reading.rest.push_str(rest);
-        reading.rest = reading.rest.trim().to_owned();
-        if reading.calls.is_empty() {
-            return unknown(text).map(|call| Self { rest: String::new(), calls: vec![call] });
-        }
-        Some(reading)
+        reading.rest = without_tags(&reading.rest).to_owned();
+        (!reading.calls.is_empty()).then_some(reading)
     }
 }
 
@@ -87,14 +115,44 @@ struct Shape {
     read: fn(&str, &[ToolSpec]) -> Option<Vec<Call>>,
 }
 
-const SHAPES: [Shape; 6] = [
+const SHAPES: [Shape; 12] = [
     Shape { open: "<tool_call>", close: "</tool_call>", read: tagged },
+    Shape { open: "<tools>", close: "</tools>", read: calls_in_json },
+    Shape { open: "<|tool_call>", close: "<tool_call|>", read: bare_keys },
+    Shape { open: "<|python_tag|>", close: "<|eom_id|>", read: calls_in_json },
+    Shape { open: "<|python_start|>", close: "<|python_end|>", read: calls_in_json },
+    Shape { open: "<｜tool▁calls▁begin｜>", close: "<｜tool▁calls▁end｜>", read: separated },
+    Shape { open: "<invoke name=\"", close: "</invoke>", read: invoked },
     Shape { open: "<function=", close: "</function>", read: after_function },
     Shape { open: "<function_call>", close: "</function_call>", read: calls_in_json },
     Shape { open: "```", close: "```", read: fenced },
     Shape { open: "[TOOL_CALLS]", close: "", read: bracketed },
     Shape { open: "to=functions.", close: "<|call|>", read: channelled },
 ];
+
+/// What templates put around calls, and what is left when those are taken out.
+const AROUND: [&str; 10] = [
+    "<tool_call>",
+    "</tool_call>",
+    "<function_calls>",
+    "</function_calls>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|call|>",
+    "<|start|>assistant",
+    "<|channel|>commentary",
+    "<｜end▁of▁sentence｜>",
+];
+
+/// Without what stands around calls at its end.
+fn without_tags(text: &str) -> &str {
+    let mut text = text.trim();
+    while let Some(rest) = AROUND.iter().find_map(|tag| text.strip_suffix(tag)) {
+        text = rest.trim_end();
+    }
+    // The same, where the server has taken the marks of the channel away.
+    if text == "commentary" { "" } else { text }
+}
 
 /// One place in a text that looks like a call.
 struct Found {
@@ -224,20 +282,78 @@ fn tagged(body: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
     Some(vec![Call { name: tool.name.clone(), arguments: Value::Object(arguments) }])
 }
 
-/// `NAME>` and then `<parameter=KEY>VALUE</parameter>`, any number of times.
+/// `NAME>` and then `<parameter=KEY>VALUE</parameter>`, any number of times, or an object.
 fn after_function(body: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
     let (name, parameters) = body.split_once('>')?;
+    if parameters.trim_start().starts_with('{') {
+        return named(name, parameters, tools);
+    }
     let tool = offered(name, tools)?;
     let mut arguments = Map::new();
     for parameter in parameters.split("<parameter=").skip(1) {
         let (key, value) = parameter.split_once('>')?;
-        let value = value.split("</parameter>").next()?;
-        // The template puts a value on lines of its own.
-        let value = value.strip_prefix('\n').unwrap_or(value);
-        let value = value.strip_suffix('\n').unwrap_or(value);
-        arguments.insert(key.trim().to_owned(), typed(tool, key.trim(), value));
+        arguments.insert(key.trim().to_owned(), typed(tool, key.trim(), parameter_value(value)));
     }
     Some(vec![Call { name: tool.name.clone(), arguments: Value::Object(arguments) }])
+}
+
+/// What stands before the end of a parameter. The template puts a value on lines of its own.
+fn parameter_value(text: &str) -> &str {
+    let value = text.split_once("</parameter>").map_or(text, |(value, _)| value);
+    let value = value.strip_prefix('\n').unwrap_or(value);
+    value.strip_suffix('\n').unwrap_or(value)
+}
+
+/// `NAME">` and then `<parameter name="KEY">VALUE</parameter>`, any number of times.
+fn invoked(body: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
+    let (name, parameters) = body.split_once("\">")?;
+    let tool = offered(name, tools)?;
+    let mut arguments = Map::new();
+    for parameter in parameters.split("<parameter name=\"").skip(1) {
+        let (key, value) = parameter.split_once("\">")?;
+        arguments.insert(key.to_owned(), typed(tool, key, parameter_value(value)));
+    }
+    Some(vec![Call { name: tool.name.clone(), arguments: Value::Object(arguments) }])
+}
+
+/// The name of a tool on a line of its own, and its arguments as an object: nothing marks it, so that nothing else may be said.
+fn after_name(text: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
+    let (name, arguments) = text.trim().split_once('\n')?;
+    named(name, arguments, tools)
+}
+
+/// DeepSeek's calls, each between marks of its own: `NAME｜sep｜{…}`, or `function｜sep｜NAME` and a fence.
+fn separated(body: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
+    let mut calls = Vec::new();
+    for part in body.split("<｜tool▁call▁begin｜>").skip(1) {
+        let (head, rest) = part.split("<｜tool▁call▁end｜>").next()?.split_once("<｜tool▁sep｜>")?;
+        let (name, arguments) = if head.trim() == "function" { rest.trim_start().split_once('\n')? } else { (head, rest) };
+        let arguments = arguments.trim().trim_start_matches("```json").trim_start_matches("```").trim_end_matches("```");
+        calls.extend(named(name, arguments, tools)?);
+    }
+    (!calls.is_empty()).then_some(calls)
+}
+
+/// Gemma's calls: `call:NAME{KEY:VALUE,…}`, where texts stand between marks of their own and nothing is nested.
+fn bare_keys(body: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
+    const QUOTE: &str = "<|\"|>";
+    let (name, arguments) = body.trim().strip_prefix("call:")?.split_once('{')?;
+    let tool = offered(name, tools)?;
+    let mut rest = arguments.trim_end().strip_suffix('}')?.trim();
+    let mut read = Map::new();
+    while !rest.is_empty() {
+        let (key, value) = rest.split_once(':')?;
+        let (value, after) = match value.strip_prefix(QUOTE) {
+            Some(text) => text.split_once(QUOTE).map(|(text, after)| (Value::from(text), after))?,
+            None => {
+                let (word, _) = value.split_once(',').unwrap_or((value, ""));
+                (serde_json::from_str(word.trim()).ok()?, &value[word.len()..])
+            }
+        };
+        read.insert(key.trim().to_owned(), value);
+        rest = after.trim_start().trim_start_matches(',').trim_start();
+    }
+    Some(vec![Call { name: tool.name.clone(), arguments: Value::Object(read) }])
 }
 
 /// A list of calls, or `NAME[ARGS]{…}`.
@@ -246,10 +362,11 @@ fn bracketed(body: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
     named(name, arguments, tools)
 }
 
-/// `NAME … <|message|>{…}`.
+/// `NAME … <|message|>{…}`, or `NAME json{…}` where the server has taken the marks away.
 fn channelled(body: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
-    let (head, arguments) = body.split_once("<|message|>")?;
-    named(head.split(|c: char| c.is_whitespace() || c == '<').next()?, arguments, tools)
+    let name = body.split(|c: char| c.is_whitespace() || c == '<').next()?;
+    let unmarked = || body[name.len()..].trim_start().trim_start_matches("json");
+    named(name, body.split_once("<|message|>").map_or_else(unmarked, |(_, arguments)| arguments), tools)
 }
 
 fn named(name: &str, arguments: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
@@ -286,26 +403,37 @@ mod tests {
         Reading::of(text, &tools())
     }
 
-    /// The shapes that templates of common models have, as public issues show them.
+    /// An answer of a model that is known to write its calls as text, as a public issue shows it.
+    #[derive(serde::Deserialize)]
+    struct Answer {
+        model: String,
+        shape: String,
+        text: String,
+        /// What it says besides the call.
+        #[serde(default)]
+        says: String,
+    }
+
+    fn answers() -> Vec<Answer> {
+        serde_json::from_str(include_str!("../../../../fixtures/answers.json")).unwrap()
+    }
+
     #[test]
     fn every_known_shape_is_a_call() {
-        for text in [
-            "```json\n{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\"}}\n```",
-            "```\n{\"name\": \"exec_command\", \"arguments\": \"{\\\"cmd\\\": \\\"ls\\\"}\"}\n```",
-            "<tool_call>\n{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\"}}\n</tool_call>",
-            "<tool_call>\n{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\"}}",
-            "<tool_call>\n<function=exec_command>\n<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>",
-            "<function=exec_command>\n<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>",
-            "<tool_call>exec_command\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>",
-            "{\"name\": \"exec_command\", \"parameters\": {\"cmd\": \"ls\"}}",
-            "{\"type\": \"function\", \"function\": {\"name\": \"functions.exec_command\", \"arguments\": {\"cmd\": \"ls\"}}}",
-            "[TOOL_CALLS][{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\"}}]",
-            "[TOOL_CALLS]exec_command[ARGS]{\"cmd\": \"ls\"}",
-            "<|channel|>commentary to=functions.exec_command <|constrain|>json<|message|>{\"cmd\": \"ls\"}<|call|>",
-        ] {
-            let reading = read(text).unwrap_or_else(|| panic!("{text}"));
-            assert_eq!(reading.calls, [Call { name: "exec_command".into(), arguments: json!({"cmd": "ls"}) }], "{text}");
+        for Answer { model, shape, text, says } in answers() {
+            let reading = read(&text).unwrap_or_else(|| panic!("{model}, {shape}: {text}"));
+            let call = Call { name: "exec_command".into(), arguments: json!({"cmd": "echo done > made.txt"}) };
+            assert_eq!((reading.calls, reading.rest), (vec![call], says), "{model}, {shape}: {text}");
+            assert!(reading.ends_with_call, "{model}, {shape}");
         }
+    }
+
+    #[test]
+    fn it_is_known_whether_something_is_said_behind_a_call() {
+        let call = "<tool_call>{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\"}}</tool_call>";
+        assert!(read(&format!("First: {call}\n")).unwrap().ends_with_call);
+        assert!(!read(&format!("{call}\nis how it is called.")).unwrap().ends_with_call);
+        assert!(!read(&format!("{call}\n```sh\nls\n```")).unwrap().ends_with_call);
     }
 
     #[test]

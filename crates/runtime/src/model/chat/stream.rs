@@ -84,11 +84,14 @@ impl<'a> PartialMessage<'a> {
 
     fn take_call(&mut self, piece: &Value) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        // Servers that send whole calls leave the place out: each is one of its own.
-        let place = piece["index"].as_u64().unwrap_or_else(|| self.calls.keys().next_back().map_or(0, |last| last + 1));
+        let id = text(&piece["id"]);
+        let next = self.calls.keys().next_back().map_or(0, |last| last + 1);
+        // Servers that send whole calls leave the place out, or give all of them the first: each is one of its own.
+        let is_another = |call: &Call| !id.is_empty() && !call.id.is_empty() && call.id != id;
+        let place = piece["index"].as_u64().filter(|place| !self.calls.get(place).is_some_and(is_another)).unwrap_or(next);
         let call = self.calls.entry(place).or_default();
         if call.id.is_empty() {
-            call.id = text(&piece["id"]);
+            call.id = id;
         }
         call.name.push_str(&text(&piece["function"]["name"]));
         match &piece["function"]["arguments"] {
@@ -204,5 +207,10 @@ mod tests {
         assert_eq!((items.len(), &items[0]["name"], &items[1]["name"]), (2, &json!("x"), &json!("y")));
         assert_eq!(items[0]["arguments"], "{\"a\":1}");
         assert_eq!(items[0]["call_id"], "call_fresh");
+        // Ollama gives all of them the first place.
+        let call = |id: &str| json!({"index": 0, "id": id, "function": {"name": "x", "arguments": "{}"}});
+        let (answer, _) = run(&[delta(json!({"tool_calls": [call("a")]})), delta(json!({"tool_calls": [call("b")]}))]);
+        let items: Vec<Value> = answer.items.iter().map(|item| serde_json::from_str(item.get()).unwrap()).collect();
+        assert_eq!((items.len(), &items[1]["call_id"], &items[1]["arguments"]), (2, &json!("b"), &json!("{}")));
     }
 }
