@@ -443,6 +443,9 @@ impl Driver {
         if let Some(limit) = over(budgets.turn_steps, steps) {
             return Some(format!("this turn has asked the model {limit} times (`budgets.turn_steps`)"));
         }
+        if let Some(limit) = over(budgets.woken_turns, self.thread.woken.saturating_sub(1)) {
+            return Some(format!("{limit} turns in a row were begun by ends of commands, without a word of yours (`budgets.woken_turns`)"));
+        }
         if let Some(limit) = over(budgets.thread_tokens, total) {
             return Some(format!("this thread has used its {limit} tokens (`budgets.thread_tokens`)"));
         }
