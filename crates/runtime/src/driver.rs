@@ -376,6 +376,11 @@ impl Driver {
         }
     }
 
+    /// Whether something is to be done without being asked for.
+    fn has_work(&self) -> bool {
+        !matches!(self.thread.next(), NextAction::Idle) || !self.thread.wakes.is_empty()
+    }
+
     fn is_running(&self, turn: &TurnId) -> bool {
         self.thread.turn.as_ref().is_some_and(|running| running.id == *turn)
     }
@@ -561,6 +566,11 @@ impl Driver {
         match stop {
             Stop::HandedOver => {
                 self.shared.loaded.is_work_left.store(true, Ordering::Release);
+                self.journal.store.hand_over(self.journal.lease).await;
+            }
+            // The database was away for too long, or came back without what was written last. A thread that is given back waits for a client;
+            // this one goes on, here or in another node, once the database is there.
+            Stop::Append(AppendError::Database(_) | AppendError::Conflict { .. }) if self.has_work() => {
                 self.journal.store.hand_over(self.journal.lease).await;
             }
             _ => self.journal.store.release(self.journal.lease).await,
