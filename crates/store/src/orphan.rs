@@ -72,9 +72,9 @@ pub struct ThreadWork {
 }
 
 impl ThreadWork {
-    /// As it was stored.
-    pub const fn known(is_there: bool) -> Self {
-        Self { is_there, has_input: is_there }
+    /// As it was stored, and whether an input came after the last start of a turn.
+    pub const fn known(is_there: bool, has_input: bool) -> Self {
+        Self { is_there, has_input }
     }
 
     pub fn see(&mut self, kind: &str) {
@@ -109,6 +109,15 @@ mod tests {
         assert!(!after(&["callFinished", "turnFinished"]));
         assert!(after(&["inputReceived", "turnStarted", "inputReceived", "turnFinished"]), "one is queued");
         assert!(!after(&["turnStarted", "turnFinished"]));
+    }
+
+    #[test]
+    fn a_turn_that_another_node_began_ends_the_work_unless_an_input_waits() {
+        for waits in [false, true] {
+            let mut work = ThreadWork::known(true, waits);
+            work.see("turnFinished");
+            assert_eq!(work.is_there, waits);
+        }
     }
 
     #[test]

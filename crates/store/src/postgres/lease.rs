@@ -31,7 +31,9 @@ const CLAIM: &str = "
                       else claims + 1 end
     where id = $1 and not exists (select from outpost_migrations where oldest > $9) and (not $7 or work) and ($6 or instance is null or (instance = $2 and $8)
       or coalesce((select n.expires <= now() from outpost_nodes n where n.instance = outpost_threads.instance), expires <= now()))
-    returning epoch, summary, work";
+    returning epoch, summary, work,
+      (select e.kind = 'inputReceived' from outpost_entries e
+       where e.thread = outpost_threads.id and e.kind in ('inputReceived', 'turnStarted') order by e.seq desc limit 1)";
 
 const HOLDER: &str = "
     select t.instance, t.host, t.pid, (extract(epoch from t.since) * 1000)::bigint, (extract(epoch from now() - t.since) * 1000)::bigint,
@@ -79,7 +81,7 @@ impl PostgresStore {
         };
         let epoch = small(row.get(0));
         let summary = serde_json::from_str(row.get(1)).unwrap_or_else(|_| ThreadSummary::new(thread));
-        self.hold(thread, Held { epoch, summary, work: ThreadWork::known(row.get(2)) });
+        self.hold(thread, Held { epoch, summary, work: ThreadWork::known(row.get(2), row.get::<_, Option<bool>>(3) == Some(true)) });
         if by_force && let Err(error) = client.execute(TELL_TAKEOVER, &[]).await {
             tracing::debug!(%thread, %error, "the program that had this thread is not told; it notices when it renews its leases");
         }
