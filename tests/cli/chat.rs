@@ -330,6 +330,29 @@ async fn piped_lines_are_turns_of_their_own() {
     assert_eq!(scene.told(), ["first\nline", "second"]);
 }
 
+/// Leaving is not killing: the last line says what goes on, and the words to wait for it or to stop it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_runs_when_a_conversation_ends_is_told() {
+    let script = "echo $$ > server; while true; do sleep 0.05; done";
+    let server = call("a", "exec_command", &json!({"cmd": format!("sh -c '{script}'"), "yield_time_ms": 250, "login": false}));
+    let scene = Scene::new(vec![Reply::Items(vec![server]), Reply::message("it runs")]).await;
+    let mut chat = scene.command(&["chat", "--cd", scene.work.path().to_str().unwrap()]);
+    let mut child = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"start the server\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let told = String::from_utf8(output.stderr).unwrap();
+    let last = told.lines().find(|line| line.contains("still runs")).unwrap_or_else(|| panic!("{told}"));
+    let thread = last.split_once("exec resume ").unwrap().1.split_once(" --wait").unwrap().0;
+    assert!(last.contains("on local") && last.contains(&format!("exec resume {thread} --stop")), "{last}");
+    let pid = std::fs::read_to_string(scene.work.path().join("server")).unwrap();
+    let runs = || Path::new("/proc").join(pid.trim()).join("cmdline").exists();
+    assert!(runs(), "it was killed");
+    let stopped = scene.command(&["exec", "resume", thread, "--stop"]).stdin(Stdio::null()).output().unwrap();
+    assert!(stopped.status.success(), "{stopped:?}");
+    eventually("it is stopped", || !runs()).await;
+}
+
 #[test]
 fn every_shell_gets_its_completions() {
     for (shell, word) in [

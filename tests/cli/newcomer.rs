@@ -328,3 +328,19 @@ fn an_entry_without_a_usable_id_fails_the_check() {
     let output = me.command(&["env", "check", "--json"]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("\"id\":\"environments.toml:1\""), "{output:?}");
 }
+
+/// Whoever asks for a list has no process in the background afterwards.
+#[test]
+fn verbs_without_an_environment_start_no_keeper() {
+    let me = Newcomer::new();
+    let keepers = || {
+        let names = std::fs::read_dir(me.home.path().join("run")).into_iter().flatten().flatten();
+        names.map(|entry| entry.file_name().into_string().unwrap()).filter(|name| name.starts_with("local-")).count()
+    };
+    for verb in [["thread", "list"], ["env", "list"], ["config", "show"], ["token", "list"]] {
+        let (told, code) = me.told(&verb);
+        assert_eq!((code, keepers()), (Some(0), 0), "{verb:?}: {told}");
+    }
+    let (told, code) = me.told(&["exec", "--sandbox", "danger-full-access", "$ true"]);
+    assert_eq!((code, keepers()), (Some(0), 1), "a command needs one: {told}");
+}

@@ -18,4 +18,5 @@ mod servers;
 mod strays;
 mod tools;
 mod turns;
+mod wakes;
 mod weak;

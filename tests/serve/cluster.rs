@@ -1,6 +1,8 @@
 //! Several servers on one database: what becomes of a thread when the node that has it is killed, or told to end.
 
+mod database;
 mod many;
+mod orphans;
 mod soak;
 
 use std::fmt::Write as _;
@@ -252,6 +254,55 @@ async fn a_command_in_the_background_is_adopted_when_it_is_asked_for() {
     let lines = |text: &str| text.lines().filter(|line| line.starts_with("line ")).map(str::to_owned).collect::<Vec<_>>().join("\n");
     let (before, after) = (lines(&before), lines(&after));
     assert_eq!(format!("{before}\n{after}").trim(), LINES.trim(), "no byte is lost or shown twice");
+}
+
+/// Another executor has taken the place of the first one: what would claim the command is not shown to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_executor_under_the_same_name_is_not_asked_for_a_command() {
+    let cluster = Cluster::working().await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let (_client, thread) = cluster.turn(&first).await;
+    cluster.runs().await;
+    let other = ExecutorProcess::start(std::path::Path::new(OUTPOST), &["--no-auth"]);
+    drop(first.kill());
+    let changed = format!(
+        "update outpost_shared set content = replace(content, '{}', '{}') where kind = 'environments' returning content",
+        cluster.worker.url(),
+        other.url()
+    );
+    let changed = cluster.database.ask(&changed);
+    assert!(changed.contains(other.url()), "{changed}");
+    completed(&second, &thread).await;
+    let told = cluster.told("c");
+    assert!(told.contains("another executor answers under `worker` now"), "{told}");
+    let started = cluster.database.ask("select data from outpost_entries where kind = 'callStarted'");
+    assert!(serde_json::from_str::<Value>(&started).unwrap()["executor"].is_string(), "{started}");
+    cluster.go();
+}
+
+/// Its answer counts as it would have counted at the first node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_of_a_killed_node_is_asked_by_the_next_one() {
+    let cluster = Cluster::working().await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let mut at_first = client(&first).await;
+    let place = json!([{"environmentId": "worker", "cwd": cluster.work.path()}]);
+    let thread = thread(&mut at_first, json!({"environments": place, "approvalPolicy": "untrusted"})).await;
+    begin(&mut at_first, &thread, "go").await;
+    let is_question = |message: &Value| message["method"] == "item/commandExecution/requestApproval";
+    let before = at_first.until(is_question).await;
+    drop(first.kill());
+    eventually("the second node has the thread", || cluster.database.ask("select claims from outpost_threads where work") == "1").await;
+    let mut at_second = client(&second).await;
+    at_second.result("thread/resume", json!({"threadId": thread})).await;
+    let after = at_second.until(is_question).await;
+    assert_eq!(after["params"]["itemId"], before["params"]["itemId"], "it is the same question: {after}");
+    assert!(!cluster.work.path().join("ran").exists(), "nothing runs before the answer");
+    at_second.send(&json!({"id": after["id"], "result": {"decision": "accept"}}));
+    cluster.runs().await;
+    cluster.go();
+    cluster.assert_whole(&completed(&second, &thread).await);
+    assert_eq!(cluster.asked(), 2);
 }
 
 /// A key that is gone is named: the command is not simply lost.

@@ -135,27 +135,60 @@ async fn who_a_client_is_goes_with_it_to_another_node() {
     assert!(exported.contains("\"by\":\"anna\"") && !exported.contains("\"by\":\"ben\""), "{exported}");
 }
 
+/// A question of the node that drives a thread reaches a client of another one, and its answer is that person's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_of_one_node_is_answered_at_another_and_the_entry_says_by_whom() {
+    let database = Database::create();
+    let work = tempfile::tempdir().unwrap();
+    let command = Reply::call("c", "exec_command", &json!({"cmd": "echo ran >> ran", "login": false}));
+    let model = ScriptedModel::with(vec![command, Reply::message("done")]).await;
+    let (first, second) = (node(database.url(), &model, "a", &[]), node(database.url(), &model, "b", &[]));
+    let anna = second.token(&["--client", "--name", "anna", "--role", "operator"]);
+    let mut own = App::connect(first.url(), &first.own_token()).await;
+    let here = json!([{"environmentId": "local", "cwd": work.path()}]);
+    let started = own.call("thread/start", json!({"environments": here, "approvalPolicy": "untrusted"})).await;
+    let id = started["thread"]["id"].as_str().unwrap().to_owned();
+    own.call("turn/start", json!({"threadId": id, "input": [{"type": "text", "text": "go"}]})).await;
+    own.asked("item/commandExecution/requestApproval").await;
+    let mut app = App::connect(second.url(), &anna).await;
+    app.call("thread/resume", json!({"threadId": id})).await;
+    let question = app.asked("item/commandExecution/requestApproval").await;
+    app.answer(&question, json!({"decision": "accept"}));
+    own.notified("turn/completed").await;
+    assert_eq!(std::fs::read_to_string(work.path().join("ran")).unwrap(), "ran\n");
+    let answered = database.ask("select data from outpost_entries where kind = 'approvalAnswered'");
+    let answered: serde_json::Value = serde_json::from_str(&answered).unwrap();
+    assert_eq!(answered["by"], "anna", "{answered}");
+    assert_eq!(database.ask("select count(distinct instance) from outpost_threads"), "1", "the first node still drives it");
+}
+
 /// Counted, not timed: the same on every machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_turn_is_three_commits_and_reads_nothing() {
     let database = Database::create();
     let proxy = DatabaseProxy::start(database.url());
     let model = ScriptedModel::with(vec![Reply::message("one"), Reply::message("two"), Reply::message("three")]).await;
-    let only = node(&proxy.url(), &model, "a", &["--no-auth"]);
-    let mut client = client(&only).await;
+    let driver = node(&proxy.url(), &model, "a", &["--no-auth"]);
+    // Another node costs a turn nothing.
+    let beside = DatabaseProxy::start(database.url());
+    let _other = node(&beside.url(), &model, "b", &["--no-auth"]);
+    let mut client = client(&driver).await;
     let id = thread(&mut client, json!({"environments": []})).await;
     for _ in 0..2 {
         turn(&mut client, &id, "go").await;
     }
-    proxy.take_statements();
-    turn(&mut client, &id, "again").await;
     // What nodes say of themselves and share, looks for orphans and notes to followers belong to no turn.
     let aside = ["outpost_nodes", "outpost_shared", "pg_notify", "set expires", "set statement_timeout"];
-    let statements: Vec<String> =
-        proxy.take_statements().into_iter().filter(|text| !aside.iter().any(|part| text.contains(part))).collect();
-    let appends = statements.iter().filter(|text| text.contains("insert into outpost_entries")).count();
-    assert_eq!((appends, statements.len()), (3, 3), "{statements:#?}");
-    let (status, _) = only.get("/readyz", None).await;
+    let own = |proxy: &DatabaseProxy| -> Vec<String> {
+        proxy.take_statements().into_iter().filter(|text| !aside.iter().any(|part| text.contains(part))).collect()
+    };
+    (own(&proxy), own(&beside));
+    turn(&mut client, &id, "again").await;
+    let (statements, others) = (own(&proxy), own(&beside));
+    let appends = |statements: &[String]| statements.iter().filter(|text| text.contains("insert into outpost_entries")).count();
+    assert_eq!((appends(&statements), statements.len()), (3, 3), "{statements:#?}");
+    assert_eq!((appends(&others), others.len()), (0, 0), "{others:#?}");
+    let (status, _) = driver.get("/readyz", None).await;
     assert_eq!(status, 200);
 }
 

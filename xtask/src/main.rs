@@ -31,6 +31,8 @@ usage: cargo xtask test            install what the tests need and run all of th
        cargo xtask soak cluster [--minutes N] [--seed S]
                                    for N (default 60) minutes three nodes, a database, five executors and the connections between them
                                    fail at random: nothing lost, nothing doubled, every command found again; hand-off percentiles
+       cargo xtask soak orphans [N]
+                                   N (default 1,000) threads whose node died at once are taken up by two others, once each
        cargo xtask soak stored [N] lists, searches and overviews among N (default 100,000) threads of a database
        cargo xtask soak properties [N]
                                    N (default 20,000) cases of every property, from a seed of this run
@@ -100,6 +102,8 @@ fn run() -> anyhow::Result<()> {
         ["soak", "threads"] => soak::threads(5_000),
         ["soak", "threads", count] => soak::threads(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["soak", "cluster", options @ ..] => soak::cluster(options),
+        ["soak", "orphans"] => soak::orphans(1_000),
+        ["soak", "orphans", count] => soak::orphans(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["soak", "stored"] => soak::stored(100_000),
         ["soak", "stored", count] => soak::stored(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["soak", "properties"] => soak::properties(20_000),

@@ -63,6 +63,14 @@ pub(crate) fn stored(count: u32) -> anyhow::Result<()> {
         .env("OUTPOST_SOAK_STORED", count.to_string()))
 }
 
+/// So many threads whose node died at once, and two nodes that take them up.
+pub(crate) fn orphans(count: u32) -> anyhow::Result<()> {
+    sh(cargo()
+        .args(["test", "-p", "outpost", "--test", "serve", "--", "--nocapture", "--exact"])
+        .arg("cluster::orphans::many_orphans_at_once_are_taken_up_once_each_by_all_nodes")
+        .env("OUTPOST_SOAK_ORPHANS", count.to_string()))
+}
+
 /// Nodes on one database, and all that they are connected to, fail at random while commands of their threads run.
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 pub(crate) fn cluster(options: &[&str]) -> anyhow::Result<()> {

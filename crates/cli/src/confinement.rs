@@ -195,3 +195,35 @@ fn user(name: &str) -> anyhow::Result<(u32, u32)> {
     ensure!(uid != 0, "--sandbox-user must not be root");
     Ok((uid, gid))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        executor: ExecutorArguments,
+    }
+
+    #[test]
+    fn a_session_is_kept_as_long_as_its_profile_says_and_longer_while_something_runs() {
+        let times = |arguments: &[&str]| {
+            let line = Line::parse_from([&["executor"], arguments].concat());
+            (line.executor.grace(), line.executor.grace_running())
+        };
+        const DAY: u64 = 24 * 3600;
+        assert_eq!(times(&[]), (600, DAY));
+        assert_eq!(times(&["--profile", "own-machine"]), (600, DAY));
+        assert_eq!(times(&["--profile", "shared-host"]), (120, 600));
+        assert_eq!(times(&["--profile", "container"]), (60, 600));
+        // What is given counts before the profile, and one time that is given is meant for both.
+        assert_eq!(times(&["--profile", "container", "--grace", "30"]), (30, 30));
+        assert_eq!(times(&["--profile", "container", "--grace-running", "3600"]), (60, 3600));
+        assert_eq!(times(&["--grace", "30", "--grace-running", "3600"]), (30, 3600));
+        // A session in which something runs is never kept for a shorter time.
+        assert_eq!(times(&["--grace", "900", "--grace-running", "5"]), (900, 900));
+    }
+}

@@ -229,6 +229,7 @@ pub(crate) const KEYS: &[ConfigKey] = &[
     key("budgets.thread_tokens", "2000000", "no limit", "What a thread may use."),
     key("budgets.tree_tokens", "5000000", "no limit", "What a thread and all its agents may use."),
     key("budgets.turn_seconds", "3600", "no limit", "How long a turn may take."),
+    key("budgets.woken_turns", "10", "`50`", "How many turns in a row ends of commands (`wake`) may begin, without a word of yours."),
     key("agents.max_threads", "3", "`6`", "Agents of one thread, with theirs, that may work at the same time."),
     key("agents.max_depth", "2", "`1`", "How deep agents may make agents: with `1` only the thread itself makes some."),
     key(

@@ -72,12 +72,21 @@ pub struct Budgets {
     pub turn_seconds: Option<u64>,
     /// How often the model may be asked in one turn.
     pub turn_steps: Option<u64>,
+    /// How many turns in a row ends of commands may begin, without a word of a user.
+    pub woken_turns: Option<u64>,
 }
 
 impl Default for Budgets {
     /// Far more than a turn that gets anywhere needs, so that one that gets nowhere ends by itself.
     fn default() -> Self {
-        Self { turn_tokens: Some(50_000_000), thread_tokens: None, tree_tokens: None, turn_seconds: None, turn_steps: Some(500) }
+        Self {
+            turn_tokens: Some(50_000_000),
+            thread_tokens: None,
+            tree_tokens: None,
+            turn_seconds: None,
+            turn_steps: Some(500),
+            woken_turns: Some(50),
+        }
     }
 }
 

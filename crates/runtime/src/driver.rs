@@ -378,6 +378,11 @@ impl Driver {
         }
     }
 
+    /// Whether something is to be done without being asked for.
+    fn has_work(&self) -> bool {
+        !matches!(self.thread.next(), NextAction::Idle) || !self.thread.wakes.is_empty()
+    }
+
     fn is_running(&self, turn: &TurnId) -> bool {
         self.thread.turn.as_ref().is_some_and(|running| running.id == *turn)
     }
@@ -444,6 +449,9 @@ impl Driver {
         let steps = self.thread.turn.as_ref().map_or(0, |turn| u64::from(turn.next_step()));
         if let Some(limit) = over(budgets.turn_steps, steps) {
             return Some(format!("this turn has asked the model {limit} times (`budgets.turn_steps`)"));
+        }
+        if let Some(limit) = over(budgets.woken_turns, self.thread.woken.saturating_sub(1)) {
+            return Some(format!("{limit} turns in a row were begun by ends of commands, without a word of yours (`budgets.woken_turns`)"));
         }
         if let Some(limit) = over(budgets.thread_tokens, total) {
             return Some(format!("this thread has used its {limit} tokens (`budgets.thread_tokens`)"));
@@ -560,6 +568,11 @@ impl Driver {
         match stop {
             Stop::HandedOver => {
                 self.shared.loaded.is_work_left.store(true, Ordering::Release);
+                self.journal.store.hand_over(self.journal.lease).await;
+            }
+            // The database was away for too long, or came back without what was written last. A thread that is given back waits for a client;
+            // this one goes on, here or in another node, once the database is there.
+            Stop::Append(AppendError::Database(_) | AppendError::Conflict { .. }) if self.has_work() => {
                 self.journal.store.hand_over(self.journal.lease).await;
             }
             _ => self.journal.store.release(self.journal.lease).await,

@@ -175,7 +175,17 @@ impl RequestedCall<'_> {
     /// A call that runs and need not be found again.
     fn run(&self, environment: Option<EnvironmentId>, repeatable: bool, detail: Option<CallDetail>, work: Box<dyn Work>) -> CallPlan {
         let (call, tool) = (self.call.id.clone(), self.call.tool.clone());
-        CallPlan::Run(Box::new(ApprovedCall { call, tool, environment, process: None, adoption_key: None, repeatable, detail, work }))
+        CallPlan::Run(Box::new(ApprovedCall {
+            call,
+            tool,
+            environment,
+            process: None,
+            adoption_key: None,
+            executor: None,
+            repeatable,
+            detail,
+            work,
+        }))
     }
 
     /// Waits for the user's answer, and then is that answer.
@@ -214,6 +224,8 @@ pub(crate) struct ApprovedCall {
     pub process: Option<String>,
     /// The key by which the process is claimed later.
     pub adoption_key: Option<String>,
+    /// Who has the process.
+    pub executor: Option<String>,
     pub repeatable: bool,
     pub detail: Option<CallDetail>,
     pub work: Box<dyn Work>,
@@ -270,6 +282,7 @@ impl ApprovedCall {
             environment: self.environment.clone(),
             process: self.process.clone(),
             adoption_key: self.adoption_key.clone(),
+            executor: self.executor.clone(),
             repeatable: self.repeatable,
             detail: self.detail.clone().map(Into::into),
         }
@@ -292,6 +305,7 @@ impl ApprovedCall {
             environment: started.environment.clone(),
             process: started.process.clone(),
             adoption_key: started.adoption_key.clone(),
+            executor: started.executor.clone(),
             repeatable: false,
             detail: None,
             work: Box::new(ExecRun::adopted(started, item, processes)?),

@@ -173,7 +173,7 @@ const head = (item, words) => h("div", { className: "head" }, machineLink(item.e
 export function drawItem({ item, output, progress }) {
   switch (item.type) {
     case "userMessage":
-      return box(item, "user", h("p", { className: "who" }, "You"),
+      return box(item, "user", h("p", { className: "who" }, item.by ?? "You"),
         h("p", { className: "said plain-text" }, item.content.map((part) => part.text ?? `[${part.type}]`).join("\n")));
     case "agentMessage":
       if (item.damage) return box(item, "missing", h("p", { className: "said", role: "note" }, item.text));

@@ -54,6 +54,7 @@ export function drawFacts() {
     ["State", thread.status ? standing(thread)[1] : ""],
     ["Turns", String(threads.get(open.id)?.turns ?? "")],
     ["Spent", tokens(open.tokens ?? thread.totalTokens)],
+    ["Started by", thread.createdBy ?? ""],
     ["Holder", threads.has(open.id) ? holder(thread) : ""],
     ["Forked from", thread.forkedFromId ?? ""],
   ].filter(([, value]) => value);

@@ -1,5 +1,8 @@
 //! Threads whose node died: which of them have work to do, and who may take them up.
 
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
 use outpost_thread::{Selection, ThreadId};
 use outpost_wire::EnvironmentId;
 
@@ -37,6 +40,26 @@ impl OrphanedThread {
         } else {
             OrphanFate::TakeUp
         }
+    }
+}
+
+/// So long a thread that is not taken up is not looked at again.
+const PASSED: Duration = Duration::from_secs(60);
+
+/// Threads that a node has looked at and does not take up: however many they are, they must not hide others. Under one number of its lease
+/// the fate of a thread changes only if a node lives that was taken for dead, so each is looked at again now and then.
+#[derive(Debug, Default)]
+pub struct PassedOrphans(HashMap<ThreadId, (u64, Instant)>);
+
+impl PassedOrphans {
+    pub(crate) fn pass(&mut self, thread: ThreadId, epoch: u64) {
+        self.0.insert(thread, (epoch, Instant::now()));
+    }
+
+    /// Each with the number of its lease.
+    pub(crate) fn names(&mut self) -> Vec<String> {
+        self.0.retain(|_, (_, at)| at.elapsed() < PASSED);
+        self.0.iter().map(|(thread, (epoch, _))| format!("{thread} {epoch}")).collect()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::lease::{ClaimError, ClaimMode, Lease, LeaseHolder};
 use crate::list::{ListPage, ListQuery};
 use crate::local::LocalStore;
 use crate::memory::MemoryStore;
-use crate::orphan::{OrphanFate, OrphanedThread};
+use crate::orphan::{OrphanFate, OrphanedThread, PassedOrphans};
 use crate::postgres::PostgresStore;
 use crate::summary::ThreadSummary;
 use crate::verify::{Repair, VerifyReport};
@@ -281,16 +281,16 @@ impl Store {
         }
     }
 
-    /// Threads with work to do whose node died, and what becomes of each here.
-    pub fn orphans(&self, most: usize) -> StoreFuture<'_, Result<Vec<(OrphanedThread, OrphanFate)>, ClaimError>> {
+    /// Threads with work to do whose node died, and what becomes of each here: at most so many that are taken up, and those that are not
+    /// and were not passed over before.
+    pub fn orphans<'a>(
+        &'a self,
+        most: usize,
+        passed: &'a mut PassedOrphans,
+    ) -> StoreFuture<'a, Result<Vec<(OrphanedThread, OrphanFate)>, ClaimError>> {
         Box::pin(async move {
             let Self::Postgres(store) = self else { return Ok(Vec::new()) };
-            let found = store.orphans(most).await?;
-            let decided = |orphan: OrphanedThread| {
-                let fate = orphan.fate(store.host());
-                (orphan, fate)
-            };
-            Ok(found.into_iter().map(decided).collect())
+            store.orphans(most, passed).await
         })
     }
 

@@ -153,6 +153,7 @@ fn facts() -> Vec<Fact> {
             process: Some("p1".into()),
             repeatable: true,
             adoption_key: None,
+            executor: Some("e1".into()),
             detail: Some(raw(json!({"command": "true"})).into()),
         }
         .into(),
@@ -179,6 +180,7 @@ fn facts() -> Vec<Fact> {
             environment: serde_json::from_value(json!("worker")).unwrap(),
             process: "p1".into(),
             adoption_key: Some("0123456789ab".into()),
+            executor: Some("e1".into()),
         }
         .into(),
         WakeEnded { session: 9000 }.into(),

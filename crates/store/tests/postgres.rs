@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use outpost_store::{
-    AppendError, ClaimError, ClaimMode, LeaseRow, ListQuery, Need, PostgresConfig, PostgresError, PostgresStore, RowHolder, Store,
-    ThreadChange,
+    AppendError, ClaimError, ClaimMode, LeaseRow, ListQuery, Need, OrphanFate, OrphanedThread, PassedOrphans, PostgresConfig,
+    PostgresError, PostgresStore, RowHolder, Store, ThreadChange,
 };
 use outpost_testkit::database_proxy::DatabaseProxy;
 use outpost_testkit::postgres::{Database, EncryptedServer};
@@ -22,6 +22,11 @@ const LEASE: Duration = Duration::from_secs(5);
 async fn open(url: &str, instance: &str) -> PostgresStore {
     let config = PostgresConfig { lease: LEASE, ..PostgresConfig::new(url, instance, "here") };
     PostgresStore::open(config).await.unwrap()
+}
+
+/// The orphans that a node finds that has not looked before.
+async fn orphans(store: &PostgresStore) -> Vec<(OrphanedThread, OrphanFate)> {
+    store.orphans(16, &mut PassedOrphans::default()).await.unwrap()
 }
 
 /// A program of its own that holds thread 1 and writes an entry whenever it is told a line. This very test program plays it.
@@ -499,18 +504,15 @@ async fn a_thread_whose_claim_was_not_answered_is_found() {
     let (one, two) = (PostgresStore::open(adopting("one")).await.unwrap(), PostgresStore::open(adopting("two")).await.unwrap());
     let store = Store::Postgres(one.clone());
     let (_lease, written) = start(&store, 1).await;
-    assert_eq!(one.orphans(16).await.unwrap().len(), 0);
+    assert_eq!(orphans(&one).await.len(), 0);
     let (lease, _) = start(&store, 2).await;
     store.append(&lease, entries(written.len() as u64 + 1, vec![input("to do", None)]), Need::Stored).await.unwrap();
     for _ in 0..3 {
-        assert_eq!(one.orphans(16).await.unwrap().len(), 0, "it is held");
+        assert_eq!(orphans(&one).await.len(), 0, "it is held");
     }
     // Held by this program as far as the database knows.
     one.hand_over(&lease);
-    let found = async |store: &PostgresStore| {
-        let orphans = store.orphans(16).await.unwrap();
-        orphans.into_iter().map(|orphan| orphan.thread).collect::<Vec<_>>()
-    };
+    let found = async |store: &PostgresStore| orphans(store).await.into_iter().map(|(orphan, _)| orphan.thread).collect::<Vec<_>>();
     assert_eq!(found(&one).await, [], "it may just be on its way");
     assert_eq!(found(&one).await, [id(2)]);
     assert_eq!(found(&two).await, [], "the other program leaves it alone");
@@ -521,7 +523,6 @@ async fn a_thread_whose_claim_was_not_answered_is_found() {
 /// `local` of a thread is the machine of its first step, whichever node had the thread last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_orphan_waits_for_the_machine_that_is_local_in_it() {
-    use outpost_store::OrphanFate;
     let database = Database::create();
     let on = |instance: &str, host: &str| PostgresConfig {
         adopts: true,
@@ -557,15 +558,14 @@ async fn an_orphan_waits_for_the_machine_that_is_local_in_it() {
     database.ask("update outpost_nodes set expires = now() - interval '1 hour' where instance = 'two'");
     let Store::Postgres(first) = &first else { panic!() };
     let third = PostgresStore::open(on("three", "second")).await.unwrap();
-    let fate = async |store: &PostgresStore, host: &str| store.orphans(16).await.unwrap().first().map(|orphan| orphan.fate(host));
-    assert_eq!(fate(first, "first").await, Some(OrphanFate::TakeUp));
-    assert_eq!(fate(&third, "second").await, Some(OrphanFate::Elsewhere));
+    let fate = async |store: &PostgresStore| orphans(store).await.first().map(|(_, fate)| *fate);
+    assert_eq!(fate(first).await, Some(OrphanFate::TakeUp));
+    assert_eq!(fate(&third).await, Some(OrphanFate::Elsewhere));
 }
 
 /// A thread that ends its nodes is parked. One whose nodes were told to end, or lived on with it, is not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_nodes_that_died_soon_after_they_took_a_thread_up_are_counted() {
-    use outpost_store::OrphanFate;
     let database = Database::create();
     let open = async |instance: &str| {
         let node_lease = Duration::from_secs(24 * 3600);
@@ -578,9 +578,9 @@ async fn only_nodes_that_died_soon_after_they_took_a_thread_up_are_counted() {
     store.append(&lease, entries(written.len() as u64 + 1, vec![input("to do", None)]), Need::Stored).await.unwrap();
     let dies = |instance: &str| database.ask(&format!("update outpost_nodes set expires = now() where instance = '{instance}'"));
     let next = async |claims: u64| {
-        let orphan = watch.orphans(16).await.unwrap().remove(0);
+        let (orphan, fate) = orphans(&watch).await.remove(0);
         assert_eq!(orphan.claims, claims);
-        orphan.fate("here")
+        fate
     };
     let take_up = async |instance: &str| {
         let node = open(instance).await;
@@ -609,6 +609,72 @@ async fn only_nodes_that_died_soon_after_they_took_a_thread_up_are_counted() {
     drop(take_up("g").await);
     dies("g");
     assert_eq!(next(1).await, OrphanFate::TakeUp);
+}
+
+/// However many threads no node takes up, those behind them in the list are found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orphans_that_are_not_taken_up_hide_no_others() {
+    const MANY: u64 = 200;
+    let database = Database::create();
+    let adopting = |instance: &str| PostgresConfig {
+        adopts: true,
+        node_lease: Duration::from_secs(24 * 3600),
+        ..PostgresConfig::new(database.url(), instance, "here")
+    };
+    let store = Store::Postgres(PostgresStore::open(adopting("first")).await.unwrap());
+    for number in 1..=MANY {
+        let (lease, written) = start(&store, number).await;
+        store.append(&lease, entries(written.len() as u64 + 1, vec![input("to do", None)]), Need::Stored).await.unwrap();
+    }
+    let watch = PostgresStore::open(adopting("watch")).await.unwrap();
+    let last = database.ask("select id from outpost_threads order by md5(id || 'watch') desc limit 1");
+    database.ask(&format!("update outpost_threads set claims = 3 where id <> '{last}'"));
+    database.ask("update outpost_nodes set expires = now() where instance = 'first'");
+    let mut passed = PassedOrphans::default();
+    let found = watch.orphans(16, &mut passed).await.unwrap();
+    let count = |fate: OrphanFate| found.iter().filter(|(_, own)| *own == fate).count();
+    assert_eq!((count(OrphanFate::TakeUp), count(OrphanFate::Parked)), (1, MANY as usize - 1));
+    assert_eq!(found.last().unwrap().0.thread.to_string(), last);
+    // The others are not read again with every look.
+    let again = watch.orphans(16, &mut passed).await.unwrap();
+    assert_eq!(again.iter().map(|(orphan, _)| orphan.thread.to_string()).collect::<Vec<_>>(), [last]);
+    // One that changed hands is another matter.
+    let changed = found[0].0.thread;
+    database.ask(&format!("update outpost_threads set claims = 0, epoch = epoch + 1 where id = '{changed}'"));
+    assert!(watch.orphans(16, &mut passed).await.unwrap().iter().any(|(orphan, _)| orphan.thread == changed));
+}
+
+/// An agent comes with the thread that made it. Where that has nothing to do, it is taken up by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_whose_maker_has_nothing_to_do_is_an_orphan_of_its_own() {
+    let database = Database::create();
+    let adopting = |instance: &str| PostgresConfig {
+        adopts: true,
+        node_lease: Duration::from_secs(24 * 3600),
+        ..PostgresConfig::new(database.url(), instance, "here")
+    };
+    let store = Store::Postgres(PostgresStore::open(adopting("first")).await.unwrap());
+    for number in 1..=2 {
+        let (lease, written) = start(&store, number).await;
+        store.append(&lease, entries(written.len() as u64 + 1, vec![input("to do", None)]), Need::Stored).await.unwrap();
+    }
+    database.ask(&format!("update outpost_threads set parent = '{}' where id = '{}'", id(1), id(2)));
+    database.ask("update outpost_nodes set expires = now() where instance = 'first'");
+    let watch = PostgresStore::open(adopting("watch")).await.unwrap();
+    let found = async || orphans(&watch).await.into_iter().map(|(orphan, _)| orphan.thread).collect::<Vec<_>>();
+    assert_eq!(found().await, [id(1)]);
+    database.ask(&format!("update outpost_threads set work = false where id = '{}'", id(1)));
+    assert_eq!(found().await, [id(2)]);
+    // The thread that made it was deleted.
+    database.ask(&format!("delete from outpost_threads where id = '{}'", id(1)));
+    assert_eq!(found().await, [id(2)]);
+    assert!(watch.claim(id(2), ClaimMode::Orphaned).await.is_ok());
+    // Threads without work are not gone through.
+    let look = "explain select t.id from outpost_threads t join outpost_nodes n on n.instance = t.instance
+        where t.work and n.adopts and n.expires <= now()
+          and (t.parent is null or not exists (select from outpost_threads p where p.id = t.parent and p.work))";
+    let plan = database.ask(&format!("set enable_seqscan = off; {look}"));
+    assert!(plan.contains("outpost_threads_work"), "{plan}");
 }
 
 /// Programs of version 0.1.0 compare no version. While tables allow them they write; once a version does not, the database refuses them.

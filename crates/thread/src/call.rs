@@ -33,6 +33,9 @@ pub struct CallStarted {
     /// Which key its adoption secret was made with. Not the key, and not the secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adoption_key: Option<String>,
+    /// The executor that is to have it, if that says who it is: another one under the same name is not asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
     /// Running it twice does no harm, so that an unknown fate need not be shown as lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeatable: bool,

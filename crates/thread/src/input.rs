@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{InputId, TurnId};
 use crate::raw::Raw;
+use crate::wake::WAKE_KEY;
 
 /// A message came in. It waits until a turn takes it up (`turnStarted.inputs`), or until the running turn's next step does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -66,4 +67,11 @@ pub struct QueuedInput {
     pub seq: u64,
     pub client_key: Option<String>,
     pub origin: InputOrigin,
+}
+
+impl QueuedInput {
+    /// Whether the end of a command says it.
+    pub fn is_wake(&self) -> bool {
+        self.origin == InputOrigin::Agent && self.client_key.as_deref().is_some_and(|key| key.starts_with(WAKE_KEY))
+    }
 }

@@ -59,4 +59,4 @@ pub use step::NextAction;
 pub use turn::{InterruptReason, Marker, Turn, TurnFinished, TurnKind, TurnStarted, TurnStatus};
 pub use upcast::{FORMAT, VERSION, upcast};
 pub use usage::{ThreadUsage, TokenTotals, estimate};
-pub use wake::{WakeEnded, WakeSet};
+pub use wake::{WAKE_KEY, WakeEnded, WakeSet};

@@ -243,6 +243,9 @@ pub struct Thread {
     /// Commands that run, and whose end begins a turn.
     #[serde(default)]
     pub wakes: Vec<WakeSet>,
+    /// So many turns in a row were begun by nothing but the ends of such commands.
+    #[serde(default)]
+    pub woken: u64,
     /// What holds as long as the thread; what holds for the running turn stands there. See [`Thread::granted`].
     #[serde(default)]
     pub grants: Vec<PermissionsGranted>,
@@ -305,6 +308,7 @@ impl Thread {
             keys: VecDeque::new(),
             agents: BTreeMap::new(),
             wakes: Vec::new(),
+            woken: 0,
             grants: Vec::new(),
             usage: ThreadUsage::default(),
             compacted_seq: 0,
@@ -414,6 +418,9 @@ impl Thread {
                     }
                     self.turns += 1;
                 }
+                let mut begun_by = self.queued.iter().filter(|input| fact.inputs.contains(&input.id)).peekable();
+                let is_woken = begun_by.peek().is_some() && begun_by.all(QueuedInput::is_wake);
+                self.woken = if is_woken { self.woken + 1 } else { 0 };
                 self.queued.retain(|input| !fact.inputs.contains(&input.id));
                 for keyed in self.keys.iter_mut().filter(|keyed| fact.inputs.contains(&keyed.input)) {
                     keyed.turn = Some(fact.turn.clone());
@@ -585,7 +592,11 @@ impl Thread {
         }
         let input = QueuedInput { id: fact.input.clone(), seq, client_key: fact.client_key.clone(), origin: fact.origin };
         match &self.turn {
-            Some(turn) if Some(&turn.id) == fact.turn.as_ref() => self.steering.push(input),
+            Some(turn) if Some(&turn.id) == fact.turn.as_ref() => {
+                // Someone sees what the turn does.
+                self.woken = 0;
+                self.steering.push(input);
+            }
             _ => self.queued.push_back(input),
         }
     }
@@ -656,6 +667,7 @@ impl Thread {
         self.keys.clear();
         self.agents.clear();
         self.wakes.clear();
+        self.woken = 0;
         // Permissions were granted to the other thread.
         self.grants.clear();
         if let Some(turn) = &mut self.turn {

@@ -17,7 +17,13 @@ pub struct WakeSet {
     pub process: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adoption_key: Option<String>,
+    /// The executor that has it, if that says who it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
 }
+
+/// How the keys begin of inputs that the ends of commands say.
+pub const WAKE_KEY: &str = "wake/";
 
 /// No turn begins any more when that command ends: one has begun, or the model was told otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -115,6 +115,7 @@ impl Made {
             process: None,
             repeatable: false,
             adoption_key: None,
+            executor: None,
             detail: None,
         };
         facts.push(started.into());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_store::Need;
-use outpost_thread::{Fact, InputId, InputOrigin, InputReceived, Raw, WakeEnded, WakeSet};
+use outpost_thread::{Fact, InputId, InputOrigin, InputReceived, Raw, WAKE_KEY, WakeEnded, WakeSet};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -85,7 +85,8 @@ impl Driver {
                 thread: thread.clone(),
             };
             self.wakes.followers.spawn(async move {
-                let former = FormerCommand { session, environment: wake.environment, process: wake.process, key: wake.adoption_key };
+                let WakeSet { environment, process, adoption_key: key, executor, .. } = wake;
+                let former = FormerCommand { session, environment, process, key, executor };
                 let cancel = CancellationToken::new();
                 let runtime = CallRuntime::new(shared);
                 let around = SearchAround { runtime: &runtime, thread: &thread, cancel: &cancel };
@@ -126,7 +127,7 @@ impl Driver {
             }
             let text = told(session, &command);
             self.processes.forget(session);
-            let key = format!("wake/{session}");
+            let key = format!("{WAKE_KEY}{session}");
             // The program was killed after it had written the first of the two.
             if self.thread.keyed(&key).is_some() {
                 facts.push(WakeEnded { session }.into());

@@ -1,18 +1,18 @@
 //! Threads whose node died: a node that lives takes them up without being asked.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use outpost_store::{ClaimMode, MOST_CLAIMS, OrphanFate, OrphanedThread, PostgresStore, Store};
+use outpost_store::{ClaimMode, MOST_CLAIMS, OrphanFate, OrphanedThread, PassedOrphans, PostgresStore, Store};
 use outpost_thread::ThreadId;
 use tokio::time::sleep;
 
 use crate::live::ThreadActivity;
 
-use super::{Runtime, RuntimeFuture, RuntimeShared, lock, run_uncancelled};
+use super::{Runtime, RuntimeFuture, RuntimeShared, run_uncancelled};
 
 /// How often orphans are looked for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -27,10 +27,10 @@ impl Runtime {
         Box::pin(async move {
             let Store::Postgres(store) = &self.0.store else { return std::future::pending().await };
             let looking = async {
-                let told = Mutex::default();
+                let (mut passed, mut told) = (PassedOrphans::default(), HashSet::new());
                 loop {
                     sleep(LOOK).await;
-                    self.0.look_for_orphans(&told).await;
+                    self.0.look_for_orphans(&mut passed, &mut told).await;
                 }
             };
             tokio::join!(looking, self.let_go(store));
@@ -53,8 +53,8 @@ impl Runtime {
 }
 
 impl RuntimeShared {
-    async fn look_for_orphans(self: &Arc<Self>, told: &Mutex<HashSet<ThreadId>>) {
-        let found = match self.store.orphans(AT_A_LOOK).await {
+    async fn look_for_orphans(self: &Arc<Self>, passed: &mut PassedOrphans, told: &mut HashSet<ThreadId>) {
+        let found = match self.store.orphans(AT_A_LOOK, passed).await {
             Ok(found) => found,
             Err(error) => return tracing::warn!(%error, "threads of nodes that died are not looked for"),
         };
@@ -66,17 +66,26 @@ impl RuntimeShared {
     }
 
     async fn take_up(self: &Arc<Self>, orphan: OrphanedThread) {
-        match run_uncancelled(self.clone().load_as(orphan.thread, ClaimMode::Orphaned)).await {
-            Ok(_) => tracing::info!(thread = %orphan.thread, host = orphan.host, "a thread of a node that died goes on here"),
+        let taken = match run_uncancelled(self.clone().load_as(orphan.thread, ClaimMode::Orphaned)).await {
+            Ok(taken) => taken,
             // Another node was faster.
-            Err(error) => tracing::debug!(thread = %orphan.thread, %error, "a thread of a node that died was not taken up"),
+            Err(error) => return tracing::debug!(thread = %orphan.thread, %error, "a thread of a node that died was not taken up"),
+        };
+        tracing::info!(thread = %orphan.thread, host = orphan.host, "a thread of a node that died goes on here");
+        // An agent is found by those that made it if they are at the same node.
+        let mut maker = taken.maker();
+        while let Some(id) = maker {
+            maker = match self.clone().load(id).await {
+                Ok(live) => live.maker(),
+                Err(error) => return tracing::debug!(thread = %id, %error, "the thread that made an agent is not taken up with it"),
+            };
         }
     }
 }
 
 /// Says once what becomes of a thread that is not taken up.
-fn tell(orphan: &OrphanedThread, fate: OrphanFate, told: &Mutex<HashSet<ThreadId>>) {
-    if fate == OrphanFate::TakeUp || !lock(told).insert(orphan.thread) {
+fn tell(orphan: &OrphanedThread, fate: OrphanFate, told: &mut HashSet<ThreadId>) {
+    if fate == OrphanFate::TakeUp || !told.insert(orphan.thread) {
         return;
     }
     let (thread, host) = (orphan.thread, &orphan.host);

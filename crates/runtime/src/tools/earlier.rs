@@ -46,6 +46,8 @@ pub(crate) struct EarlierCommand {
     pub process: String,
     /// The key that it was to be claimed with.
     pub key: Option<String>,
+    /// Who had it, if that is known.
+    pub executor: Option<String>,
     /// So many bytes of its output has the model been shown, or told that they were left out.
     pub shown: u64,
     pub detail: CommandDetail,
@@ -79,6 +81,7 @@ impl EarlierSearch {
                     environment,
                     process,
                     key: started.adoption_key.clone(),
+                    executor: started.executor.clone(),
                     shown: 0,
                     detail: started.command().unwrap_or_default(),
                 });

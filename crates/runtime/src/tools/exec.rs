@@ -278,6 +278,7 @@ impl StepTools {
             environment: Some(id.clone()),
             process: Some(process),
             adoption_key: self.processes.key_id(),
+            executor: place.handle.identity().and_then(|identity| identity.executor_id),
             repeatable: false,
             detail: Some(CallDetail::CommandExecution(detail)),
             work: Box::new(run),
@@ -315,15 +316,18 @@ impl StepTools {
             (Err(error), _) => Box::new(CallEnd::failed(ResultType::Function, call, &error.to_string())),
             (_, None) => Box::new(CallEnd::failed(ResultType::Function, call, "the environment tells nothing about itself")),
         };
-        let cwd = self.view.workplace(Some(id.as_str())).map(|place| place.attachment.cwd.clone());
+        let place = self.view.workplace(Some(id.as_str())).ok();
+        let executor = place.as_ref().and_then(|place| place.handle.identity()?.executor_id);
+        let cwd = place.map(|place| place.attachment.cwd.clone());
         let source = CommandOrigin::UserShell;
-        let detail = cwd.ok().map(|cwd| CallDetail::CommandExecution(CommandDetail { source, ..command_detail(command, &cwd, id) }));
+        let detail = cwd.map(|cwd| CallDetail::CommandExecution(CommandDetail { source, ..command_detail(command, &cwd, id) }));
         ApprovedCall {
             call: call.clone(),
             tool: USER_COMMAND.into(),
             environment: Some(id.clone()),
             process: Some(process),
             adoption_key: self.processes.key_id(),
+            executor,
             repeatable: false,
             detail,
             work,
@@ -420,6 +424,7 @@ impl ExecRun {
                 environment: started.environment.clone()?,
                 process: started.process.clone()?,
                 key: started.adoption_key.clone(),
+                executor: started.executor.clone(),
             }),
             processes,
             detail: started.command().unwrap_or_default(),
@@ -484,7 +489,9 @@ impl ExecRun {
         let mut told = report(result, call, &running, end, session, output_tokens);
         if let Some(environment) = running.process.environment().id().cloned().filter(|_| wakes) {
             let process = running.process.id().to_owned();
-            told.facts.push(WakeSet { session, call: call.clone(), environment, process, adoption_key: processes.key_id() }.into());
+            let executor = running.process.environment().identity().and_then(|identity| identity.executor_id);
+            told.facts
+                .push(WakeSet { session, call: call.clone(), environment, process, adoption_key: processes.key_id(), executor }.into());
         }
         told
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{Captured, EnvironmentError, RemoteProcess};
+use outpost_environment::{Captured, Environment, EnvironmentError, RemoteProcess};
 use outpost_thread::Thread;
 use outpost_wire::fault::{ADOPTED_SINCE, NOT_ADOPTABLE};
 use outpost_wire::intent::EnvironmentId;
@@ -24,6 +24,8 @@ pub(crate) struct FormerCommand {
     pub process: String,
     /// The key that it was to be claimed with.
     pub key: Option<String>,
+    /// Who had it, if that is known.
+    pub executor: Option<String>,
 }
 
 /// What a search for such a command found.
@@ -31,6 +33,11 @@ pub(crate) enum FoundCommand {
     Process(RemoteProcess),
     /// Another search of this thread was faster.
     Followed(Arc<RunningCommand>),
+}
+
+/// Whether an environment is bound to the executor of this name, where a name was written down.
+pub(crate) fn is_executor(environment: &Environment, name: Option<&str>) -> bool {
+    name.is_none_or(|name| environment.identity().is_some_and(|identity| identity.executor_id.as_deref() == Some(name)))
 }
 
 /// Where a search for such a command begins, and what ends it.
@@ -67,6 +74,8 @@ pub(crate) async fn find_again(
         let (place, captured) = (view.workplace(Some(id.as_str())), view.captured(id));
         let mut reason = format!("environment `{id}` could not be reached");
         match (place, captured) {
+            // What would claim the command is not shown to another one.
+            (Ok(place), _) if !former.is_at(place.handle) => return Err(format!("another executor answers under `{id}` now")),
             (Ok(place), _) => match place.handle.adopt(process, processes.claim(process)).await {
                 Ok(found) => return Ok(FoundCommand::Process(found)),
                 // Another search of this thread has just found it, and says so in a moment.
@@ -96,6 +105,11 @@ pub(crate) async fn find_again(
 }
 
 impl FormerCommand {
+    /// Whether this executor is the one that had it, as far as that is known.
+    fn is_at(&self, environment: &Environment) -> bool {
+        is_executor(environment, self.executor.as_deref())
+    }
+
     fn why_lost(&self, error: &EnvironmentError, processes: &BackgroundProcesses) -> String {
         let EnvironmentError::Fault(fault) = error else { return error.to_string() };
         let now = processes.key_id();

@@ -11,6 +11,7 @@ use outpost_wire::exec::process::List;
 use outpost_wire::intent::EnvironmentId;
 
 use super::earlier::{EarlierCommand, EarlierSearch, asked_at};
+use super::former::is_executor;
 use super::processes::BackgroundProcesses;
 
 pub(crate) struct LeftCommands {
@@ -42,7 +43,9 @@ impl LeftCommands {
             if self.processes.get(session).is_some() {
                 continue;
             }
-            let Some(earlier) = self.earlier(session).await else { continue };
+            let Some(earlier) = self.earlier(session).await.filter(|earlier| is_executor(&environment, earlier.executor.as_deref())) else {
+                continue;
+            };
             // One that a call of the running turn has found already is followed there.
             let Ok(found) = environment.adopt(&process.process_id, self.processes.claim(&process.process_id)).await else { continue };
             calls.push(earlier.call.clone());

@@ -94,6 +94,7 @@ impl StepTools {
             environment: None,
             process: None,
             adoption_key: None,
+            executor: None,
             // Looking twice does no harm; writing twice does.
             repeatable: write.chars.is_empty(),
             detail: Some(CallDetail::TerminalInteraction(InteractionDetail {
@@ -213,6 +214,7 @@ impl StdinRun {
             environment: earlier.environment.clone(),
             process: earlier.process.clone(),
             key: earlier.key.clone(),
+            executor: earlier.executor.clone(),
         };
         let found = find_again(&context.search(), &former, &self.processes).await.map_err(|reason| {
             format!(

@@ -16,7 +16,7 @@ pub(super) fn user_message(input: &InputReceived) -> Item {
             part["text_elements"] = json!([]);
         }
     }
-    Item::UserMessage { id: input.input.to_string(), content, client_id: input.client_key.clone() }
+    Item::UserMessage { id: input.input.to_string(), content, client_id: input.client_key.clone(), by: input.by.clone() }
 }
 
 #[derive(Deserialize, Default)]

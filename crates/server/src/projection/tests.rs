@@ -85,6 +85,7 @@ fn started(turn: &str, call: &str) -> Fact {
         process: Some(call.into()),
         repeatable: false,
         adoption_key: None,
+        executor: None,
         detail: Some(command(call).into()),
     }
     .into()

@@ -273,6 +273,7 @@ fn started(turn: &TurnId, asked: ImportedCall) -> CallStarted {
         process: None,
         repeatable: false,
         adoption_key: None,
+        executor: None,
         detail: begun.map(Into::into),
     }
 }

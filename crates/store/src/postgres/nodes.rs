@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::{PING, PostgresStore, Shared, small, told};
 use crate::lease::ClaimError;
 use crate::local::lock;
-use crate::orphan::OrphanedThread;
+use crate::orphan::{OrphanFate, OrphanedThread, PassedOrphans};
 use crate::summary::ThreadSummary;
 
 const BEAT: &str = "
@@ -36,13 +36,19 @@ const RENEW: &str =
 /// So soon a lease is tried again that could not be renewed.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Only whole trees of agents, by their roots. Each node begins elsewhere in the list. A thread whose claim was carried out while the answer
-/// was lost is this program's, and no driver has it.
+/// Whole trees of agents by their roots; an agent by itself where the thread that made it has nothing to do. Each node begins elsewhere in
+/// the list, and looks only at what it has not passed over. A thread whose claim was carried out while the answer was lost is this program's,
+/// and no driver has it.
 const ORPHANS: &str = "
-    select t.id, case when n.expires - t.since > interval '5 minutes' then 0 else t.claims end, t.host, t.summary, t.instance = $1
+    select t.id, case when n.expires - t.since > interval '5 minutes' then 0 else t.claims end, t.host, t.summary, t.instance = $1, t.epoch
     from outpost_threads t join outpost_nodes n on n.instance = t.instance
-    where t.work and t.parent is null and n.adopts and (n.expires <= now() or t.instance = $1 and t.id <> all($3))
+    where t.work and n.adopts and (n.expires <= now() or t.instance = $1 and t.id <> all($3))
+      and (t.parent is null or not exists (select from outpost_threads p where p.id = t.parent and p.work))
+      and not exists (select from unnest($4::text[]) passed where passed = t.id || ' ' || t.epoch)
     order by md5(t.id || $1) limit $2";
+
+/// So many of them are read with one statement.
+const AT_A_TIME: i64 = 64;
 
 /// A program that ends because it was told to was not ended by its threads: how often they were taken up is counted anew.
 const LEAVE: &str = "
@@ -106,32 +112,43 @@ impl PostgresStore {
         }
     }
 
-    /// Threads with work to do whose node died.
-    pub async fn orphans(&self, most: usize) -> Result<Vec<OrphanedThread>, ClaimError> {
+    /// Threads with work to do whose node died, and what becomes of each here: at most so many that are taken up, and those that are not
+    /// and were not passed over before.
+    pub async fn orphans(&self, most: usize, passed: &mut PassedOrphans) -> Result<Vec<(OrphanedThread, OrphanFate)>, ClaimError> {
         let client = self.client().await.map_err(ClaimError::Database)?;
         let failed = |error: tokio_postgres::Error| ClaimError::Database(told(error));
         let statement = client.prepare_cached(ORPHANS).await.map_err(failed)?;
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
         let held: Vec<String> = lock(&self.0.held).keys().map(ToString::to_string).collect();
-        let rows = client.query(&statement, &[&self.0.config.instance, &most, &held]).await.map_err(failed)?;
-        let mut unheld = HashSet::new();
-        let orphan = |row: &tokio_postgres::Row| {
-            let thread: ThreadId = row.get::<_, String>(0).parse().ok()?;
-            let summary: Option<ThreadSummary> = serde_json::from_str(row.get(3)).ok();
-            let is_own: bool = row.get(4);
-            // One that is just being claimed or given back looks the same for a moment.
-            if is_own && unheld.insert(thread) && !lock(&self.0.unheld).contains(&thread) {
-                return None;
+        let (mut seen, mut unheld, mut orphans, mut ours) = (passed.names(), HashSet::new(), Vec::new(), 0);
+        loop {
+            let rows = client.query(&statement, &[&self.0.config.instance, &AT_A_TIME, &held, &seen]).await.map_err(failed)?;
+            for row in &rows {
+                if ours == most {
+                    break;
+                }
+                let (id, epoch): (String, i64) = (row.get(0), row.get(5));
+                seen.push(format!("{id} {epoch}"));
+                let Ok(thread) = id.parse::<ThreadId>() else { continue };
+                let is_own: bool = row.get(4);
+                // One that is just being claimed or given back looks the same for a moment.
+                if is_own && unheld.insert(thread) && !lock(&self.0.unheld).contains(&thread) {
+                    continue;
+                }
+                let summary: Option<ThreadSummary> = serde_json::from_str(row.get(3)).ok();
+                let (local_host, selection) = summary.map(|summary| (summary.local_host, summary.selection)).unwrap_or_default();
+                let host = local_host.unwrap_or_else(|| row.get::<_, Option<String>>(2).unwrap_or_default());
+                let orphan = OrphanedThread { thread, claims: small(row.get(1)), host, selection };
+                let fate = orphan.fate(self.host());
+                match fate {
+                    OrphanFate::TakeUp => ours += 1,
+                    OrphanFate::Elsewhere | OrphanFate::Parked => passed.pass(thread, small(epoch)),
+                }
+                orphans.push((orphan, fate));
             }
-            let (local_host, selection) = summary.map(|summary| (summary.local_host, summary.selection)).unwrap_or_default();
-            Some(OrphanedThread {
-                thread,
-                claims: small(row.get(1)),
-                host: local_host.unwrap_or_else(|| row.get::<_, Option<String>>(2).unwrap_or_default()),
-                selection,
-            })
-        };
-        let orphans = rows.iter().filter_map(orphan).collect();
+            if ours == most || i64::try_from(rows.len()).is_ok_and(|found| found < AT_A_TIME) {
+                break;
+            }
+        }
         *lock(&self.0.unheld) = unheld;
         Ok(orphans)
     }

@@ -249,6 +249,7 @@ impl Run {
             process: Some(format!("process of {}", call.id)),
             repeatable: false,
             adoption_key: None,
+            executor: None,
             detail: None,
         });
         *self.world.effects.entry(call.id.to_string()).or_default() += 1;

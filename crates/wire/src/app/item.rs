@@ -16,6 +16,9 @@ pub enum Item {
         content: Vec<Value>,
         #[serde(default)]
         client_id: Option<String>,
+        /// Ours: the person who said it, where clients have names.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
     },
     AgentMessage {
         id: String,

@@ -290,6 +290,7 @@ mod tests {
             process: None,
             repeatable: false,
             adoption_key: None,
+            executor: None,
             detail: Some(Recorded::from(Raw::from(detail))),
         };
         let report = json!({"exitCode": 0, "aggregatedOutput": "line 1\nline 2\n"});

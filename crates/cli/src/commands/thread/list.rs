@@ -100,6 +100,8 @@ struct Row {
     state: &'static str,
     environments: String,
     forked_from: String,
+    /// The person who started it.
+    by: Option<String>,
     title: String,
 }
 
@@ -134,18 +136,22 @@ impl Row {
             state,
             environments,
             forked_from: thread.forked_from.as_ref().map_or_else(|| "-".to_owned(), id),
+            by: thread.by.clone(),
             title: title(thread),
         }
     }
 
-    fn cells(&self, is_wide: bool) -> Vec<String> {
-        let texts = match is_wide {
-            true => vec![&self.id, &self.age, &self.environments, &self.forked_from, &self.title],
-            false => vec![&self.id, &self.age, &self.title],
+    fn cells(&self, heading: &[&str]) -> Vec<String> {
+        let cell = |name: &&str| match *name {
+            "ID" => on_line(&self.id),
+            "AGE" => on_line(&self.age),
+            "STATE" => self.state.to_owned(),
+            "WHERE" => on_line(&self.environments),
+            "FORK OF" => on_line(&self.forked_from),
+            "BY" => on_line(self.by.as_deref().unwrap_or("-")),
+            _ => on_line(&self.title),
         };
-        let mut cells: Vec<String> = texts.into_iter().map(|text| on_line(text)).collect();
-        cells.insert(2, self.state.to_owned());
-        cells
+        heading.iter().map(cell).collect()
     }
 }
 
@@ -155,9 +161,13 @@ fn table(rows: &[Row], width: Option<usize>) -> String {
         return String::new();
     }
     let is_wide = width.is_none_or(|width| width >= WIDE);
-    let heading: &[&str] = if is_wide { &["ID", "AGE", "STATE", "WHERE", "FORK OF", "TITLE"] } else { &["ID", "AGE", "STATE", "TITLE"] };
+    let mut heading = if is_wide { vec!["ID", "AGE", "STATE", "WHERE", "FORK OF", "TITLE"] } else { vec!["ID", "AGE", "STATE", "TITLE"] };
+    // Where no client has a name there is nothing to tell.
+    if is_wide && rows.iter().any(|row| row.by.is_some()) {
+        heading.insert(heading.len() - 1, "BY");
+    }
     let mut lines = vec![heading.iter().map(|cell| (*cell).to_owned()).collect::<Vec<String>>()];
-    lines.extend(rows.iter().map(|row| row.cells(is_wide)));
+    lines.extend(rows.iter().map(|row| row.cells(&heading)));
     let most = |column: usize| lines.iter().map(|line| columns_of(&line[column])).max().unwrap_or_default();
     let last = heading.len() - 1;
     // A name of an environment may be long; the title has at least some room.
@@ -226,6 +236,7 @@ mod tests {
             state: "in use",
             environments: "a-machine-with-a-long-name +3".into(),
             forked_from: "4e5f6071".into(),
+            by: None,
             title: title.into(),
         };
         let rows = [row("short"), row(&"long words ".repeat(20))];
@@ -248,5 +259,11 @@ mod tests {
             let begins = titles.map(|(title, line)| line.find(title).map(|at| columns_of(&line[..at])));
             assert!(begins[0].is_some() && begins.iter().all(|begin| *begin == begins[0]), "{begins:?}:\n{text}");
         }
+        // Who started a thread is told where anyone has a name.
+        let named = [Row { by: Some("anna".into()), ..row("hers") }, row("nobody's")];
+        let text = table(&named, None);
+        assert!(text.lines().next().is_some_and(|line| line.contains("BY")), "{text}");
+        assert!(text.contains("4e5f6071  anna  hers") && text.contains("4e5f6071  -     nobody's"), "{text}");
+        assert!(!table(&rows, None).contains("BY") && !table(&named, Some(40)).contains("BY"));
     }
 }
