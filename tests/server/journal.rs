@@ -58,7 +58,7 @@ async fn a_question_is_answered_by_its_id_in_the_journal() {
     assert_eq!(question["detail"]["command"], format!("touch {file}"), "the whole question is there: {question}");
     let answer = |decision: &str| json!({"threadId": id, "approvalId": question["approval"], "decision": decision});
     let (_, refusal) = client.error("thread/approval/answer", answer("perhaps")).await;
-    assert!(refusal.contains("`perhaps` is no decision"), "{refusal}");
+    assert!(refusal.contains("`perhaps` is not a decision"), "{refusal}");
     assert!(!server.work().join(file).exists());
     client.result("thread/approval/answer", answer("approved")).await;
     assert_eq!(completed(&mut client, &running).await["status"], "completed");
