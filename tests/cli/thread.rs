@@ -359,7 +359,7 @@ fn what_makes_no_sense_is_said() {
     desk.says(&["import", &desk.codex()]);
     assert!(desk.complains(&["show", "nope"]).contains("there is no thread `nope`"));
     assert!(desk.complains(&["show", "01a1"]).contains("could be 2 threads"));
-    assert!(desk.complains(&["list", "--after", "x"]).contains("no cursor"));
+    assert!(desk.complains(&["list", "--after", "x"]).contains("is not a cursor"));
     assert!(desk.complains(&["list", "--store", "mysql://x"]).contains("is not a store"));
     fs::write(desk.home().join("config.toml"), "store = 7\n").unwrap();
     assert!(desk.complains(&["list"]).contains("expected a string"));

@@ -36,7 +36,7 @@ pub struct Picture {
 /// Why a picture cannot be shown to a model.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PictureError {
-    #[error("it is {0}; models take PNG, JPEG, GIF and WebP only: convert it first")]
+    #[error("it is {0}, and models take PNG, JPEG, GIF and WebP only: convert it first")]
     Kind(&'static str),
     #[error("it is damaged: {0}")]
     Damaged(#[source] SharedError),

@@ -121,7 +121,7 @@ mod tests {
             (json!([space("mcp", &[tool("x")])]), "MCP servers"),
             (json!([tool("a__b")]), "two underscores"),
             (json!([tool("exec_command")]), "this program has a tool"),
-            (json!([{"type": "function", "name": "a", "description": "d", "inputSchema": 7}]), "no JSON schema"),
+            (json!([{"type": "function", "name": "a", "description": "d", "inputSchema": 7}]), "not a JSON schema"),
         ] {
             let found = why(tools.clone());
             assert!(found.contains(said), "{tools}: {found}");
