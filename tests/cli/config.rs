@@ -74,7 +74,7 @@ fn what_makes_no_sense_is_told_with_its_place_and_nothing_is_run() {
             _ => 1,
         };
         let said = home.refused(verb, code);
-        assert!(said.contains(&format!("{}: `limits.memory`: `8 GB` is no limit", home.config().display())), "{said}");
+        assert!(said.contains(&format!("{}: `limits.memory`: invalid limit `8 GB`", home.config().display())), "{said}");
     }
     assert!(home.refused(&["run", "-c", "limits.memory=lots", "--", "true"], 125).contains("-c limits.memory=lots: "));
 }
@@ -87,6 +87,29 @@ fn a_key_that_is_not_known_is_told_once_at_any_depth() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(said.matches("`modle` is not known").count(), 1, "{said}");
     assert_eq!(said.matches("`serve.port` is not known").count(), 1, "{said}");
+}
+
+#[test]
+fn a_key_that_is_not_known_is_told_in_values_that_are_tables() {
+    let home = Home::with("approval_policy = { granular = { rulez = false } }\n[[skills.config]]\nname = \"x\"\nenable = false\n");
+    let output = home.run(&["exec", "--provider", "offline", "> hi"]);
+    assert_eq!(out(&output), "hi");
+    let said = String::from_utf8(output.stderr).unwrap();
+    for key in ["approval_policy.granular.rulez", "skills.config.enable"] {
+        assert_eq!(said.matches(&format!("`{key}` is not known")).count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_writable_root_is_an_absolute_path() {
+    for root in ["../x", "~/x"] {
+        let home = Home::with(&format!("[sandbox_workspace_write]\nwritable_roots = [\"{root}\"]\n"));
+        let said = home.refused(&["exec", "--provider", "offline", "> hi"], 1);
+        let told = format!(
+            "sandbox_workspace_write.writable_roots: `{root}` is not an absolute path; `~` and relative paths are not understood there"
+        );
+        assert!(said.contains(&told), "{said}");
+    }
 }
 
 #[test]

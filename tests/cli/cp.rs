@@ -167,10 +167,10 @@ fn refusals_say_what_is_wrong_and_leave_nothing() {
     refused(work.path(), &["file".into(), far("no/such/directory")], 1, "No such file or directory");
     refused(work.path(), &["file".into(), far("file/x")], 1, "Not a directory");
     refused(work.path(), &["directory".into(), far("x")], 1, "is a directory; copy it with -r");
-    refused(work.path(), &["file".into(), far("directory")], 1, "a file is no substitute");
-    refused(work.path(), &["-r".into(), "empty".into(), far("file")], 1, "a directory is no substitute");
-    refused(work.path(), &["file".into(), far("file") + "/"], 1, "is no directory");
-    refused(work.path(), &["file".into(), far("new") + "/"], 1, "is no directory");
+    refused(work.path(), &["file".into(), far("directory")], 1, "cannot be replaced by a file");
+    refused(work.path(), &["-r".into(), "empty".into(), far("file")], 1, "cannot be replaced by one");
+    refused(work.path(), &["file".into(), far("file") + "/"], 1, "is not a directory");
+    refused(work.path(), &["file".into(), far("new") + "/"], 1, "is not a directory");
     refused(work.path(), &["-r", "directory", "directory/sub"], 1, "into itself");
     refused(work.path(), &["file", "/dev/null"], 1, "neither a file nor a directory");
     refused(work.path(), &["file", "ws://127.0.0.1:1:/x"], 3, "is unreachable");

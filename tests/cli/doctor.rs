@@ -100,7 +100,7 @@ fn both_faces_say_the_same_and_the_exit_code_follows() {
     assert_eq!((text.status.code(), json.status.code()), (Some(if report["holds"] == true { 0 } else { 1 }), text.status.code()));
     let sections = report["sections"].as_array().unwrap();
     let names: Vec<&str> = sections.iter().map(|section| section["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["host", "doors", "sandbox", "configuration", "environments", "MCP servers", "threads", "model"]);
+    assert_eq!(names, ["host", "access", "sandbox", "configuration", "environments", "MCP servers", "threads", "model"]);
     for section in sections {
         for finding in section["findings"].as_array().unwrap() {
             assert!(text_text.contains(finding["what"].as_str().unwrap()), "{finding} is not in {text_text}");

@@ -166,7 +166,7 @@ fn what_is_wrong_is_told_and_changes_nothing() {
         (vec!["env", "add", "c", "--url", "ws://127.0.0.1:2", "--ssh", "x"], 2, "cannot be used with"),
         (vec!["env", "add", "c", "--url", "ws://127.0.0.1:2", "--binary", "x"], 2, "cannot be used with"),
         (vec!["env", "add", "c", "--ssh", "-oProxyCommand=x"], 2, ""),
-        (vec!["env", "add", "c", "--ssh=-oProxyCommand=x"], 1, "is no ssh destination"),
+        (vec!["env", "add", "c", "--ssh=-oProxyCommand=x"], 1, "is not an ssh destination"),
         (vec!["env", "remove", "a"], 1, "is the default"),
         (vec!["run", "-e", "bad", "--", "true"], 125, "one of `url`, `program`, `ssh`"),
         (vec!["run", "-e", "no/name", "--", "true"], 125, "may hold only"),

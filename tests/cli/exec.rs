@@ -5,6 +5,7 @@ mod people;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use outpost_testkit::TestTerminal;
 use outpost_testkit::model::{Reply, ScriptedModel, call, message};
@@ -219,7 +220,7 @@ async fn what_cannot_begin_says_so_on_standard_error_only() {
         (&["exec", "--json", "resume", "nobody", "x"], 1, "there is no thread `nobody`"),
         (&["exec", "--json", "resume", "--last", "x"], 1, "there is no thread yet"),
         (&["exec", "--json", "--cd", "/no/such", "x"], 1, "/no/such"),
-        (&["exec", "--json", "--image", "picture.png", "x"], 1, "is no picture"),
+        (&["exec", "--json", "--image", "picture.png", "x"], 1, "not a known kind of picture"),
         (&["exec", "--json", "-c", "model", "x"], 2, "key=value"),
         (&["exec", "--json", "--sandbox", "some", "x"], 2, "read-only"),
         (&["exec", "--json", "-e", "mars", "x"], 1, "there is no environment `mars`"),
@@ -331,6 +332,53 @@ async fn signals_interrupt_the_turn_and_leave_a_thread_that_can_be_resumed() {
         assert_eq!(again.last().unwrap()["type"], "turn.completed");
         let told = scene.told();
         assert!(told.iter().any(|part| part["text"].as_str().unwrap().starts_with("<turn_aborted>")), "{told:?}");
+    }
+}
+
+/// A shell that runs a script in the background, and `nohup`, start programs with signals ignored.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupt_that_is_ignored_without_a_terminal_stays_ignored() {
+    let wait = "touch started; while [ ! -e go ]; do sleep 0.01; done";
+    let scene =
+        Scene::new(vec![Reply::call("a", "exec_command", &json!({"cmd": wait, "yield_time_ms": 30000})), Reply::message("done")]).await;
+    let mut command = scene.command(&[]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' INT; exec \"$0\" exec --json go", OUTPOST]).current_dir(scene.work.path()).stdin(Stdio::null());
+    for (name, value) in command.stdin(Stdio::null()).get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    let child = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !scene.work.path().join("started").exists() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    // An interrupt that counted would have ended the turn by then.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    std::fs::write(scene.work.path().join("go"), "").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(lines(&output).last().unwrap()["type"], "turn.completed", "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sources_of_threads_are_listed_and_asked_for() {
+    let spawn = Reply::call("s", "spawn_agent", &json!({"message": "child job"}));
+    let scene = Scene::new(vec![spawn, Reply::message("one"), Reply::message("two")]).await;
+    let own = scene.lines(&["exec", "--json", "--thread-source", "nightly", "go"])[0]["thread_id"].clone();
+    let listed = |source: &str| {
+        let output = scene.run(&["thread", "list", "--json", "--source", source]);
+        let list: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        list["threads"].as_array().unwrap().clone()
+    };
+    let [thread] = &listed("exec")[..] else { panic!("{:?}", listed("exec")) };
+    assert_eq!((&thread["id"], &thread["threadSource"]), (&own, &json!("nightly")), "{thread}");
+    for spelling in ["subagent", "subAgent"] {
+        let [child] = &listed(spelling)[..] else { panic!("{spelling}: {:?}", listed(spelling)) };
+        assert_eq!(child["threadSource"], "subagent", "{child}");
+        assert_ne!(child["id"], own);
     }
 }
 

@@ -306,7 +306,7 @@ fn what_does_not_work_is_said() {
         (vec!["-e".into(), "ws://127.0.0.1:1".into(), "0:80".into()], 3, "is unreachable"),
         (vec!["nowhere".into(), "0:80".into()], 1, "there is no environment `nowhere`"),
         (vec!["6006".into()], 2, "say which environment"),
-        (vec!["box".into(), "http".into()], 2, "is no port"),
+        (vec!["box".into(), "http".into()], 2, "is not a port"),
         (vec!["local".into(), "0:80".into(), "--last".into()], 1, "there is no thread yet"),
     ] {
         let arguments: Vec<&str> = std::iter::once("forward").chain(arguments.iter().map(String::as_str)).collect();

@@ -223,14 +223,14 @@ fn what_is_wrong_with_declarations_is_told_in_plain_words() {
         let output = me.command(&[&["exec"], json, &["> hello"]].concat()).output().unwrap();
         let said = [String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap()].concat();
         assert!(said.contains("outpost: mcp_servers.notes: the key `colour` is not known and has no effect\n"), "{said}");
-        assert_eq!(said.matches("is no JSON").count(), 1, "{said}");
+        assert_eq!(said.matches("is not valid JSON").count(), 1, "{said}");
         assert!(!said.contains("WARN"), "{said}");
     }
     let mut chat = me.command(&["chat"]);
     let mut chat = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(&mut chat.stdin.take().unwrap(), b"> hello\n").unwrap();
     let said = String::from_utf8(chat.wait_with_output().unwrap().stderr).unwrap();
-    assert_eq!((said.matches("is no JSON").count(), said.matches("WARN").count()), (1, 0), "{said}");
+    assert_eq!((said.matches("is not valid JSON").count(), said.matches("WARN").count()), (1, 0), "{said}");
 }
 
 /// A directory of this machine need not be there on every other one, and that is nobody's business until something runs there.

@@ -123,7 +123,7 @@ fn a_job_is_joined_and_ends_with_it() {
     assert_eq!(world.done(&["run", "-e", "gpu", "--", "sh", "-c", "echo $SLURM_JOB_ID"]), "9\n");
     fs::write(world.path("state/job"), "COMPLETED\n").unwrap();
     world.refused(&["env", "check", "gpu"], 3, "the Slurm job 9 is over or not known");
-    world.refused(&["env", "add", "x", "--slurm", "9;id"], 1, "is no number of a Slurm job");
+    world.refused(&["env", "add", "x", "--slurm", "9;id"], 1, "is not a Slurm job number");
 }
 
 /// The way there works, so ssh is not what to look at.

@@ -283,6 +283,20 @@ fn rollouts_that_are_old_compressed_damaged_or_rolled_back_are_read() {
     assert!(desk.complains(&["import", "/no/such/file"]).contains("/no/such/file"));
 }
 
+/// Rollouts spell the source of sub-agents in another way than threads of our own.
+#[test]
+fn imported_sub_agents_are_found_by_their_source() {
+    let desk = Desk::new();
+    desk.rollout(ONE, &[vec![meta(ONE, json!({}))], turn("a", "delegate", "done")].concat());
+    let source = json!({"source": {"subagent": {"thread_spawn": {"parent_thread_id": ONE, "depth": 1}}}, "thread_source": "subagent"});
+    desk.rollout(TWO, &[vec![meta(TWO, source)], turn("b", "child job", "done")].concat());
+    desk.says(&["import", &desk.codex()]);
+    for spelling in ["subagent", "subAgent"] {
+        assert_eq!(desk.ids(&["--source", spelling]), [TWO], "{spelling}");
+    }
+    assert_eq!(desk.ids(&["--source", "exec"]), [ONE]);
+}
+
 #[test]
 fn damage_is_named_and_repaired() {
     let desk = Desk::new();
@@ -345,8 +359,8 @@ fn what_makes_no_sense_is_said() {
     desk.says(&["import", &desk.codex()]);
     assert!(desk.complains(&["show", "nope"]).contains("there is no thread `nope`"));
     assert!(desk.complains(&["show", "01a1"]).contains("could be 2 threads"));
-    assert!(desk.complains(&["list", "--after", "x"]).contains("no cursor"));
-    assert!(desk.complains(&["list", "--store", "mysql://x"]).contains("is no store"));
+    assert!(desk.complains(&["list", "--after", "x"]).contains("is not a cursor"));
+    assert!(desk.complains(&["list", "--store", "mysql://x"]).contains("is not a store"));
     fs::write(desk.home().join("config.toml"), "store = 7\n").unwrap();
     assert!(desk.complains(&["list"]).contains("expected a string"));
     fs::write(desk.home().join("config.toml"), "store = \"postgres://x@%2Fno%2Fsuch/db\"\n").unwrap();

@@ -92,7 +92,7 @@ async fn installed_skills_and_plugins_are_told() {
     let plugin = &found["plugins"][0];
     assert_eq!((&plugin["id"], &plugin["displayName"], &plugin["version"]), (&json!("plug"), &json!("Plug"), &json!("1.0.0")));
     assert_eq!(plugin["skills"][0]["name"], "plug:ps");
-    assert!(found["warnings"][0].as_str().unwrap().contains("skills/none/SKILL.md is no skill"), "{found}");
+    assert!(found["warnings"][0].as_str().unwrap().contains("skills/none/SKILL.md is not a skill"), "{found}");
     assert_eq!(client.error("capabilities/discoverV2", json!({})).await, (-32602, "missing field `cwd`".into()));
     // Ours: known already.
     let known = client.result("capabilities/discoverV2", json!({"cwd": bench.uri(""), "knownDigest": ""})).await;

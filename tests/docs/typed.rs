@@ -316,3 +316,65 @@ fn the_page_about_the_exec_protocol_lists_its_methods() {
     let missing: Vec<_> = methods.iter().filter(|method| !list.contains(&format!("`{method}`"))).collect();
     assert!(missing.is_empty(), "docs/protocol/executor.md lists none of {missing:?}");
 }
+
+/// What a message of the program says in the code: strings, with what they leave open. Lines that are wrapped are joined.
+fn said_in_code() -> String {
+    let code = sources(&["crates"]);
+    let mut joined = String::with_capacity(code.len());
+    let mut rest = code.as_str();
+    while let Some((before, after)) = rest.split_once("\\\n") {
+        joined.push_str(before);
+        rest = after.trim_start();
+    }
+    joined + rest
+}
+
+/// The parts of a message between what stands for anything: `…`, and names in backquotes.
+fn fixed_parts(message: &str) -> Vec<String> {
+    let mut parts = Vec::new();
+    for (number, piece) in message.split('`').enumerate() {
+        // Names of ours stand as they are in the code; those of the reader do not.
+        if number % 2 == 0 {
+            parts.extend(piece.split('…').flat_map(|part| part.split(['(', ')', ',', ':', ';'])).map(|part| part.trim().to_owned()));
+        }
+    }
+    parts.retain(|part| part.split(' ').count() > 2);
+    parts
+}
+
+/// What only other programs say, or no program: the row is found by what the user sees.
+const NOT_OURS: [&str; 4] = ["Read-only file system", "on a server", "box is unreachable", "401"];
+
+/// A reader finds his message in the table about troubles only if the program still says it.
+#[test]
+fn every_message_in_the_table_about_troubles_is_one_of_the_program() {
+    let (page, code) = (read(Path::new("docs/troubleshooting.md")), said_in_code());
+    let rows: Vec<&str> = page.lines().skip_while(|line| !line.starts_with("| message |")).skip(2).collect();
+    let messages = rows.iter().filter_map(|row| row.strip_prefix("| ")?.split(" | ").next());
+    let mut looked_for = 0;
+    for message in messages.filter(|message| !NOT_OURS.iter().any(|other| message.contains(other))) {
+        let parts = fixed_parts(message);
+        for part in &parts {
+            assert!(code.contains(part.as_str()), "`{part}` of `{message}` is nowhere in the code");
+        }
+        looked_for += parts.len();
+    }
+    assert!(looked_for > 12, "only {looked_for} were found");
+    assert_eq!(fixed_parts("there is no way `x` to go … it is gone (for good now)"), ["there is no way", "it is gone", "for good now"]);
+}
+
+/// Every crate of others that the workspace names has its line in the page about dependencies.
+#[test]
+fn the_page_about_dependencies_names_every_crate_of_others() {
+    let manifest = std::fs::read_to_string(project().join("Cargo.toml")).unwrap();
+    let table = manifest.lines().skip_while(|line| *line != "[workspace.dependencies]").skip(1).take_while(|line| !line.starts_with('['));
+    let names: Vec<&str> =
+        table.filter_map(|line| line.split_once(" = ").map(|(name, _)| name)).filter(|name| !name.starts_with("outpost-")).collect();
+    assert!(names.contains(&"tokio") && names.len() > 40, "{names:?}");
+    let page = read(Path::new("docs/dependencies.md"));
+    let rows =
+        page.lines().skip_while(|line| !line.starts_with("| crate | for | instead of |")).skip(2).take_while(|line| line.starts_with('|'));
+    let named: BTreeSet<&str> = rows.filter_map(|row| row.strip_prefix("| ")?.split(" | ").next()).flat_map(words).collect();
+    let missing: Vec<&&str> = names.iter().filter(|name| !named.contains(**name)).collect();
+    assert!(missing.is_empty(), "docs/dependencies.md has no line for {missing:?}");
+}

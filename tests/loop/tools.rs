@@ -62,7 +62,7 @@ async fn an_image_is_shown() {
     let sent = harness.model.requests()[1].body["input"].as_array().unwrap().clone();
     let image = sent.iter().find(|item| item["call_id"] == "a" && item["type"] == "function_call_output").unwrap();
     assert!(image["output"][0]["image_url"].as_str().unwrap().starts_with("data:image/png;base64,iVBOR"));
-    assert!(harness.outputs(thread.id()).await.iter().any(|(_, text)| text.contains("no picture")));
+    assert!(harness.outputs(thread.id()).await.iter().any(|(_, text)| text.contains("not a known kind of picture")));
 }
 
 #[tokio::test]

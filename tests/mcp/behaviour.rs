@@ -283,7 +283,7 @@ async fn a_project_that_cannot_be_read_is_told_and_spoils_nothing() {
             told.push(message);
         }
     }
-    assert!(told.len() == 1 && told[0].contains(".mcp.json in `one` is no JSON"), "{told:?}");
+    assert!(told.len() == 1 && told[0].contains(".mcp.json in `one` is not valid JSON"), "{told:?}");
 }
 
 /// An environment `there`, behind a connection that can be cut.

@@ -96,7 +96,7 @@ async fn s89_a_broken_configuration_fails_the_refresh_and_changes_nothing() {
     stage.files.write(json!({"new": counted(&stage.directory, "new")}));
     std::fs::write(stage.harness.work(0).join(".mcp.json"), "{").unwrap();
     let error = stage.harness.runtime.mcp_refresh(RefreshMode::Strict).await.unwrap_err().to_string();
-    assert!(error.contains(".mcp.json") && error.contains("is no JSON"), "{error}");
+    assert!(error.contains(".mcp.json") && error.contains("is not valid JSON"), "{error}");
     for thread in [&one, &two] {
         turn(thread, "go on").await;
         assert_eq!(stage.names(thread).await, before);

@@ -62,7 +62,7 @@ as_root_and_user! {
         assert_ne!(code, 0);
         let (code, _) = ground.run(&mut client, &ground.workspace_write(), &format!("test -e {}", nodes.path("card0").display())).await;
         assert_ne!(code, 0);
-        for (devices, why) in [(json!(["/dev/mem"]), "never shown"), (json!(["/etc/passwd"]), "no device"), (json!(["/dev/shm"]), "no character device")] {
+        for (devices, why) in [(json!(["/dev/mem"]), "never shown"), (json!(["/etc/passwd"]), "not a device"), (json!(["/dev/shm"]), "not a character device")] {
             let sandbox = with(ground.workspace_write(), json!({"devices": devices}));
             let refused = client.error("process/start", with(ground.shell(&number(), "true"), json!({"sandbox": sandbox}))).await;
             assert!(refused.1.contains(why), "{refused:?}");

@@ -58,7 +58,7 @@ async fn a_question_is_answered_by_its_id_in_the_journal() {
     assert_eq!(question["detail"]["command"], format!("touch {file}"), "the whole question is there: {question}");
     let answer = |decision: &str| json!({"threadId": id, "approvalId": question["approval"], "decision": decision});
     let (_, refusal) = client.error("thread/approval/answer", answer("perhaps")).await;
-    assert!(refusal.contains("`perhaps` is no decision"), "{refusal}");
+    assert!(refusal.contains("`perhaps` is not a decision"), "{refusal}");
     // A rule that an answer makes is about the command in question.
     for prefix in [json!(["rm"]), json!(["touch", "other"]), json!(["touch", file, "more"])] {
         let mut params = answer("approved");

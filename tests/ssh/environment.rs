@@ -186,7 +186,7 @@ fn what_fails_there_writes_nothing_here() {
     fs::write(&script, "#!/bin/sh\n").unwrap();
     let refused = add(&["--binary", script.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(text(&refused).contains("is no program for Linux"), "{}", text(&refused));
+    assert!(text(&refused).contains("is not a program for Linux"), "{}", text(&refused));
     // Another machine's program: the head of this one with another number in it.
     let mut foreign = fs::read(OUTPOST).unwrap();
     foreign.truncate(1 << 20);

@@ -66,8 +66,11 @@ fn check(sources: &[Source]) -> Vec<Finding> {
 
 /// The tracked text files that rules look at.
 fn sources(root: &Path) -> anyhow::Result<Vec<Source>> {
-    let listed =
-        Command::new("git").current_dir(root).args(["ls-files", "-z", "*.rs", "*.md", "*.toml"]).output().context("cannot run git")?;
+    let listed = Command::new("git")
+        .current_dir(root)
+        .args(["ls-files", "-z", "*.rs", "*.md", "*.toml", "*.js"])
+        .output()
+        .context("cannot run git")?;
     if !listed.status.success() {
         bail!("git ls-files: {}", String::from_utf8_lossy(&listed.stderr).trim());
     }

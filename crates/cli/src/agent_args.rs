@@ -36,17 +36,17 @@ pub(crate) struct ExecArguments {
 
 #[derive(Subcommand)]
 enum ExecCommand {
-    /// Go on with a thread
+    /// Continue a thread
     Resume {
         #[command(flatten)]
         options: Box<ExecOptions>,
         /// The thread that changed last, instead of ID
         #[arg(long)]
         last: bool,
-        /// Accepted for programs that pass it: the last thread of all directories is meant anyway
+        /// Accepted for compatibility; no effect
         #[arg(long, hide = true)]
         all: bool,
-        /// The thread
+        /// The thread: an id, a unique beginning or end of one, or a name
         #[arg(value_name = "ID", required_unless_present = "last")]
         id: Option<String>,
         /// What to say to it; without it, an unfinished turn is finished
@@ -60,7 +60,7 @@ Examples:
   outpost chat                                  with the model of config.toml, or the offline one
   outpost chat --provider ollama --model qwen3 -e local -e box=/srv/app
   outpost chat resume                           choose a thread from a list
-  outpost chat resume ID                        go on with a thread
+  outpost chat resume ID                        continue a thread
   outpost chat resume --last
   printf 'first\\nsecond\\n' | outpost chat     one turn for each line
 
@@ -97,14 +97,14 @@ pub(crate) struct ChatArguments {
 
 #[derive(Subcommand)]
 enum ChatCommand {
-    /// Go on with a thread
+    /// Continue a thread
     Resume {
         #[command(flatten)]
         options: Box<ChatOptions>,
         /// The thread that changed last, instead of ID
         #[arg(long)]
         last: bool,
-        /// The thread; without it, you choose one from a list
+        /// The thread: an id, a unique beginning or end of one, or a name. Without it, you choose one from a list
         #[arg(value_name = "ID", conflicts_with = "last")]
         id: Option<String>,
     },
@@ -187,17 +187,16 @@ pub(crate) struct ExecOptions {
     /// Stop commands that the turn left running; with `resume ID` and without a prompt, nothing else
     #[arg(long, conflicts_with = "wait")]
     pub stop: bool,
-    /// Begin the turn, print the thread's id and end: a server goes on with it, the one of --server or one of this home, which is
-    /// started if none runs. `chat resume ID` attaches
+    /// Run the turn in the background: print the thread id and exit; `chat resume ID` attaches
     #[arg(long)]
     pub detach: bool,
-    /// What made the thread, for lists
+    /// Source label, shown by `thread list --json`
     #[arg(long, value_name = "WORD")]
     pub thread_source: Option<String>,
     /// When to use colours on standard error
     #[arg(long, value_name = "WHEN")]
     pub color: Option<Colour>,
-    /// Accepted for programs that pass it: any directory may be worked in, what commands may do there is the sandbox's business
+    /// Accepted for compatibility; no effect
     #[arg(long, hide = true)]
     pub skip_git_repo_check: bool,
 }

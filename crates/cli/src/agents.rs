@@ -593,7 +593,7 @@ impl Here {
 
 /// `--root [ID=]ENV:PATH`; without an id, the folder's name is it.
 fn root(text: &str) -> anyhow::Result<CapabilityRoot> {
-    let usage = || format!("`{text}` is no capability root: write [ID=]ENV:/PATH");
+    let usage = || format!("`{text}` is not a capability root: write [ID=]ENV:/PATH");
     let (id, place) = text.split_once('=').map_or((None, text), |(id, place)| (Some(id), place));
     let (environment, path) = place.split_once(':').with_context(usage)?;
     let path = PathUri::from_syntax(path).with_context(usage)?;

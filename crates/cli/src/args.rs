@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     /// of this home: `env list`, `exec`, `chat` and `thread`. The token is taken from OUTPOST_TOKEN, or from `token_file` of [client]
     #[arg(long, value_name = "URL", global = true)]
     pub server: Option<String>,
-    /// Say only what was asked for and what went wrong: no progress of `cp` and `thread import`, no warnings, of `exec` only the answer
+    /// Print only results and errors
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
     /// Log what happens inside; twice for details. OUTPOST_LOG selects by module
@@ -127,7 +127,7 @@ const PAGE: &str = "__page";
 
 const FIRST_STEPS: &str = "\
 First steps:
-  outpost demo                          see it work, on this machine alone
+  outpost demo                          a short demo on this machine
   outpost exec '$ make test'            one turn; without a key, what you write is run
   outpost chat                          talk with an agent
   outpost env add box --ssh you@host    another machine to work on
@@ -139,7 +139,7 @@ Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unrea
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
-    /// See it work, on this machine alone: no key, no server, under half a minute
+    /// Run a short demo on this machine; needs no key and no server
     #[command(after_help = DEMO_HELP)]
     Demo(DemoArguments),
     /// Let an agent work on a prompt, and show what it does
@@ -154,7 +154,7 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         command: EnvCommand,
     },
-    /// Run a command in an environment and stay with it, whatever happens to the connection
+    /// Run a command in an environment; it survives lost connections
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
     /// Open a terminal in an environment that survives a lost connection
@@ -163,7 +163,7 @@ pub(crate) enum Verb {
     /// Copy files and directories between environments
     #[command(after_help = CP_HELP)]
     Cp(CpArguments),
-    /// Make ports of an environment, or of the sandbox of a thread there, ports of this machine
+    /// Forward ports of an environment, or of a thread's sandbox, to this machine
     #[command(after_help = FORWARD_HELP)]
     Forward(ForwardArguments),
     /// List, show, fork, check, import and export threads
@@ -181,7 +181,7 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Look at this machine, its configuration, environments and threads, and say what to do about what is wrong
+    /// Check this machine, its configuration, environments and threads, and suggest fixes
     #[command(after_help = DOCTOR_HELP)]
     Doctor(DoctorArguments),
     /// Serve clients, a page for browsers, executors that dial in and metrics on one address
@@ -193,7 +193,7 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         command: TokenCommand,
     },
-    /// List and remove what commands in a sandbox left in their layers over the home
+    /// List and delete sandbox home layers
     #[command(after_help = SANDBOX_HELP)]
     Sandbox {
         #[command(subcommand)]
@@ -205,7 +205,7 @@ pub(crate) enum Verb {
     /// Serve threads to clients of the app protocol: SDKs, editors, terminal UIs
     #[command(after_help = APP_SERVER_HELP)]
     AppServer(Box<AppServerArguments>),
-    /// Write JSON Schema of both protocols: what clients say to threads, and what is said to executors
+    /// Print the JSON Schema of the app and exec protocols
     #[command(after_help = SCHEMA_HELP)]
     Schema(SchemaArguments),
     /// Generate shell completions
@@ -248,7 +248,7 @@ pub(crate) enum SandboxCommand {
     /// Workspaces whose commands left something in a layer over the home
     #[command(visible_alias = "ls")]
     List {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -302,7 +302,7 @@ promise of the default policy (workspace-write), a file, a machine.";
 
 #[derive(Args)]
 pub(crate) struct DoctorArguments {
-    /// For programs: {version, holds, sections: [{name, findings: [{what, verdict: good|weak|broken, detail, toDo?}]}]}
+    /// Print JSON: {version, holds, sections: [{name, findings: [{what, verdict: good|weak|broken, detail, toDo?}]}]}
     #[arg(long)]
     pub json: bool,
 }

@@ -75,7 +75,7 @@ impl ConfinementArguments {
             arguments.extend(["--profile-directory".into(), self.directory()?.into_os_string()]);
         }
         if let Some(file) = &self.ceiling {
-            let file = std::path::absolute(file).with_context(|| format!("where is {}?", file.display()))?;
+            let file = std::path::absolute(file).with_context(|| format!("cannot resolve {}", file.display()))?;
             arguments.extend(["--ceiling".into(), file.into_os_string()]);
         }
         if let Some(user) = &self.sandbox_user {

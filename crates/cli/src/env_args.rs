@@ -28,13 +28,13 @@ pub(crate) enum EnvCommand {
     /// Add an environment
     #[command(after_help = ADD_HELP)]
     Add(Box<AddArguments>),
-    /// Forget an environment; nothing is removed on the machine itself
+    /// Remove an environment from the configuration; the machine is not changed
     #[command(visible_alias = "rm")]
     Remove {
         /// Its name
         name: String,
     },
-    /// Connect and tell what is there; exits with 3 if one cannot be reached
+    /// Connect and report the status; exit code 3 if one is unreachable
     Check(CheckArguments),
     /// Watch the state of environments and changes of environments.toml, until interrupted
     Watch(WatchArguments),
@@ -71,7 +71,7 @@ pub(crate) struct EnvImportArguments {
     /// Hosts to add; without any, the hosts that can be added are listed. With `file`: environments; without any, all
     #[arg(value_name = "HOST")]
     pub hosts: Vec<String>,
-    /// All hosts that are no environments yet
+    /// All hosts that are not environments yet
     #[arg(long, conflicts_with = "hosts")]
     pub all: bool,
     /// Another configuration of ssh
@@ -135,7 +135,7 @@ pub(crate) struct EnvListArguments {
     /// Only those with this label; may be given several times
     #[arg(long = "label", value_name = "LABEL")]
     pub labels: Vec<String>,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -145,7 +145,7 @@ pub(crate) struct CheckArguments {
     /// Names or addresses; all configured environments if none is given
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -155,7 +155,7 @@ pub(crate) struct WatchArguments {
     /// Only these; they are connected. Without names, only environments with connect = "eager" are
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
-    /// One JSON object a line, for programs
+    /// Print one JSON object a line
     #[arg(long)]
     pub json: bool,
 }
@@ -224,7 +224,7 @@ pub(crate) struct AddArguments {
     /// An argument for ssh itself, such as -p or 2222; may be given several times
     #[arg(long = "ssh-arg", value_name = "ARG", requires = "ssh", allow_hyphen_values = true)]
     pub ssh_args: Vec<String>,
-    /// When it is connected: by itself, when it is first used (the default), or only when asked for by name
+    /// When to connect: eager, lazy or manual [default: lazy]
     #[arg(long, value_name = "WHEN")]
     pub connect: Option<Connect>,
     /// Only add it: nothing is connected, and no program is copied
@@ -248,10 +248,10 @@ pub(crate) struct WayArguments {
     /// In a Slurm job that runs, by its number
     #[arg(long, value_name = "JOBID")]
     pub slurm: Option<String>,
-    /// In a container of docker, by its name, or one that is made of this image
+    /// A Docker container, or an image to create one from
     #[arg(long, value_name = "NAME|IMAGE", conflicts_with_all = ["podman", "devcontainer", "kubectl"])]
     pub docker: Option<String>,
-    /// The same with podman
+    /// A Podman container, or an image to create one from
     #[arg(long, value_name = "NAME|IMAGE", conflicts_with_all = ["devcontainer", "kubectl"])]
     pub podman: Option<String>,
     /// In the dev container of a folder; needs the `devcontainer` program

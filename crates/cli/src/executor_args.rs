@@ -35,7 +35,7 @@ pub(crate) struct ExecutorArguments {
     /// Where to listen: ws://IP:PORT, unix://PATH or stdio [default: ws://127.0.0.1:0, or nowhere with --join]
     #[arg(long, value_name = "URL")]
     pub listen: Option<ListenAddr>,
-    /// Dial in to an `outpost serve` instead of waiting for it to come (ws://HOST:PORT, wss://HOST); may be given several times
+    /// Connect to an `outpost serve` instead of listening (ws://HOST:PORT, wss://HOST); may be given several times
     #[arg(long, value_name = "URL", requires = "id")]
     pub join: Vec<ExecutorAddress>,
     /// With --join: the id under which this machine is known there
@@ -45,8 +45,8 @@ pub(crate) struct ExecutorArguments {
     /// Without it OUTPOST_TOKEN counts
     #[arg(long, value_name = "FILE", requires = "join")]
     pub token_file: Vec<PathBuf>,
-    /// With stdio: keep sessions when the connection is lost. A detached executor then serves them; it is started when it
-    /// is needed and goes when nothing is left in it
+    /// With stdio: keep sessions when the connection is lost. A detached executor holds them; it starts on demand and exits after its
+    /// last session
     #[arg(long)]
     pub keep: bool,
     /// With --keep: wait for a keeper that another process starts
@@ -59,10 +59,10 @@ pub(crate) struct ExecutorArguments {
     /// start in order and those that wait step aside
     #[arg(long, value_name = "N")]
     pub concurrent_requests: Option<NonZeroUsize>,
-    /// Keep a session so many seconds after its connection was lost [default: 600, or what --profile says]
+    /// Grace in seconds for a session without a connection [default: 600, or that of --profile]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=YEAR))]
     pub grace: Option<u64>,
-    /// Keep one in which a command runs, or has ended unheard, so many seconds [default: --grace, 86400, or what --profile says]
+    /// Grace in seconds for a session with a running or unreported command [default: --grace, 86400, or that of --profile]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=YEAR))]
     pub grace_running: Option<u64>,
     /// Keep so many bytes of output per process on disk for a client that is away
@@ -96,10 +96,10 @@ pub(crate) struct AppServerArguments {
     /// End when no turn runs and no client is connected: for turns that `exec --detach` and `/detach` leave behind
     #[arg(long, hide = true)]
     pub until_idle: bool,
-    /// Accepted for programs that pass it: this is where a server listens that is told nothing else
+    /// Accepted for compatibility; this is the default
     #[arg(long, hide = true, conflicts_with = "listen")]
     pub stdio: bool,
-    /// Accepted for programs that pass it: nothing is counted and sent home here, whatever they say
+    /// Accepted for compatibility; there is no telemetry
     #[arg(long, hide = true)]
     pub analytics_default_enabled: bool,
     #[command(flatten)]
@@ -125,7 +125,7 @@ impl std::str::FromStr for AppListen {
 #[derive(Args, Clone)]
 pub(crate) struct ConfinementArguments {
     /// What this machine is: `own-machine` (yours alone), `shared-host` (others work here, too) or `container` (made for this). Sets
-    /// ceiling, limits and grace at once; what is given besides counts before it (see docs/executor.md)
+    /// ceiling, limits and grace at once; explicit flags override the profile (see docs/executor.md)
     #[arg(long, value_name = "PROFILE")]
     pub profile: Option<Profile>,
     /// For a program that is started in the place of another: where that one was started
@@ -149,7 +149,7 @@ const LIMITS: [&str; 7] = ["processes", "memory", "open-files", "file-size", "fr
 fn limit(text: &str) -> Result<(String, LimitSetting), String> {
     let (name, value) = text.split_once('=').ok_or("NAME=VALUE was expected")?;
     if !LIMITS.contains(&name) {
-        return Err(format!("`{name}` is no limit; there are {}", LIMITS.join(", ")));
+        return Err(format!("`{name}` is not a limit; there are {}", LIMITS.join(", ")));
     }
     Ok((name.to_owned(), LimitSetting::parse(value)?))
 }

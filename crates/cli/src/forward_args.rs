@@ -31,7 +31,7 @@ pub(crate) struct ForwardArguments {
     /// A command whose standard input and output are an executor
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["thread", "last"])]
     pub via: Option<String>,
-    /// Reach what the commands of this thread see as 127.0.0.1 there: its id, a part of it, or its name
+    /// Reach what the commands of this thread see as 127.0.0.1 there: its id, a unique beginning or end of it, or its name
     #[arg(long, value_name = "ID")]
     pub thread: Option<String>,
     /// The same of the thread that changed last
@@ -60,7 +60,7 @@ impl PortPair {
         if !is_port(here) || !is_port(there) {
             return None;
         }
-        let read = |text: &str| text.parse().map_err(|_| format!("`{text}` is no port: the highest is 65535"));
+        let read = |text: &str| text.parse().map_err(|_| format!("`{text}` is not a port: the highest is 65535"));
         let pair = read(here).and_then(|here| Ok(Self { here, there: read(there)? }));
         Some(pair.and_then(|pair| match pair.there {
             0 => Err(format!("`{word}`: port 0 cannot be connected to; 0:PORT takes any free port here")),
@@ -86,7 +86,7 @@ impl ForwardArguments {
         if ports.is_empty() {
             return Err("say which port: `outpost forward box 6006`".to_owned());
         }
-        let read = |word: &String| PortPair::read(word).unwrap_or_else(|| Err(format!("`{word}` is no port; write 6006, or 8080:6006")));
+        let read = |word: &String| PortPair::read(word).unwrap_or_else(|| Err(format!("`{word}` is not a port; write 6006, or 8080:6006")));
         let ports = ports.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         Ok((PlaceArguments { environment, named: None, via: self.via.clone(), patience: self.patience }, ports))
     }
@@ -132,11 +132,11 @@ mod tests {
         for (line, said) in [
             ("6006", "say which environment: `outpost forward ENV 6006`"),
             ("box", "say which port"),
-            ("box 70000", "`70000` is no port: the highest is 65535"),
-            ("box http", "`http` is no port; write 6006, or 8080:6006"),
+            ("box 70000", "`70000` is not a port: the highest is 65535"),
+            ("box http", "`http` is not a port; write 6006, or 8080:6006"),
             ("box 8080:0", "port 0 cannot be connected to"),
-            ("box 1:2:3", "`1:2:3` is no port"),
-            ("-e box other 6006", "`other` is no port"),
+            ("box 1:2:3", "`1:2:3` is not a port"),
+            ("-e box other 6006", "`other` is not a port"),
         ] {
             let error = read(line).unwrap_err();
             assert!(error.contains(said), "{line}: {error}");

@@ -71,7 +71,7 @@ impl Notifier {
             NotifySetting::Command(command) => NotifyTarget::Command(command.clone()),
             NotifySetting::Webhook(table) => {
                 let is_http = table.url.starts_with("https://") || table.url.starts_with("http://");
-                ensure!(is_http, "notify: `{}` is no address of a webhook; write https://…", table.url);
+                ensure!(is_http, "notify: `{}` is not a webhook address; write https://…", table.url);
                 let secret = match (&table.secret_env, &table.secret_file) {
                     (Some(name), None) => own.variables.get(name).and_then(|value| value.to_str()).map(str::to_owned),
                     (None, Some(file)) => {

@@ -65,14 +65,14 @@ first joins with it, until all its tokens are revoked.";
 pub(crate) enum TokenCommand {
     /// Make a token and print its secret, once
     Create(CreateToken),
-    /// Show which tokens are out
+    /// List issued tokens
     #[command(visible_alias = "ls")]
     List {
-        /// For programs: [{name, scope, createdAt, note?, boundTo?}]
+        /// Print JSON: [{name, scope, createdAt, note?, boundTo?}]
         #[arg(long)]
         json: bool,
     },
-    /// Take a token back; whatever is open by it is closed
+    /// Revoke a token and close its connections
     Revoke {
         /// As `outpost token list` shows it; its beginning is enough
         #[arg(value_name = "NAME")]
@@ -84,7 +84,7 @@ pub(crate) enum TokenCommand {
 pub(crate) struct CreateToken {
     #[command(flatten)]
     pub scope: TokenScope,
-    /// Who has it, written down with what is done by it
+    /// Name of the holder, recorded with each action
     #[arg(long, value_name = "NAME", requires = "client")]
     pub name: Option<String>,
     /// What a client may do: viewer, operator or admin [default: admin]

@@ -21,9 +21,9 @@ pub(crate) enum McpCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Write a server down
+    /// Add a server
     Add(McpAddArguments),
-    /// Forget a server
+    /// Remove a server
     #[command(visible_alias = "rm")]
     Remove {
         /// Its name

@@ -62,7 +62,7 @@ pub(crate) async fn open_for(config: &Config, home: &Home, secrets: Option<Secre
             lease_ms: LEASE_MS,
             redactor,
         })?)),
-        other => bail!("`{other}` is no store: use local, memory or postgres://USER@HOST/DATABASE"),
+        other => bail!("`{other}` is not a store: use local, memory or postgres://USER@HOST/DATABASE"),
     }
 }
 

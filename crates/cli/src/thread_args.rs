@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 pub(crate) const THREAD_HELP: &str = "\
 Examples:
   outpost thread list --search 'flaky test'     threads in which these words occur, newest first
-  outpost thread show 4f21                      the last turns; a unique part of an id will do
+  outpost thread show 4f21                      the last turns; the beginning or end of an id will do
   outpost thread rename 4f21 'flaky test'       a name, which can be used in the place of the id
   outpost thread fork 4f21 --before-message 2   a new thread that shares what is before message 2
   outpost thread import ~/.codex                every session of Codex; again changes nothing
@@ -35,7 +35,7 @@ pub(crate) enum ThreadCommand {
     List(ThreadListArguments),
     /// Show the last turns of a thread
     Show(ShowArguments),
-    /// Make a new thread that shares the past of another; nothing is copied
+    /// Fork a thread; the history is shared, not copied
     Fork(ForkArguments),
     /// Give a thread a name; an empty one takes it away
     Rename(RenameArguments),
@@ -50,7 +50,7 @@ pub(crate) enum ThreadCommand {
     Verify(VerifyArguments),
     /// Rewrite a damaged thread from what is whole; the damaged file is kept beside it
     Repair(RepairArguments),
-    /// Import rollouts of Codex, plain or compressed, or threads that were exported
+    /// Import Codex rollouts, Claude Code sessions or exported threads
     Import(ThreadImportArguments),
     /// Write a thread into one file that needs nothing else
     Export(ExportArguments),
@@ -107,7 +107,7 @@ pub(crate) enum By {
 
 #[derive(Args)]
 pub(crate) struct ShowArguments {
-    /// An id, a unique part of one, or a name
+    /// An id, a unique beginning or end of one, or a name
     pub thread: String,
     /// How many turns to show
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
@@ -125,7 +125,7 @@ pub(crate) struct ShowArguments {
 
 #[derive(Args)]
 pub(crate) struct ForkArguments {
-    /// An id, a unique part of one, or a name
+    /// An id, a unique beginning or end of one, or a name
     pub thread: String,
     /// Fork before this message of the user, counted from 0
     #[arg(long, value_name = "N", group = "point")]
@@ -151,44 +151,44 @@ pub(crate) struct RenameArguments {
 
 #[derive(Args)]
 pub(crate) struct Name {
-    /// An id, a unique part of one, or a name
+    /// An id, a unique beginning or end of one, or a name
     pub thread: String,
 }
 
 #[derive(Args)]
 pub(crate) struct NameArguments {
-    /// Ids, unique parts of ids, or names
+    /// Ids, unique beginnings or ends of ids, or names
     #[arg(required = true)]
     pub threads: Vec<String>,
 }
 
 #[derive(Args)]
 pub(crate) struct RemoveArguments {
-    /// Ids, unique parts of ids, or names
+    /// Ids, unique beginnings or ends of ids, or names
     #[arg(required = true)]
     pub threads: Vec<String>,
     /// Do not ask
     #[arg(short, long)]
     pub yes: bool,
-    /// Also if another program writes it
+    /// Even if another program holds its lease
     #[arg(long)]
     pub force: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct VerifyArguments {
-    /// Ids, unique parts of ids, or names; all threads if none is given
+    /// Ids, unique beginnings or ends of ids, or names; all threads if none is given
     pub threads: Vec<String>,
 }
 
 #[derive(Args)]
 pub(crate) struct RepairArguments {
-    /// An id, a unique part of one, or a name
+    /// An id, a unique beginning or end of one, or a name
     pub thread: String,
     /// Do not ask
     #[arg(short, long)]
     pub yes: bool,
-    /// Also if another program writes it
+    /// Even if another program holds its lease
     #[arg(long)]
     pub force: bool,
 }
@@ -202,7 +202,7 @@ pub(crate) struct ThreadImportArguments {
 
 #[derive(Args)]
 pub(crate) struct ExportArguments {
-    /// An id, a unique part of one, or a name
+    /// An id, a unique beginning or end of one, or a name
     pub thread: String,
     /// Where to write; standard output if not given
     #[arg(short, long, value_name = "FILE")]

@@ -47,6 +47,6 @@ mod tests {
         assert!(settings.hidden.contains(&".config/tool".into()) && !settings.hidden.contains(&".aws".into()));
         assert!(!settings.mixed.contains(&".kube/config".into()));
         let refused = toml::from_str::<HomeTable>("hide = ['/etc/shadow']").unwrap_err().to_string();
-        assert!(refused.contains("no path below the home"), "{refused}");
+        assert!(refused.contains("not a path below the home"), "{refused}");
     }
 }

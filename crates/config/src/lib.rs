@@ -185,7 +185,7 @@ pub enum ConfigError {
     NoTable { setting: String, key: String },
     #[error("sandbox_mode is one of read-only, workspace-write and danger-full-access, not `{0}`")]
     SandboxMode(String),
-    #[error("sandbox_workspace_write.writable_roots: `{0}` is no absolute path; `~` and relative paths are not understood there")]
+    #[error("sandbox_workspace_write.writable_roots: `{0}` is not an absolute path; `~` and relative paths are not understood there")]
     RelativeRoot(String),
 }
 

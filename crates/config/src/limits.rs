@@ -59,10 +59,9 @@ impl LimitSetting {
             "M" => 20,
             "G" => 30,
             "T" => 40,
-            _ => return Err(format!("`{text}` is no limit: a number is, with K, M, G or T for bytes, and so is none")),
+            _ => return Err(format!("invalid limit `{text}`: use a number with K, M, G or T, or `none`")),
         };
-        let number: u64 =
-            digits.parse().map_err(|_| format!("`{text}` is no limit: a number is, with K, M, G or T for bytes, and so is none"))?;
+        let number: u64 = digits.parse().map_err(|_| format!("invalid limit `{text}`: use a number with K, M, G or T, or `none`"))?;
         Self::number(number.checked_mul(1 << shift)).ok_or_else(|| format!("`{text}` is not a sensible limit"))
     }
 
@@ -119,7 +118,7 @@ mod tests {
     fn what_is_no_limit_is_told_with_what_would_be_one() {
         for (text, told) in [
             ("memory = \"8 GB\"", "with K, M, G or T"),
-            ("memory = \"\"", "is no limit"),
+            ("memory = \"\"", "invalid limit"),
             ("memory = \"99999999999T\"", "not a sensible limit"),
             ("memory = 0", "0 is not a sensible limit"),
             ("memory = -5", "-5 is not a sensible limit"),

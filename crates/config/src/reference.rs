@@ -224,7 +224,7 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         "`effect`",
         "`effect` syncs before what must not run twice and before a turn is told as completed, `turn` only the latter, `stored` never.",
     ),
-    key("budgets.turn_tokens", "200000", "`50000000`", "What one turn may use, in tokens. Of all budgets: `0` is no limit."),
+    key("budgets.turn_tokens", "200000", "`50000000`", "What one turn may use, in tokens. Of all budgets: `0` means no limit."),
     key("budgets.turn_steps", "100", "`500`", "How often the model may be asked in one turn."),
     key("budgets.thread_tokens", "2000000", "no limit", "What a thread may use."),
     key("budgets.tree_tokens", "5000000", "no limit", "What a thread and all its agents may use."),
@@ -469,6 +469,14 @@ mod tests {
         let text = "modle = 1\n[limits]\nmemroy = \"1G\"\nmemory = 5\n[model_providers.box]\nbase_url = \"x\"\nwire = 1\nhttp_headers = { a = \"b\" }\n\
                     [serve.tls]\nkey = 1\n[mcp_servers.x]\nanything = 1\n[model_context_windows]\n\"qwen3:8b\" = 1";
         assert_eq!(unknown(&text.parse().unwrap()), ["limits.memroy", "model_providers.box.wire", "modle", "serve.tls"]);
+    }
+
+    #[test]
+    fn keys_without_effect_are_found_below_values_that_are_tables() {
+        let text = "approval_policy = { granular = { rules = false, rulez = true }, other = 1 }\n\
+                    [[skills.config]]\nname = \"a\"\nenabled = false\n[[skills.config]]\nname = \"b\"\nenable = false";
+        let found = unknown(&text.parse().unwrap());
+        assert_eq!(found, ["approval_policy.granular.rulez", "approval_policy.other", "skills.config.enable"]);
     }
 
     #[test]

@@ -51,10 +51,10 @@ pub enum BootstrapError {
     #[error("ssh to {destination} failed ({status}); does `ssh {destination} true` work?")]
     Ssh { destination: String, status: ExitStatus },
     #[error(
-        "the shell of {destination} gave no answer that makes sense; is it a POSIX shell, or does something else answer there? It said: {said}"
+        "the shell of {destination} sent an unexpected answer; is it a POSIX shell, or does a menu or a forced command answer? Output: {said}"
     )]
     NoAnswer { destination: String, said: String },
-    #[error("there is no way into {destination} ({status}): {said}")]
+    #[error("cannot enter {destination} ({status}): {said}")]
     NoWay { destination: String, status: ExitStatus, said: String },
     #[error("setting up {destination} took longer than {seconds} s; `setup_timeout_sec` allows more")]
     SlowSetup { destination: String, seconds: u64 },

@@ -77,7 +77,7 @@ pub enum DefinitionError {
     Token,
     #[error("the token holds characters that no header may hold")]
     TokenCharacters,
-    #[error("`{0}` is no ssh destination; use user@host or a name from the ssh configuration")]
+    #[error("`{0}` is not an ssh destination; use user@host or a name from the ssh configuration")]
     Destination(String),
     #[error("the ceiling is empty")]
     Ceiling,
@@ -85,9 +85,9 @@ pub enum DefinitionError {
         "only an executor that is started from here (`ssh`, `docker`, `podman`, `devcontainer`, `kubectl`, `slurm`) can be given a ceiling; start the other one with `outpost executor --ceiling FILE`"
     )]
     CeilingElsewhere,
-    #[error("`{name}` is no name of a {what}")]
+    #[error("`{name}` is not a name of a {what}")]
     Name { what: &'static str, name: String },
-    #[error("`{0}` is no number of a Slurm job")]
+    #[error("`{0}` is not a Slurm job number")]
     Job(String),
     #[error("the folder of a dev container needs an absolute path; `{0}` is none")]
     Folder(String),

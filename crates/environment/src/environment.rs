@@ -130,7 +130,7 @@ pub enum EnvironmentError {
         reason: SharedError,
         obstacle: Obstacle,
     },
-    #[error("the connection to {name} is gone for good: {reason}")]
+    #[error("connection to {name} lost permanently: {reason}")]
     Gone {
         name: String,
         #[source]

@@ -279,7 +279,7 @@ impl Environment {
         let id = follow.id;
         // Also if the caller does not wait for the answer.
         let mut question = AskedQuestion { followed, id, is_answered: false };
-        let call = key.call(follow).ok_or_else(|| nonsense("the question is no JSON"))?;
+        let call = key.call(follow).ok_or_else(|| nonsense("the question is not valid JSON"))?;
         let told = self.shared().call_on::<CallFollow>(connected, &call).await?;
         question.is_answered = true;
         followed.keep(id, key, connected, told).ok_or_else(|| nonsense("an answer without a result"))

@@ -88,11 +88,11 @@ pub enum TransferError {
     Directory { name: String, path: String },
     #[error("{path} on {name} is neither a file nor a directory")]
     Special { name: String, path: String },
-    #[error("{path} on {name} is a directory, and a file is no substitute for it")]
+    #[error("{path} on {name} is a directory and cannot be replaced by a file")]
     WouldReplaceDirectory { name: String, path: String },
-    #[error("{path} on {name} is no directory, and a directory is no substitute for it")]
+    #[error("{path} on {name} is not a directory and cannot be replaced by one")]
     WouldReplaceFile { name: String, path: String },
-    #[error("{path} on {name} is no directory")]
+    #[error("{path} on {name} is not a directory")]
     NoDirectory { name: String, path: String },
     #[error("{path} on {name} has changed while it was copied")]
     Changed { name: String, path: String },

@@ -1,19 +1,11 @@
 //! Whether a confined process that failed was probably refused something: told from what it printed, as peers do.
 
+use outpost_wire::denial_words::{OFFLINE, REFUSED};
 use outpost_wire::exec::process::Stream;
 
-/// What programs print when the system refuses them something. In lower case.
-const WORDS: [&[u8]; 7] = [
-    b"permission denied",
-    b"operation not permitted",
-    b"read-only file system",
-    b"sandbox",
-    b"seccomp",
-    b"landlock",
-    b"failed to write file",
-];
-/// What they print when there is no network.
-const OFFLINE: [&[u8]; 4] = [b"network is unreachable", b"could not resolve", b"name resolution", b"name or service not known"];
+/// What programs print that know of sandboxes. In lower case.
+const SANDBOXES: [&str; 3] = ["sandbox", "seccomp", "landlock"];
+/// At least as long as the longest word that is looked for.
 const LONGEST: usize = 32;
 /// What a process exits with that was killed for a forbidden system call.
 const BAD_CALL: i32 = 128 + 31;
@@ -41,7 +33,7 @@ impl DenialWatch {
         let mut text = std::mem::take(tail);
         text.extend(bytes.iter().map(u8::to_ascii_lowercase));
         let offline = OFFLINE.iter().filter(|_| self.is_offline);
-        self.was_seen = WORDS.iter().chain(offline).any(|word| memchr::memmem::find(&text, word).is_some());
+        self.was_seen = REFUSED.iter().chain(&SANDBOXES).chain(offline).any(|word| memchr::memmem::find(&text, word.as_bytes()).is_some());
         let keep = text.len().saturating_sub(LONGEST);
         *tail = text.split_off(keep);
     }
@@ -68,6 +60,7 @@ mod tests {
 
     #[test]
     fn a_network_that_is_not_there_counts_where_the_sandbox_took_it() {
+        assert!(REFUSED.iter().chain(&SANDBOXES).chain(&OFFLINE).all(|word| word.len() <= LONGEST && *word == word.to_ascii_lowercase()));
         for is_offline in [true, false] {
             let mut watch = DenialWatch::new(is_offline);
             watch.see(Stream::Stderr, b"curl: (6) Could not resolve host: example.org");

@@ -12,11 +12,11 @@ const NEVER: [&str; 9] = ["mem", "kmem", "port", "kmsg", "console", "ptmx", "pts
 
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum DeviceError {
-    #[error("`{0}` is no device that can be shown; name \"nvidia\", \"dri\" or a path below /dev")]
+    #[error("`{0}` is not a device that can be shown; name \"nvidia\", \"dri\" or a path below /dev")]
     Name(String),
     #[error("{} is never shown in a sandbox: it would give more than a device", .0.display())]
     Never(PathBuf),
-    #[error("{} is no character device", .0.display())]
+    #[error("{} is not a character device", .0.display())]
     Kind(PathBuf),
 }
 

@@ -224,7 +224,7 @@ impl Made {
             Self::Error(fault) => CarriedAnswer { error: Some(fault), ..CarriedAnswer::default() },
             Self::Result(result) => match raw(result) {
                 Some(result) => CarriedAnswer { result: Some(result), ..CarriedAnswer::default() },
-                None => CarriedAnswer { error: Some(Fault::internal("the answer is no JSON")), ..CarriedAnswer::default() },
+                None => CarriedAnswer { error: Some(Fault::internal("the answer is not valid JSON")), ..CarriedAnswer::default() },
             },
         }
     }
@@ -276,7 +276,7 @@ async fn make(connection: &Arc<ExecutorConnection>, call: &CarriedCall) -> (Made
     let made = match frame::decode(&reply.frame.into(), FrameLimits { values: usize::MAX, ..FrameLimits::default() }) {
         Ok(RpcMessage::Response { result, .. }) => Made::Result(result),
         Ok(RpcMessage::Error { fault, .. }) => Made::Error(fault),
-        _ => Made::Error(Fault::internal("the answer is no answer")),
+        _ => Made::Error(Fault::internal("invalid response")),
     };
     (made, reply.rest)
 }

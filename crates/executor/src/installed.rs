@@ -115,7 +115,7 @@ fn read(files: &SkillFiles, warnings: &mut Vec<String>) -> Option<(SkillHead, Op
     match SkillHead::read(&files.instructions.contents) {
         Ok(head) => Some((head, policy)),
         Err(error) => {
-            warnings.push(format!("{} is no skill: {error}", files.instructions.path));
+            warnings.push(format!("{} is not a skill: {error}", files.instructions.path));
             None
         }
     }

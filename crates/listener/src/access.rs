@@ -77,9 +77,9 @@ pub struct HostName(String);
 
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum NameError {
-    #[error("`{0}` is no origin; write it as a browser sends it, such as https://example.com or http://localhost:3000")]
+    #[error("`{0}` is not an origin; write it as a browser sends it, such as https://example.com or http://localhost:3000")]
     Origin(String),
-    #[error("`{0}` is no host; write a name or an address without scheme and port")]
+    #[error("`{0}` is not a host; write a name or an address without scheme and port")]
     Host(String),
 }
 

@@ -120,7 +120,7 @@ pub(crate) enum HttpError {
     Body(#[from] BodyError),
     #[error("it sent an event of more than {0} bytes")]
     LongEvent(usize),
-    #[error("it is somewhere else: {0}; declare that address")]
+    #[error("redirected to {0}; set `url` to that address")]
     Moved(String),
 }
 
@@ -151,7 +151,7 @@ impl McpHttpClient {
         headers.extend(ask.session.map(|session| header("mcp-session-id", &session, None)));
         headers.extend(ask.last_event.map(|id| header("last-event-id", &id, None)));
         for (name, value) in ask.custom {
-            let value = value.to_str().map_err(|_| wrong(format!("the header `{name}` is no text")))?;
+            let value = value.to_str().map_err(|_| wrong(format!("the header `{name}` is not text")))?;
             headers.push(header(name.as_str(), value, None));
         }
         let call = HttpCall {

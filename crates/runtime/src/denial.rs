@@ -4,23 +4,12 @@
 //! from the sandbox that it ran in; where that does not show, the sandbox is named as a whole.
 
 use outpost_wire::PathUri;
+use outpost_wire::denial_words::{OFFLINE, REFUSED};
 use outpost_wire::exec::policy::{Network, Permissions, SandboxContext};
 
 use crate::extra_permissions::ExtraPermissions;
 use crate::permissions::SandboxMode;
 
-/// What programs print when a file may not be written. In lower case.
-const REFUSED: [&str; 6] =
-    ["read-only file system", "permission denied", "operation not permitted", "failed to write file", "erofs", "eacces"];
-/// What they print when there is no network.
-const OFFLINE: [&str; 6] = [
-    "network is unreachable",
-    "could not resolve",
-    "name resolution",
-    "name or service not known",
-    "temporary failure in name",
-    "getaddrinfo",
-];
 /// What names are quoted with.
 const QUOTES: [(char, char); 4] = [('\'', '\''), ('"', '"'), ('‘', '’'), ('`', '`')];
 

@@ -45,7 +45,7 @@ pub enum PermitError {
     Malformed(#[source] SharedError),
     #[error("the permissions ask for nothing; name paths to read or write, or the network")]
     Nothing,
-    #[error("{0:?} is no path that can be asked for: name one file or directory")]
+    #[error("{0:?} is not a path that can be asked for: name one file or directory")]
     Path(String),
     #[error("{0} paths are more than can be asked for at once (at most {MOST_PATHS}); ask for directories that hold them")]
     TooMany(usize),

@@ -44,7 +44,7 @@ pub enum PictureError {
     Pixels { width: u32, height: u32 },
     #[error("it has {0} bytes; at most {LARGEST_FILE} can be shown")]
     Bytes(usize),
-    #[error("its address is no `https:` address and no `data:` address with base64")]
+    #[error("its address is neither an `https:` address nor a `data:` address with base64")]
     Address,
 }
 
@@ -167,7 +167,7 @@ fn stranger(bytes: &[u8]) -> &'static str {
         [0, 0, 1, 0, ..] => "an icon",
         [b'%', b'P', b'D', b'F', ..] => "a PDF",
         _ if bytes.trim_ascii_start().starts_with(b"<") => "SVG or other markup",
-        _ => "no picture that is known",
+        _ => "not a known kind of picture",
     }
 }
 

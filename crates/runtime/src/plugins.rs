@@ -103,7 +103,7 @@ impl Plugin {
         match serde_json::from_str::<Map<String, Value>>(&file.contents) {
             Ok(mut all) => match all.remove("mcpServers") {
                 Some(Value::Object(servers)) => self.declare(servers),
-                Some(_) => self.warnings.push(format!("`mcpServers` in {} is no object", file.path.to_syntax())),
+                Some(_) => self.warnings.push(format!("`mcpServers` in {} is not an object", file.path.to_syntax())),
                 None => self.declare(all),
             },
             Err(error) => self.warnings.push(format!("{} cannot be read: {error}", file.path.to_syntax())),

@@ -7,7 +7,7 @@
 mod agents;
 mod call;
 pub mod catalogue;
-mod command_report;
+pub mod command_report;
 pub(crate) mod earlier;
 pub(crate) mod exec;
 pub(crate) mod former;

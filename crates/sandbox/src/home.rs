@@ -53,7 +53,7 @@ impl HomeSettings {
 pub fn name(text: &str) -> Result<PathBuf, String> {
     let path = Path::new(text.strip_prefix("~/").unwrap_or(text));
     let is_plain = path.components().all(|part| matches!(part, Component::Normal(_))) && path.components().next().is_some();
-    if is_plain { Ok(path.to_owned()) } else { Err(format!("`{text}` is no path below the home, such as `.cache` or `~/.config/tool`")) }
+    if is_plain { Ok(path.to_owned()) } else { Err(format!("`{text}` is not a path below the home, such as `.cache` or `~/.config/tool`")) }
 }
 
 /// A home as it is now.

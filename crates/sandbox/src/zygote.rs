@@ -199,7 +199,7 @@ impl Zygote {
     fn start(&self) -> io::Result<Running> {
         // Its `main` would do everything once more, and so on.
         if self.program == Path::new(OWN) && !stage::is_offered() {
-            return Err(io::Error::other(format!("this program is no stage for its own sandboxes: {ADVICE}")));
+            return Err(io::Error::other(format!("this program is not a stage for its own sandboxes: {ADVICE}")));
         }
         let needs_unit = self.wants_groups && CgroupHost::of(std::process::id()).is_ok_and(|own| own.needs_unit(&Kernel));
         if !needs_unit {
@@ -209,7 +209,7 @@ impl Zygote {
             Ok(running) => Ok(running),
             Err(why) => {
                 let mut running = self.start_here()?;
-                running.unit = Unit::Refused(format!("this is no unit with Delegate=yes, and systemd made none for us ({why})"));
+                running.unit = Unit::Refused(format!("this is not a unit with Delegate=yes, and systemd made none for us ({why})"));
                 Ok(running)
             }
         }
@@ -231,7 +231,7 @@ impl Zygote {
             // Whatever it is, it was not meant to run.
             let _ = running.process.kill();
             let _ = running.process.wait();
-            return Err(io::Error::other(format!("{} is no stage: {ADVICE}", self.program.display())));
+            return Err(io::Error::other(format!("{} is not a stage: {ADVICE}", self.program.display())));
         }
         Ok(running)
     }
@@ -310,6 +310,6 @@ mod tests {
         let children = std::fs::read_to_string(format!("/proc/self/task/{}/children", rustix::thread::gettid().as_raw_nonzero())).unwrap();
         assert_eq!(children, "");
         let other = refused("/bin/true");
-        assert!(other.contains("/bin/true is no stage") && other.contains("stage::run_if_asked"), "{other}");
+        assert!(other.contains("/bin/true is not a stage") && other.contains("stage::run_if_asked"), "{other}");
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Edit {
 
 #[derive(Debug, Error)]
 pub enum ConfigEditError {
-    #[error("`{path}` is no key: {why}")]
+    #[error("`{path}` is not a key: {why}")]
     Key { path: String, why: String },
     #[error("`{0}` is not a table, so nothing can be put into it")]
     NotATable(String),

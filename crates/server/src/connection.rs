@@ -279,7 +279,7 @@ impl Service for ClientConnection {
 
     /// This dialect is silent about what it cannot read.
     fn malformed(&self, message: String) -> Option<Vec<u8>> {
-        tracing::debug!(message, "a frame is no message");
+        tracing::debug!(message, "a frame is not a message");
         None
     }
 

@@ -295,7 +295,7 @@ impl Executors {
     /// A client wants to talk to an executor: `/executors/reach/ID`.
     pub fn reach(self: &Arc<Self>, id: &str, pass: Pass) -> HttpOutcome {
         let answer = |status: StatusCode, text: String| HttpOutcome::Answer(plain(status, text));
-        let Ok(id) = EnvironmentId::parse(id) else { return answer(StatusCode::NOT_FOUND, format!("`{id}` is no id of an executor")) };
+        let Ok(id) = EnvironmentId::parse(id) else { return answer(StatusCode::NOT_FOUND, format!("`{id}` is not an executor id")) };
         if !self.lock().contains_key(&id) {
             return answer(StatusCode::NOT_FOUND, format!("no executor with the id `{id}` has joined here"));
         }

@@ -38,7 +38,7 @@ pub(crate) fn experimental(what: &str) -> Fault {
 }
 
 pub(crate) fn thread_id(text: &str) -> Fault {
-    Fault::invalid_request(format!("invalid thread id: `{text}` is no UUID"))
+    Fault::invalid_request(format!("invalid thread id: `{text}` is not a UUID"))
 }
 
 /// Of requests to a thread that must be loaded.

@@ -44,7 +44,7 @@ impl std::str::FromStr for Role {
             "viewer" => Ok(Self::Viewer),
             "operator" => Ok(Self::Operator),
             "admin" => Ok(Self::Admin),
-            other => Err(format!("`{other}` is no role: use viewer, operator or admin")),
+            other => Err(format!("`{other}` is not a role: use viewer, operator or admin")),
         }
     }
 }

@@ -108,7 +108,7 @@ impl Site {
             // It may have been revoked since it was checked.
             (None, Some(token)) => {
                 let person = self.tokens.person(token).await.map_err(Refused::Unknown)?;
-                person.ok_or_else(|| Refused::Stranger("this token is not good any more; ask for another".into()))
+                person.ok_or_else(|| Refused::Stranger("token revoked or expired; ask for a new one".into()))
             }
             (None, None) => Ok(ClientIdentity::default()),
         }

@@ -87,7 +87,7 @@ pub enum TokenError {
         #[source]
         error: io::Error,
     },
-    #[error("{path} is no token of ours: {why}", path = .path.display())]
+    #[error("{path} is not a token of ours: {why}", path = .path.display())]
     Damaged {
         path: PathBuf,
         #[source]

@@ -35,7 +35,7 @@ impl fmt::Debug for Digest {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no digest: it must be 64 hex digits")]
+#[error("`{0}` is not a digest: it must be 64 hex digits")]
 pub struct NotADigest(String);
 
 impl FromStr for Digest {

@@ -92,7 +92,7 @@ pub enum ImportError {
     Claude(#[from] ClaudeError),
     #[error(transparent)]
     Export(#[from] ExportFileError),
-    #[error("{path}: its thread is called `{id}`, which is no UUID")]
+    #[error("{path}: its thread is called `{id}`, which is not a UUID")]
     Id { path: PathBuf, id: String },
     #[error("{path}: nothing in it can be read")]
     Empty { path: PathBuf },

@@ -146,7 +146,7 @@ pub struct Header {
 pub enum HeaderError {
     #[error("the first line is damaged")]
     Damaged,
-    #[error("this is no journal of ours")]
+    #[error("this is not a journal of ours")]
     NotOurs,
     #[error("the journal is of version {0}; this program reads versions up to {VERSION}")]
     Version(u32),

@@ -108,7 +108,7 @@ pub struct ListCursor {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no cursor: use the one that the page before came with")]
+#[error("`{0}` is not a cursor: use the one that the page before came with")]
 pub struct CursorError(String);
 
 impl ListCursor {

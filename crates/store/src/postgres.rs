@@ -88,7 +88,7 @@ const PING: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresError {
-    #[error("this is no address of a database: {0}; write postgres://user@host/database")]
+    #[error("this is not an address of a database: {0}; write postgres://user@host/database")]
     Url(#[source] SharedError),
     #[error("sslmode={0} is not known here; write sslmode=require or sslmode=disable, which do what they say and never fall back")]
     Mode(String),

@@ -144,7 +144,25 @@ impl ThreadSummary {
             Fact::WakeSet(fact) => drop(self.wakes.insert(fact.session)),
             Fact::WakeEnded(fact) => drop(self.wakes.remove(&fact.session)),
             Fact::InputReceived(fact) if self.preview.is_none() => self.preview = preview(fact),
-            _ => {}
+            Fact::TurnSettingsChanged(_)
+            | Fact::InputReceived(_)
+            | Fact::QueueChanged(_)
+            | Fact::TurnStarted(_)
+            | Fact::StepCaptured(_)
+            | Fact::ModelAsked(_)
+            | Fact::ModelAnswered(_)
+            | Fact::ApprovalAsked(_)
+            | Fact::ApprovalAnswered(_)
+            | Fact::PermissionsGranted(_)
+            | Fact::CallStarted(_)
+            | Fact::CallFinished(_)
+            | Fact::AgentSpawned(_)
+            | Fact::AgentClosed(_)
+            | Fact::ContextCompacted(_)
+            | Fact::TurnsReverted(_)
+            | Fact::TurnFinished(_)
+            | Fact::DamageNoted(_)
+            | Fact::Unknown { .. } => {}
         }
     }
 

@@ -184,7 +184,21 @@ impl Context {
                     self.add(seq, vec![missing(range)]);
                 }
             }
-            _ => {}
+            Fact::ThreadCreated(_)
+            | Fact::MetadataChanged(_)
+            | Fact::SettingsChanged(_)
+            | Fact::TurnSettingsChanged(_)
+            | Fact::SelectionChanged(_)
+            | Fact::ApprovalAsked(_)
+            | Fact::ApprovalAnswered(_)
+            | Fact::PermissionsGranted(_)
+            | Fact::CallStarted(_)
+            | Fact::WakeSet(_)
+            | Fact::WakeEnded(_)
+            | Fact::AgentSpawned(_)
+            | Fact::AgentClosed(_)
+            | Fact::TurnsReverted(_)
+            | Fact::Unknown { .. } => {}
         }
     }
 
@@ -395,7 +409,7 @@ mod tests {
         assert_eq!(texts.len(), 3, "{texts:?}");
         assert_eq!(texts[0], "", "what was said before stays");
         assert!(texts[1].contains("entries 3 to 7: altered") && texts[2].contains("entries 9 to 12"), "{texts:?}");
-        assert!(!is_user_message(&context.items()[1]), "it is no message of the user");
+        assert!(!is_user_message(&context.items()[1]), "it is not a message of the user");
     }
 
     /// Models refuse a call that something else follows than its result.

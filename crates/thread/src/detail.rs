@@ -494,3 +494,49 @@ fn value_of(record: &impl Serialize) -> Value {
 pub(crate) fn read_or_default<T: JournalRecord + Default>(recorded: Option<&Recorded<T>>) -> T {
     recorded.map(Recorded::read).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What a reader that does not know it writes back.
+    fn carried<T: JournalRecord>(value: &Value) -> Value {
+        let recorded = Recorded::<T>::from(Raw::from(value.clone()));
+        Recorded::from(recorded.read()).raw().read().unwrap()
+    }
+
+    #[test]
+    fn a_kind_of_call_of_another_version_is_carried_as_it_is() {
+        for value in [json!({"type": "hologram", "x": 1}), json!({"type": "fileChange", "changes": 5}), json!({"x": 1}), json!(7)] {
+            let raw = Raw::from(value.clone());
+            assert_eq!(CallDetail::from_raw(&raw), CallDetail::Unknown(raw), "{value}");
+            assert_eq!(carried::<CallDetail>(&value), value);
+        }
+        let known = json!({"type": "imageView", "path": "/x.png", "environmentId": "box"});
+        assert_eq!(carried::<CallDetail>(&known), known);
+    }
+
+    #[test]
+    fn a_kind_of_question_of_another_version_keeps_its_name() {
+        for (name, kind) in [("hologram", ApprovalKind::Unknown("hologram".into())), ("mcpTool", ApprovalKind::McpTool)] {
+            let read: ApprovalKind = serde_json::from_value(json!(name)).unwrap();
+            assert_eq!(read, kind);
+            assert_eq!(serde_json::to_value(read).unwrap(), json!(name));
+        }
+    }
+
+    #[test]
+    fn what_another_version_added_to_a_report_stays_in_the_journal() {
+        let value = json!({"exitCode": 3, "hologram": {"x": 1}, "begun": {"type": "hologram", "x": 1}});
+        let recorded: Recorded<CallReport> = serde_json::from_value(value.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&recorded).unwrap(), value);
+        let report = recorded.read();
+        assert_eq!((report.exit_code, report.duration_ms), (Some(3), None));
+        assert!(matches!(report.begun.unwrap().read(), CallDetail::Unknown(_)));
+        // One that cannot be understood at all has nothing to tell, and is kept.
+        let spoiled: Recorded<CallReport> = serde_json::from_value(json!({"exitCode": "three"})).unwrap();
+        assert_eq!((spoiled.read(), spoiled.raw().read::<Value>().unwrap()), (CallReport::default(), json!({"exitCode": "three"})));
+    }
+}

@@ -239,7 +239,23 @@ impl Outline {
                 self.step_is_over = true;
                 self.open_calls.clear();
             }
-            _ => {}
+            Fact::ThreadCreated(_)
+            | Fact::MetadataChanged(_)
+            | Fact::SettingsChanged(_)
+            | Fact::TurnSettingsChanged(_)
+            | Fact::SelectionChanged(_)
+            | Fact::ModelAsked(_)
+            | Fact::ApprovalAsked(_)
+            | Fact::ApprovalAnswered(_)
+            | Fact::PermissionsGranted(_)
+            | Fact::CallStarted(_)
+            | Fact::WakeSet(_)
+            | Fact::WakeEnded(_)
+            | Fact::AgentSpawned(_)
+            | Fact::AgentClosed(_)
+            | Fact::ContextCompacted(_)
+            | Fact::DamageNoted(_)
+            | Fact::Unknown { .. } => {}
         }
         self.last = entry.seq;
         if self.step_is_over && self.open_calls.is_empty() {

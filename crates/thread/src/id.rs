@@ -16,7 +16,7 @@ pub type Seq = u64;
 pub struct ThreadId(Uuid);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no thread id: it must be a UUID")]
+#[error("`{0}` is not a thread id: it must be a UUID")]
 pub struct ThreadIdError(String);
 
 impl ThreadId {

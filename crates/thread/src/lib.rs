@@ -52,6 +52,7 @@ pub use id::{ApprovalId, CallId, InputId, Seq, ThreadId, ThreadIdError, TurnId};
 pub use inherit::{InheritedHistory, inherited};
 pub use input::{InputOrigin, InputReceived, QueueChanged, QueuedInput};
 pub use outpost_wire::intent::Selection;
+pub use pairs::CALL_STOPPED;
 pub use picture::{picture_kind, picture_size};
 pub use raw::Raw;
 pub use state::{Agent, FoldError, Keyed, Parent, Settings, Thread, ThreadCreated, ThreadMetadata};

@@ -222,7 +222,7 @@ impl Pairs {
         if is_open && !items.iter().any(|item| Shape::of(item).is_some_and(|shape| shape.is_output())) {
             let text = match outcome {
                 CallOutcome::Completed => "This call has ended and returned nothing.",
-                _ => STOPPED,
+                _ => CALL_STOPPED,
             };
             self.stop_with(text, |open| open.id == *call);
         }
@@ -276,7 +276,7 @@ impl Pairs {
     }
 
     fn stop(&mut self, which: impl Fn(&OpenCall) -> bool) {
-        self.stop_with(STOPPED, which);
+        self.stop_with(CALL_STOPPED, which);
     }
 
     fn stop_with(&mut self, text: &str, which: impl Fn(&OpenCall) -> bool) {
@@ -324,13 +324,14 @@ fn is_private(item: &Raw) -> bool {
     Shape::of(item).is_some_and(|shape| shape.is_private())
 }
 
-const STOPPED: &str = "This call was stopped before it ended. It may have done a part of its work.";
+/// What the model is told of a call without an output.
+pub const CALL_STOPPED: &str = "This call was stopped before it ended. It may have done a part of its work.";
 
 /// An output as its call needs it.
 fn fitted(item: &Raw, call: &OpenCall) -> Raw {
-    let Ok(Value::Object(mut output)) = item.read::<Value>() else { return call.kind.output(&call.shown, STOPPED) };
+    let Ok(Value::Object(mut output)) = item.read::<Value>() else { return call.kind.output(&call.shown, CALL_STOPPED) };
     if call.kind == CallKind::ToolSearch && output.get("type").is_none_or(|kind| kind != "tool_search_output") {
-        return call.kind.output(&call.shown, STOPPED);
+        return call.kind.output(&call.shown, CALL_STOPPED);
     }
     output.insert("type".into(), call.kind.output_type().into());
     output.insert("call_id".into(), call.shown.as_str().into());
@@ -432,7 +433,7 @@ mod tests {
             let id = item["call_id"].as_str().unwrap_or_default();
             match item["type"].as_str().unwrap() {
                 kind if kind.ends_with("_output") => {
-                    format!("<{id}{}", if item["output"] == STOPPED || item["status"] == "incomplete" { "!" } else { "" })
+                    format!("<{id}{}", if item["output"] == CALL_STOPPED || item["status"] == "incomplete" { "!" } else { "" })
                 }
                 kind if kind.ends_with("_call") => format!(">{id}"),
                 "message" => item["content"][0]["text"].as_str().unwrap().to_owned(),

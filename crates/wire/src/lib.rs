@@ -6,6 +6,7 @@
 pub mod app;
 pub mod base64;
 pub mod calendar;
+pub mod denial_words;
 pub mod encode;
 pub mod envelope;
 pub mod exec;

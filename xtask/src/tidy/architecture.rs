@@ -1,6 +1,6 @@
 //! What ARCHITECTURE.md says of crates and of single places holds. These of its tables are read here:
 //! "crate | may use" names all dependencies among our crates, "only here | stands in" where a text may stand at all. The tables
-//! "file | function" are flows through the code.
+//! "file | function" are flows through the code; each file that "question | file" names is there.
 
 use super::{Finding, Source};
 
@@ -11,6 +11,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     let mut findings = dependencies(page, sources);
     findings.extend(single_places(page, sources));
     findings.extend(flows(page, sources));
+    findings.extend(answers(page, sources));
     findings
 }
 
@@ -29,6 +30,40 @@ fn flows(page: &Source, sources: &[Source]) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Each file and folder that answers a question is there. Names may be shortened at their beginning.
+fn answers(page: &Source, sources: &[Source]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for row in tables(page, "| question | file |") {
+        for name in quoted(&row.right).filter(|name| is_file(name)).flat_map(spelled_out) {
+            let is_there = sources.iter().any(|source| {
+                let whole = format!("/{}", source.path);
+                match name.rsplit_once('*') {
+                    Some((folder, end)) => whole.contains(&format!("/{folder}")) && whole.ends_with(end),
+                    None if name.ends_with('/') => whole.contains(&format!("/{name}")),
+                    None => whole.ends_with(&format!("/{name}")),
+                }
+            });
+            if !is_there {
+                findings.push(page.finding(row.line, format!("there is no file `{name}`")));
+            }
+        }
+    }
+    findings
+}
+
+fn is_file(name: &str) -> bool {
+    !name.contains(' ') && (name.ends_with(".rs") || name.ends_with(".js") || name.ends_with('/'))
+}
+
+/// `a/{b,c}.rs` is two files.
+fn spelled_out(name: &str) -> Vec<String> {
+    let parts = name.split_once('{').and_then(|(begin, rest)| rest.split_once('}').map(|(choices, end)| (begin, choices, end)));
+    match parts {
+        Some((begin, choices, end)) => choices.split(',').map(|choice| format!("{begin}{choice}{end}")).collect(),
+        None => vec![name.to_owned()],
+    }
 }
 
 /// Every crate has a row, and uses exactly the crates that its row names.
@@ -155,6 +190,23 @@ mod tests {
         let findings = repository("b", "\nfn f() { unsafe { x() } }");
         assert_eq!(findings.len(), 1);
         assert_eq!((findings[0].path.as_str(), findings[0].line), ("crates/a/src/lib.rs", 2));
+    }
+
+    #[test]
+    fn a_row_about_a_text_that_stands_nowhere_is_found() {
+        let sources = [source(PAGE, RULES), source("crates/b/src/sys.rs", "// unsafe { is in a comment }")];
+        let found: Vec<_> = check(&sources).into_iter().map(|finding| (finding.path, finding.line, finding.what)).collect();
+        assert_eq!(found, [(PAGE.to_owned(), 8, "`unsafe {` stands nowhere: the row is out of date".to_owned())]);
+    }
+
+    #[test]
+    fn an_answer_that_names_a_file_that_is_not_there_is_found() {
+        let rows = "| question | file |\n|---|---|\n| who? | `b/src/sys.rs`, `sys.rs` (`run`), `b/src/`, `b/src/*.rs`, `config.toml` |\n\
+                    | what? | `b/src/{sys,gone}.rs`, `ys.rs`, `c/src/`, `b/src/*.js` |\n";
+        let sources = [source(PAGE, &format!("{RULES}\n{rows}")), source("crates/b/src/sys.rs", "unsafe { x() }")];
+        let found: Vec<(usize, String)> = check(&sources).into_iter().map(|finding| (finding.line, finding.what)).collect();
+        let gone = ["b/src/gone.rs", "ys.rs", "c/src/", "b/src/*.js"];
+        assert_eq!(found, gone.map(|name| (13, format!("there is no file `{name}`"))));
     }
 
     #[test]

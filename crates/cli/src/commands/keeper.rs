@@ -101,7 +101,7 @@ async fn end_running(own: &ProcessContext) -> anyhow::Result<()> {
     let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).map_err(io::Error::from)?;
     let is_ours = std::fs::read(format!("/proc/{}/cmdline", note.pid))
         .is_ok_and(|line| line.split(|byte| *byte == 0).any(|part| part == b"__keeper"));
-    ensure!(is_ours, "process {} is no keeper", note.pid);
+    ensure!(is_ours, "process {} is not a keeper", note.pid);
     rustix::process::pidfd_send_signal(&process, rustix::process::Signal::TERM).map_err(io::Error::from)?;
     let gone = tokio::time::timeout(START, async {
         while unix::connect(&socket, &ClientOptions::default()).await.is_ok() {

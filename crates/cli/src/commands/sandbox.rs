@@ -62,7 +62,7 @@ fn clear(workspace: Option<&Path>, all: bool) -> anyhow::Result<()> {
     let wanted = match workspace {
         Some(path) => {
             // A workspace that is gone may have a layer all the same.
-            let path = path.canonicalize().or_else(|_| std::path::absolute(path)).context("where is that?")?;
+            let path = path.canonicalize().or_else(|_| std::path::absolute(path)).context("cannot resolve that path")?;
             if !known.contains(&path) {
                 bail!("there is no layer of {}; `outpost sandbox list` says which there are", path.display());
             }

@@ -86,7 +86,7 @@ fn list(as_json: bool, own: &ProcessContext) -> anyhow::Result<ExitCode> {
 fn server_name(name: &str) -> anyhow::Result<&str> {
     let is_fine = !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter));
     if !is_fine {
-        bail!("`{name}` is no name for an MCP server: use letters, digits, `-` and `_`");
+        bail!("`{name}` is not a name for an MCP server: use letters, digits, `-` and `_`");
     }
     Ok(name)
 }
@@ -178,7 +178,7 @@ fn known_key(key: &str) -> anyhow::Result<()> {
     }
     let keys = Config::keys();
     let meant = nearest(key, keys.iter().map(String::as_str)).map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
-    bail!("`{key}` is no key of config.toml; {meant}`outpost help configuration` lists every key")
+    bail!("`{key}` is not a key of config.toml; {meant}`outpost help configuration` lists every key")
 }
 
 fn set(key: &str, value: Option<&str>) -> anyhow::Result<ExitCode> {

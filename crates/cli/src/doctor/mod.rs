@@ -3,8 +3,8 @@
 //! A section is a function that returns its findings; a new one is added in [`examine`]. Sections only look: they change
 //! nothing, leave nothing behind but the home, and print nothing.
 
+mod access;
 mod configuration;
-mod doors;
 mod environments;
 mod host;
 mod model;
@@ -34,7 +34,7 @@ pub(crate) async fn examine(patient: &Patient<'_>) -> Report {
         version: env!("CARGO_PKG_VERSION"),
         sections: vec![
             Section { name: "host", findings: host::findings(patient) },
-            Section { name: "doors", findings: doors::findings(patient) },
+            Section { name: "access", findings: access::findings(patient) },
             Section { name: "sandbox", findings: sandbox::findings(patient) },
             Section { name: "configuration", findings: configuration::findings(patient).await },
             Section { name: "environments", findings: environments },

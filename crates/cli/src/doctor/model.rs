@@ -39,7 +39,7 @@ pub(super) async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     };
     let wanted = config.model.clone().or_else(|| Some(default_model(&name).to_owned()).filter(|model| model != OFFLINE));
     vec![match reached {
-        Ok(None) => Finding::good(what, "needs no network, and understands nothing"),
+        Ok(None) => Finding::good(what, "needs no network; runs only the commands in a prompt"),
         Ok(Some(listing)) if listing.is_web_page => {
             let detail = format!("{place} answers with a web page (HTML, status {}) and not as a model provider does", listing.status);
             Finding::broken(

@@ -186,7 +186,7 @@ impl ServerTarget {
         };
         let welcome = peer.call::<Initialize>(&hello).await.with_context(|| format!("{name} does not answer as a server of threads"))?;
         if welcome.server_info.name != "outpost" {
-            bail!("{name} is no Outpost server but `{}`", welcome.server_info.name);
+            bail!("{name} is not an Outpost server, but `{}`", welcome.server_info.name);
         }
         peer.admit();
         peer.sink().send(envelope::notification("initialized", &Nothing {}));

@@ -39,7 +39,7 @@ impl fmt::Display for Version {
 
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum BinaryError {
-    #[error("it is no program for Linux on a 64-bit machine")]
+    #[error("it is not a program for Linux on a 64-bit machine")]
     NotElf,
     #[error("it is for a machine that is not known here (number {0})")]
     Machine(u16),

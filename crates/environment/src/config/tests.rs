@@ -50,7 +50,7 @@ fn s15_wrong_entries_are_disabled_with_their_line_and_the_others_work() {
         ("url='ws://a:1'\nprogram='x'", "environments.toml:1: environment `box`: only one of `url` and `program` may be given"),
         (
             "url='http://a'",
-            "environments.toml:3: environment `box`: `url`: `http://a` is no executor's address; use ws://HOST:PORT, wss://HOST or unix:///PATH",
+            "environments.toml:3: environment `box`: `url`: `http://a` is not an executor's address; use ws://HOST:PORT, wss://HOST or unix:///PATH",
         ),
         ("url='  '", "environments.toml:3: environment `box`: `url`: the address is empty"),
         ("url='ws://'", "environments.toml:3: environment `box`: `url`: `ws://` names no host and port"),
@@ -86,7 +86,7 @@ fn s15_wrong_entries_are_disabled_with_their_line_and_the_others_work() {
         ),
         (
             "ssh='-x'",
-            "environments.toml:3: environment `box`: `ssh`: `-x` is no ssh destination; use user@host or a name from the ssh configuration",
+            "environments.toml:3: environment `box`: `ssh`: `-x` is not an ssh destination; use user@host or a name from the ssh configuration",
         ),
         (
             "url='ws://a:1'\nfuture=1",
@@ -209,11 +209,11 @@ fn ways_lead_into_each_other() {
     for (members, why) in [
         ("docker='a'\npodman='b'", "only one of `docker` and `podman` may be given"),
         ("url='ws://a:1'\ndocker='b'", "only one of `url` and `docker` may be given"),
-        ("docker='-v'", "`-v` is no name of a container or image"),
+        ("docker='-v'", "`-v` is not a name of a container or image"),
         ("docker='a'\nargs=['x']", "`args` needs `ssh`"),
         ("ssh='a'\nuser='x'", "`user` needs `docker` or `podman`"),
         ("docker='a'\nnamespace='x'", "`namespace` needs `kubectl`"),
-        ("slurm='x'", "`x` is no number of a Slurm job"),
+        ("slurm='x'", "`x` is not a Slurm job number"),
         ("slurm='1'\nidle_stop=5", "`idle_stop` needs"),
         ("docker='a'\nidle_stop='soon'", "`idle_stop` is a number of seconds, or such as"),
         ("url='ws://a:1'\nsetup=['x']", "`setup` needs"),

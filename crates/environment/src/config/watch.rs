@@ -53,7 +53,7 @@ impl ConfigWatch {
         };
         let mut watcher = RecommendedWatcher::new(handler, notify::Config::default()).map_err(|error| refused(SharedError::new(error)))?;
         let mut watched: Vec<&Path> = Vec::new();
-        let mut problem = SharedError::from("it is no file");
+        let mut problem = SharedError::from("it is not a file");
         for directory in paths.iter().filter_map(|path| path.parent()) {
             if watched.contains(&directory) {
                 continue;

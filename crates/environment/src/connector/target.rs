@@ -42,7 +42,7 @@ impl fmt::Debug for Token {
 pub enum TargetError {
     #[error("the address is empty")]
     Empty,
-    #[error("`{0}` is no executor's address; use ws://HOST:PORT, wss://HOST or unix:///PATH")]
+    #[error("`{0}` is not an executor's address; use ws://HOST:PORT, wss://HOST or unix:///PATH")]
     Scheme(String),
     #[error("`{0}` names no host and port")]
     Host(String),

@@ -187,7 +187,7 @@ impl Gitdir {
         };
         let stat = fstat(&opened)?;
         if !FileType::from_raw_mode(stat.st_mode).is_file() || u64::try_from(stat.st_size).unwrap_or(u64::MAX) > most {
-            return Err(io::Error::other(format!("{} is no plain file of a usual size", name.display())));
+            return Err(io::Error::other(format!("{} is not a plain file of the usual size", name.display())));
         }
         let mut bytes = Vec::new();
         File::from(opened).take(most + 1).read_to_end(&mut bytes)?;

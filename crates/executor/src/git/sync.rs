@@ -118,7 +118,7 @@ impl Comparing<'_> {
         if !layer.is_repository() {
             if !known.refs.is_empty() {
                 self.notices.push(format!(
-                    "git: what the sandbox has at {} is no repository any more; the repository itself is as it was",
+                    "git: what the sandbox has at {} is not a repository any more; the repository itself is as it was",
                     at.display()
                 ));
             }
@@ -439,7 +439,7 @@ impl Comparing<'_> {
                 Head::Branch(_) => true,
             };
             if !is_there {
-                self.notices.push("git: HEAD of the sandbox is no commit, and is not carried over".into());
+                self.notices.push("git: HEAD of the sandbox is not a commit, and is not carried over".into());
                 return branch;
             }
             let text = inside.text();

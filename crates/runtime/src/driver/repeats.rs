@@ -6,6 +6,7 @@ use outpost_thread::{Raw, is_user_message};
 use serde_json::Value;
 
 use super::call_item::CallItem;
+use crate::tools::command_report::{STILL_RUNNING, without_time};
 
 /// So many identical calls in a row are pointed out to the model.
 pub(super) const POINTED_OUT: usize = 3;
@@ -48,8 +49,8 @@ pub(super) fn repeated(items: &[Raw]) -> Option<(usize, String)> {
 /// A result without what differs every time: how long it took.
 fn comparable(output: Value) -> Value {
     match output {
-        Value::String(text) => match text.strip_prefix("Time: ").and_then(|rest| rest.split_once('\n')) {
-            Some((_, rest)) => rest.into(),
+        Value::String(text) => match without_time(&text) {
+            Some(rest) => rest.into(),
             None => text.into(),
         },
         other => other,
@@ -59,7 +60,7 @@ fn comparable(output: Value) -> Value {
 /// Whether a call only waits for something that is still under way.
 fn waits(item: &CallItem, output: &Value) -> bool {
     match item.name.as_str() {
-        "write_stdin" => output.as_str().is_some_and(|text| text.starts_with("Still running")),
+        "write_stdin" => output.as_str().is_some_and(|text| text.starts_with(STILL_RUNNING)),
         "wait_agent" | "wait_for_environment" => true,
         _ => false,
     }

@@ -98,7 +98,7 @@ pub enum Cwd {
 pub enum DeclarationError {
     #[error("mcp_servers.{server}: {why}")]
     Malformed { server: String, why: String },
-    #[error("`{0}` is no name of an MCP server: it has 1 to 128 characters, none of them blank or a control character")]
+    #[error("`{0}` is not a name for an MCP server: it has 1 to 128 characters, none of them blank or a control character")]
     Name(String),
     #[error("mcp_servers.{server}: it needs either `command` (a program) or `url` (streamable HTTP)")]
     NoTransport { server: String },
@@ -106,7 +106,7 @@ pub enum DeclarationError {
     Both { server: String, one: &'static str, other: &'static str },
     #[error("mcp_servers.{server}: the transport `{transport}` is not spoken; use `command`, or `url` with streamable HTTP")]
     Transport { server: String, transport: String },
-    #[error("mcp_servers.{server}: `{url}` is no http or https address")]
+    #[error("mcp_servers.{server}: `{url}` is not an http or https address")]
     Url { server: String, url: String },
     #[error("mcp_servers.{server}: `{key}` may not be set by a {origin}: {why}")]
     NotAllowed { server: String, key: &'static str, origin: &'static str, why: &'static str },
@@ -339,7 +339,7 @@ impl DeclarationOrigin {
                 Some(other) => return Err(malformed(format!("env_vars: the source `{other}` is not known"))),
             }
             if !is_variable(&variable) {
-                return Err(malformed(format!("env_vars: `{variable}` is no name of a variable")));
+                return Err(malformed(format!("env_vars: `{variable}` is not a variable name")));
             }
             env_vars.push(variable);
         }
@@ -351,7 +351,7 @@ impl DeclarationOrigin {
             ));
         }
         if let Some(variable) = written.env.keys().find(|variable| !is_variable(variable)) {
-            return Err(malformed(format!("env: `{variable}` is no name of a variable")));
+            return Err(malformed(format!("env: `{variable}` is not a variable name")));
         }
         let cwd = match self.place() {
             Some((_, directory)) => Cwd::Fixed(inside(name, directory, written.cwd.as_deref())?),
@@ -376,14 +376,14 @@ impl DeclarationOrigin {
         self.check_texts(name, [url.as_str()].into_iter().chain(written.http_headers.values().map(String::as_str)))?;
         for header in written.http_headers.keys().chain(written.env_http_headers.keys()) {
             let known =
-                http::HeaderName::from_bytes(header.as_bytes()).map_err(|_| malformed(format!("`{header}` is no name of a header")))?;
+                http::HeaderName::from_bytes(header.as_bytes()).map_err(|_| malformed(format!("`{header}` is not a header name")))?;
             if ["accept", "content-type", "mcp-session-id", "mcp-protocol-version", "last-event-id"].contains(&known.as_str()) {
                 return Err(malformed(format!("the header `{header}` belongs to the protocol")));
             }
         }
         for variable in written.env_http_headers.values().chain(&written.bearer_token_env_var) {
             if !is_variable(variable) {
-                return Err(malformed(format!("`{variable}` is no name of a variable")));
+                return Err(malformed(format!("`{variable}` is not a variable name")));
             }
         }
         let why = "a variable of a machine would be sent to an address that its owner did not choose";

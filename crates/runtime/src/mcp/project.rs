@@ -91,6 +91,6 @@ pub(crate) async fn read(place: &Workplace<'_>, sandbox: Option<SandboxContext>,
     match serde_json::from_slice::<Value>(&bytes) {
         Ok(Value::Object(object)) => Ok(declarations(&object, &DeclarationOrigin::Project { environment, directory }, limits)),
         Ok(_) => Err(format!("{name} holds no object")),
-        Err(error) => Err(format!("{name} is no JSON: {error}")),
+        Err(error) => Err(format!("{name} is not valid JSON: {error}")),
     }
 }

@@ -6,10 +6,12 @@
 //! end, however long that takes. What has been done already is read off the history, so that the same history always gives the
 //! same answer.
 
+use outpost_thread::CALL_STOPPED;
 use serde_json::{Value, json};
 
 use super::{HistoryItem, ModelProgress, ModelResponse, ModelUsage, OnProgress, Prompt, StopReason};
 use crate::live::TURN_RESUMED;
+use crate::tools::command_report::{EXIT_CODE, TIME};
 
 /// The tool that runs commands.
 const TOOL: &str = "exec_command";
@@ -102,7 +104,7 @@ fn called_for(item: &Value) -> Option<Called> {
 }
 
 fn was_stopped(output: &Value) -> bool {
-    output.is_null() || output_text(output).is_some_and(|text| text.starts_with("This call was stopped"))
+    output.is_null() || output_text(output) == Some(CALL_STOPPED)
 }
 
 fn respond(script: &str, called: &[Called], ids: &(dyn Fn() -> String + Send + Sync)) -> Vec<Value> {
@@ -166,12 +168,13 @@ fn output_text(output: &Value) -> Option<&str> {
 
 /// What a command that was started tells begins with the time it took; a refusal does not.
 fn has_run(output: &Value) -> bool {
-    output_text(output).is_some_and(|text| text.starts_with("Time: "))
+    output_text(output).is_some_and(|text| text.starts_with(TIME))
 }
 
 /// Its second line is how it ended.
 fn has_failed(output: &Value) -> bool {
-    has_run(output) && output_text(output).and_then(|text| text.lines().nth(1)) != Some("Exit code: 0")
+    let ended = output_text(output).and_then(|text| text.lines().nth(1)?.strip_prefix(EXIT_CODE));
+    has_run(output) && ended != Some("0")
 }
 
 /// The steps of a script, each a list of lines that are done at once.
@@ -316,7 +319,7 @@ mod tests {
             asked("1", "stopped"),
             asked("2", "lost"),
             ended("0", "Time: 0.1 s\nExit code: 0\n"),
-            ended("1", "This call was stopped before it ended."),
+            ended("1", CALL_STOPPED),
             ended("2", "This call was running when the program or its connection ended"),
             message("<turn_aborted>…"),
         ];

@@ -32,7 +32,7 @@ fn dollars<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> 
     if (0.0..1e6).contains(&dollars) {
         return Ok((dollars * 1e6).round() as u64);
     }
-    Err(serde::de::Error::custom(format!("{dollars} is no price: dollars for a million tokens, 0 or more")))
+    Err(serde::de::Error::custom(format!("{dollars} is not a price: dollars for a million tokens, 0 or more")))
 }
 
 fn some_dollars<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {

@@ -56,7 +56,7 @@ fn take(
         "response.output_item.done" => {
             let item = event["item"].take();
             if !item.is_object() {
-                return Err(call.nonsense("an item that is no object"));
+                return Err(call.nonsense("an item that is not an object"));
             }
             answer.items.push(HistoryItem::from(item.clone()));
             progress(ModelProgress::ItemFinished { item });

@@ -7,6 +7,25 @@ use super::processes::{ProcessEnd, RunningCommand};
 use super::{CallEnd, ResultType};
 use crate::denial;
 
+/// What the report of a command that was started begins with: how long it has run. A refusal begins otherwise.
+pub(crate) const TIME: &str = "Time: ";
+/// The line below it, of a command that has ended.
+pub(crate) const EXIT_CODE: &str = "Exit code: ";
+/// The same of one that has not.
+pub(crate) const STILL_RUNNING: &str = "Still running";
+/// The line before what the command printed.
+const OUTPUT: &str = "\nOutput:\n";
+
+/// What a command printed, of the report that the model got.
+pub fn printed(report: &str) -> Option<&str> {
+    report.split_once(OUTPUT).map(|(_, printed)| printed)
+}
+
+/// A report without its first line, which differs every time. Nothing for a text that is not a report of a command.
+pub(crate) fn without_time(report: &str) -> Option<&str> {
+    report.strip_prefix(TIME)?.split_once('\n').map(|(_, rest)| rest)
+}
+
 /// What the model and clients are told of a command.
 pub(super) fn report(
     result: ResultType,
@@ -23,21 +42,21 @@ pub(super) fn report(
         _ => None,
     };
     let state = match &end {
-        Some(ProcessEnd::Exited { code, limit: Some(limit), .. }) => format!("Exit code: {code}\nIt was stopped by {limit}."),
-        Some(ProcessEnd::Exited { code, denied: false, .. }) => format!("Exit code: {code}"),
+        Some(ProcessEnd::Exited { code, limit: Some(limit), .. }) => format!("{EXIT_CODE}{code}\nIt was stopped by {limit}."),
+        Some(ProcessEnd::Exited { code, denied: false, .. }) => format!("{EXIT_CODE}{code}"),
         Some(ProcessEnd::Exited { code, .. }) => {
             let generic = "The sandbox probably kept it from something it needs.";
-            format!("Exit code: {code}\n{}", hint.as_ref().map_or(generic, |hint| hint.model.as_str()))
+            format!("{EXIT_CODE}{code}\n{}", hint.as_ref().map_or(generic, |hint| hint.model.as_str()))
         }
         Some(ProcessEnd::Lost(reason)) => format!("Lost: its outcome is unknown ({reason})"),
-        None => format!("Still running, session id: {session}"),
+        None => format!("{STILL_RUNNING}, session id: {session}"),
     };
     let (exit_code, denied, limit, notices) = match &end {
         Some(ProcessEnd::Exited { code, denied, limit, notices }) => (Some(*code), *denied, limit.as_ref(), &notices[..]),
         _ => (None, false, None, &[][..]),
     };
     let notes: String = notices.iter().map(|notice| format!("\nNote: {notice}")).collect();
-    let text = format!("Time: {seconds:.3} s\n{state}{notes}\nTokens: {}\nOutput:\n{}", shown.original_tokens, shown.text);
+    let text = format!("{TIME}{seconds:.3} s\n{state}{notes}\nTokens: {}{OUTPUT}{}", shown.original_tokens, shown.text);
     let mut later = HeadTail::default();
     later.push(shown.text.as_bytes());
     let report = CallReport {
@@ -58,4 +77,17 @@ pub(super) fn report(
         _ => CallOutcome::Completed,
     };
     CallEnd { outcome, items: vec![result.item(call, text)], report: Some(report.into()), facts: vec![] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_report_are_found_again() {
+        let report = format!("{TIME}0.100 s\n{EXIT_CODE}0\nTokens: 2{OUTPUT}one\nOutput:\ntwo");
+        assert_eq!(printed(&report), Some("one\nOutput:\ntwo"));
+        assert_eq!(without_time(&report).map(|rest| rest.starts_with(EXIT_CODE)), Some(true));
+        assert_eq!((printed("no such directory"), without_time("no such directory")), (None, None));
+    }
 }

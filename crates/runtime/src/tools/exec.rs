@@ -390,7 +390,7 @@ async fn no_directory(environment: &Environment, cwd: PathUri, sandbox: Option<S
         Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => {
             Some(format!("there is no directory {shown}{place}"))
         }
-        Ok(found) if !found.is_directory => Some(format!("{shown}{place} is no directory")),
+        Ok(found) if !found.is_directory => Some(format!("{shown}{place} is not a directory")),
         _ => None,
     }
 }

@@ -55,7 +55,7 @@ fn check(name: &str, whole: &str, schema: &Value, names: &mut HashSet<String>) -
         return Err(refused(whole, "this program has a tool of that name"));
     }
     if !(schema.is_null() || schema.is_object()) {
-        return Err(refused(whole, "`inputSchema` is no JSON schema: it must be an object"));
+        return Err(refused(whole, "`inputSchema` is not a JSON schema: it must be an object"));
     }
     if !names.insert(whole.to_owned()) {
         return Err(refused(whole, "there are two tools of that name"));
@@ -121,7 +121,7 @@ mod tests {
             (json!([space("mcp", &[tool("x")])]), "MCP servers"),
             (json!([tool("a__b")]), "two underscores"),
             (json!([tool("exec_command")]), "this program has a tool"),
-            (json!([{"type": "function", "name": "a", "description": "d", "inputSchema": 7}]), "no JSON schema"),
+            (json!([{"type": "function", "name": "a", "description": "d", "inputSchema": 7}]), "not a JSON schema"),
         ] {
             let found = why(tools.clone());
             assert!(found.contains(said), "{tools}: {found}");

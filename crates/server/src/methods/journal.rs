@@ -49,7 +49,7 @@ async fn list(connection: Arc<ClientConnection>, params: ThreadEntriesListParams
 async fn answer(connection: Arc<ClientConnection>, params: ThreadApprovalAnswerParams) -> Result<Nothing, Fault> {
     let live = loaded(&connection, &params.thread_id).await?;
     let decision = serde_json::from_value::<Decision>(Value::from(params.decision.as_str()));
-    let decision = decision.map_err(|_| Fault::invalid_request(format!("`{}` is no decision", params.decision)))?;
+    let decision = decision.map_err(|_| Fault::invalid_request(format!("`{}` is not a decision", params.decision)))?;
     live.answer_by(ApprovalId(params.approval_id), decision, params.detail.map(Raw::from), connection.identity.name.clone())
         .await
         .map_err(fault::command)?;

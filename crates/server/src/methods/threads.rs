@@ -107,7 +107,7 @@ async fn resume_history(
         return Err(Fault::invalid_request("history must not be empty; thread/start begins without one"));
     }
     if let Some(index) = items.iter().position(|item| !item["type"].is_string()) {
-        return Err(Fault::invalid_request(format!("history[{index}] is no item of the Responses API: it has no `type`")));
+        return Err(Fault::invalid_request(format!("history[{index}] is not an item of the Responses API: it has no `type`")));
     }
     let given = params.overrides();
     let chosen = choices::choose(&connection, &given, Whose::NewThread)?;

@@ -74,7 +74,7 @@ async fn inject(connection: Arc<ClientConnection>, params: ThreadInjectItemsPara
         return Err(Fault::invalid_request("items must not be empty"));
     }
     if let Some(index) = params.items.iter().position(|item| !item["type"].is_string()) {
-        return Err(Fault::invalid_request(format!("items[{index}] is no item of the Responses API: it has no `type`")));
+        return Err(Fault::invalid_request(format!("items[{index}] is not an item of the Responses API: it has no `type`")));
     }
     let received = InputReceived {
         input: InputId(connection.server.runtime.new_id()),

@@ -216,7 +216,15 @@ impl Projector {
             }
             Fact::TurnFinished(fact) => self.turn_finished(fact, entry.at, &mut out),
             Fact::DamageNoted(fact) => self.damage_noted(fact, entry, &mut out),
-            _ => {}
+            Fact::MetadataChanged(_)
+            | Fact::TurnSettingsChanged(_)
+            | Fact::StepCaptured(_)
+            | Fact::PermissionsGranted(_)
+            | Fact::WakeSet(_)
+            | Fact::WakeEnded(_)
+            | Fact::AgentSpawned(_)
+            | Fact::AgentClosed(_)
+            | Fact::Unknown { .. } => {}
         }
         mark(&mut out, entry.seq);
         out

@@ -39,7 +39,7 @@ pub enum ClaudeError {
         #[source]
         error: std::io::Error,
     },
-    #[error("{path}: its session is called `{id}`, which is no UUID")]
+    #[error("{path}: its session is called `{id}`, which is not a UUID")]
     Id { path: std::path::PathBuf, id: String },
 }
 

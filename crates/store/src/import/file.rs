@@ -48,7 +48,7 @@ pub(super) fn open(path: &Path) -> io::Result<RolloutLines> {
 /// A pipe or a device would never end, or never begin.
 fn open_regular(path: &Path) -> io::Result<File> {
     if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     File::open(path)
 }

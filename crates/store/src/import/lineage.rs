@@ -16,7 +16,7 @@ pub enum LineageError {
         #[source]
         error: io::Error,
     },
-    #[error("{path} holds no rollout: its first line is no session_meta")]
+    #[error("{path} holds no rollout: its first line is not a session_meta")]
     NotARollout { path: PathBuf },
     #[error("{path} continues rollout {rollout}, which is not there; put that file beside it")]
     AncestorMissing { path: PathBuf, rollout: String },

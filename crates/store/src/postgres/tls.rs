@@ -79,7 +79,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> TlsConnect<S> for Hands
 
     fn connect(self, stream: S) -> Self::Future {
         Box::pin(async move {
-            let name = self.name.map_err(|name| io::Error::other(format!("`{name}` is no name that a certificate could be for")))?;
+            let name = self.name.map_err(|name| io::Error::other(format!("`{name}` is not a name that a certificate can have")))?;
             let connector = self.encryption.connector().await?;
             let hint = "name the certificate to trust with sslrootcert=FILE, and the host as the certificate does";
             let stream = connector.connect(name, stream).await;

@@ -70,7 +70,7 @@ impl Company {
         let out = executor.stdout.take().context("a second executor cannot be heard")?;
         let url = timeout(START, BufReader::new(out).lines().next_line()).await;
         let Ok(Ok(Some(url))) = url else { bail!("the second executor does not listen: {}", tail(&scratch.join("worker.log"))) };
-        let address = url.trim().strip_prefix("ws://").with_context(|| format!("`{url}` is no address"))?.to_owned();
+        let address = url.trim().strip_prefix("ws://").with_context(|| format!("`{url}` is not an address"))?.to_owned();
         let token = std::fs::read_to_string(worker_home.join("tokens").join(EXECUTOR)).context("the second executor has no token")?;
         let cable = Cable::lay(address).await.context("no port of this machine can be used")?;
         Ok(Self {

@@ -199,7 +199,7 @@ impl JsonLines {
 
     fn turn_finished(&mut self, finished: &TurnFinished) -> Vec<LineShape> {
         let mut lines = Vec::new();
-        // What still runs ends with this program.
+        // Every item that began is completed, also that of a command that stays running; `command.running` names it.
         let mut left: Vec<Call> = self.calls.drain().map(|(_, call)| call).collect();
         left.sort_by_key(|call| call.order);
         lines.extend(

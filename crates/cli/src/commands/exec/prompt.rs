@@ -54,9 +54,9 @@ fn text(argument: Option<String>) -> anyhow::Result<String> {
 
 fn schema(file: &Path) -> anyhow::Result<Raw> {
     let text = std::fs::read_to_string(file).with_context(|| format!("the output schema {} cannot be read", file.display()))?;
-    let schema: Value = serde_json::from_str(&text).with_context(|| format!("the output schema {} is no JSON", file.display()))?;
+    let schema: Value = serde_json::from_str(&text).with_context(|| format!("the output schema {} is not valid JSON", file.display()))?;
     if !schema.is_object() {
-        bail!("the output schema {} is no JSON object", file.display());
+        bail!("the output schema {} is not a JSON object", file.display());
     }
     Ok(Raw::from(schema))
 }

@@ -34,7 +34,7 @@ impl Desk {
                 By::Recency => ListOrder::Recency,
             },
             direction: if arguments.reverse { Direction::OldestFirst } else { Direction::NewestFirst },
-            sources: arguments.source.into_iter().map(source).collect(),
+            sources: arguments.source.into_iter().flat_map(source).collect(),
             cwds: arguments.cwd.iter().flat_map(|directory| spellings(directory)).collect(),
             kin,
             search: arguments.search,
@@ -219,9 +219,9 @@ fn spellings(directory: &str) -> Vec<String> {
     spellings
 }
 
-/// As journals spell it, however it was typed.
-fn source(typed: String) -> String {
-    if typed.eq_ignore_ascii_case("subagent") { "subAgent".to_owned() } else { typed }
+/// As journals spell it, however it was typed; imported ones have a spelling of their own.
+fn source(typed: String) -> Vec<String> {
+    if typed.eq_ignore_ascii_case("subagent") { vec!["subAgent".to_owned(), "subagent".to_owned()] } else { vec![typed] }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use outpost_runtime::tools::command_report::printed;
 use outpost_store::words_of;
 use outpost_thread::{CallFinished, CallOutcome, CallStarted, Entry, Fact, InputOrigin, Kept, Raw, TurnStatus, is_user_message};
 use serde_json::Value;
@@ -114,10 +115,10 @@ fn output(end: &CallFinished) -> TranscriptPiece {
     // A command that was stopped with its turn told the model nothing; what it printed is kept for people.
     let text = if end.items.is_empty() { report.aggregated_output.clone().unwrap_or_default() } else { given };
     let is_command = report.aggregated_output.is_some();
-    let shown = text.split_once("\nOutput:\n").map(|(_, output)| output).filter(|_| is_command).unwrap_or(&text);
+    let shown = printed(&text).filter(|_| is_command).unwrap_or(&text);
     let outcome = match (end.outcome, report.exit_code) {
         (CallOutcome::Completed, Some(code)) if code != 0 => format!("exit code {code}"),
-        (CallOutcome::Completed, None) if is_command => "it goes on".to_owned(),
+        (CallOutcome::Completed, None) if is_command => "running in background".to_owned(),
         (outcome, _) => told(outcome).to_owned(),
     };
     TranscriptPiece::Output { text: shown.trim_end().to_owned(), outcome }
