@@ -203,6 +203,8 @@ async fn a_task_that_is_not_done_exits_with_one() {
         stuck(&tasks[3], Reply::Items(vec![])),
         stuck(&tasks[4], Reply::call("s", "write_stdin", &json!({"session_id": 12345}))),
         stuck(&tasks[8], Reply::call("u", "delete_file", &json!({"path": "old.log"}))),
+        // A call as text, and broken.
+        stuck(&tasks[15], Reply::message("{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"sh -c 'echo \" + \"add.sh\"}}")),
         stuck(&tasks[17], Reply::call("e", "exec_command", &json!({"cmd": "touch there.txt", "environment_id": "remote"}))),
     ];
     for (name, replies) in runs {

@@ -182,7 +182,8 @@ async fn a_plain_turn_is_three_commits_and_reads_nothing() {
     let own = |proxy: &DatabaseProxy| -> Vec<String> {
         proxy.take_statements().into_iter().filter(|text| !aside.iter().any(|part| text.contains(part))).collect()
     };
-    (own(&proxy), own(&beside));
+    own(&proxy);
+    own(&beside);
     turn(&mut client, &id, "again").await;
     let (statements, others) = (own(&proxy), own(&beside));
     let appends = |statements: &[String]| statements.iter().filter(|text| text.contains("insert into outpost_entries")).count();

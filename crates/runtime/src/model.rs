@@ -138,6 +138,8 @@ pub enum StopReason {
     Paused,
     /// It ends with a call that the model wrote as text, which is not read at this provider.
     TextCall,
+    /// It is a call that the model wrote as text and that cannot be read, at a provider where such calls are.
+    UnreadableCall,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -301,6 +303,9 @@ impl ModelProvider {
                 Ok(mut answer) => {
                     if self.provider.quirks.has(Quirk::TextCalls) {
                         text_calls::apply(&mut answer, &prompt.tools, &*self.ids, progress);
+                        if prompt.output_schema.is_none() {
+                            text_calls::mark_unreadable(&mut answer);
+                        }
                     } else if prompt.output_schema.is_none() {
                         text_calls::point_out(&mut answer, &prompt.tools, progress);
                     }

@@ -13,6 +13,7 @@ pub(super) enum Lack {
     Promise,
     Truncated,
     TextCall,
+    UnreadableCall,
 }
 
 const TAG: &str = "<continue_request>";
@@ -24,6 +25,7 @@ impl Lack {
         match stop {
             StopReason::Truncated => Some(Self::Truncated),
             StopReason::TextCall => Some(Self::TextCall),
+            StopReason::UnreadableCall => Some(Self::UnreadableCall),
             _ if text.trim().is_empty() => Some(Self::Empty),
             _ => is_promise(&text).then_some(Self::Promise),
         }
@@ -42,6 +44,11 @@ impl Lack {
                 "Your last answer holds a tool call as text. It was not run: only calls that are made as calls are. Make the call in that way \
                  now. If nothing is left to do, give your final answer in words."
             }
+            Self::UnreadableCall => {
+                "Your last answer looks like a tool call but cannot be read as one, so nothing was done. A call is one JSON object: \"name\" is \
+                 the exact name of a tool, \"arguments\" an object as the tool describes it. Make the call now. If nothing is left to do, give \
+                 your final answer in words."
+            }
         };
         format!("{TAG}\n{why}\n</continue_request>")
     }
@@ -58,6 +65,9 @@ impl Lack {
                 "textCall",
                 "the model wrote its calls as text, and nothing was done; `quirks = [\"text_calls\"]` in the entry of its provider takes them",
             ),
+            Self::UnreadableCall => {
+                ("unreadableCall", "the model wrote calls as text that cannot be read, also when asked to mend them; the turn was ended")
+            }
         }
     }
 }

@@ -55,6 +55,33 @@ pub(super) fn apply(response: &mut ModelResponse, tools: &[ToolSpec], ids: &(dyn
     }
 }
 
+/// Marks an answer that is nothing but a call that cannot be read: as text it would end the turn with nothing done.
+pub(super) fn mark_unreadable(response: &mut ModelResponse) {
+    let is_call =
+        |item: &HistoryItem| item.read::<Value>().is_ok_and(|item| item["type"].as_str().is_some_and(|kind| kind.ends_with("_call")));
+    if response.stop != StopReason::Complete || response.items.iter().any(is_call) {
+        return;
+    }
+    if response.items.iter().filter_map(outpost_thread::said).next_back().is_some_and(|text| is_unreadable(&text)) {
+        response.stop = StopReason::UnreadableCall;
+    }
+}
+
+/// Whether a text has the members of a call and nothing before them.
+fn is_unreadable(text: &str) -> bool {
+    let inner = unwrapped(text);
+    let has = |member: &str| inner.contains(&format!("\"{member}\""));
+    inner.starts_with(['{', '[']) && has("name") && (has("arguments") || has("parameters"))
+}
+
+/// Without the tags or the fence around it.
+fn unwrapped(text: &str) -> &str {
+    let text = text.trim();
+    let tagged = text.strip_prefix("<tool_call>").map(|rest| rest.trim_end().trim_end_matches("</tool_call>"));
+    let fenced = || text.strip_prefix("```json").map(|rest| rest.trim_end().trim_end_matches("```"));
+    tagged.or_else(fenced).unwrap_or(text).trim()
+}
+
 /// Where calls in text are not read: says how they would be, and marks an answer that ends with one. Nothing of it was done, and the model
 /// waits for a result.
 pub(super) fn point_out(response: &mut ModelResponse, tools: &[ToolSpec], progress: OnProgress<'_>) {
@@ -194,15 +221,19 @@ fn calls_in_json(text: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
 /// An answer that is nothing but a call of a tool that there is not. As a call it is answered with the tools that there are; as text it
 /// would end the turn with nothing done.
 fn unknown(text: &str) -> Option<Call> {
-    let text = text.trim();
-    let inner = text.strip_prefix("<tool_call>").map(|rest| rest.trim_end().trim_end_matches("</tool_call>"));
-    let inner = inner.or_else(|| text.strip_prefix("```json").and_then(|rest| rest.trim_end().strip_suffix("```"))).unwrap_or(text);
-    let read = |text: &str| serde_json::from_str::<Map<String, Value>>(text.trim()).ok();
+    let inner = unwrapped(text);
+    let read = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok();
     let object = read(inner).or_else(|| read(&with_escapes(inner)))?;
     let name = object.get("name")?.as_str()?;
     let arguments = object.get("arguments").or_else(|| object.get("parameters")).filter(|arguments| arguments.is_object())?;
-    let is_name = name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    (object.len() == 2 && is_name).then(|| Call { name: name.to_owned(), arguments: arguments.clone() })
+    // Small models put files, commands and the names of tasks there.
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_-. /".contains(c);
+    if object.len() != 2 || !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(is_name) {
+        return None;
+    }
+    // In the alphabet and the length that every API takes.
+    let name = name.chars().take(64).map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+    Some(Call { name, arguments: arguments.clone() })
 }
 
 /// A call as an object: its name, and its arguments as an object or as text that holds one.
@@ -444,6 +475,24 @@ mod tests {
         ] {
             let reading = read(text).unwrap();
             assert_eq!(reading.calls, [Call { name: "fly".into(), arguments: json!({"to": "x"}) }], "{text}");
+        }
+        // As Qwen2.5-Coder 0.5B wrote it.
+        let named = read("{\"name\": \"list.txt\", \"arguments\": {\"cmd\": \"wc -l <list.txt>\"}}").unwrap();
+        assert_eq!(named.calls[0].name, "list_txt");
+    }
+
+    #[test]
+    fn a_call_that_cannot_be_read_is_told_from_an_answer() {
+        for text in [
+            "{\"name\": \"exec_command\", \"arguments\": {\n  \"cmd\": \"sh -c 'echo \" + \"\\\"add.sh\\\"\" + \"'\"\n}}",
+            "{\"name\": \"apply_patch\", \"arguments\": {\"input\": \"x\"}, \"required\": [\"input\"], \"type\": \"object\"}}",
+            "```json\n{\"name\": \"Do it\", \"arguments\": {}}\n```",
+            "<tool_call>\n{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\"\n</tool_call>",
+        ] {
+            assert!(read(text).is_none() && is_unreadable(text), "{text}");
+        }
+        for text in ["done", "{\"name\": \"x\"}", "Call it so: {\"name\": \"x\", \"arguments\": {}}", "```sh\nls\n```"] {
+            assert!(!is_unreadable(text), "{text}");
         }
     }
 
