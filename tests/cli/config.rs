@@ -91,7 +91,8 @@ fn a_key_that_is_not_known_is_told_once_at_any_depth() {
 
 #[test]
 fn a_key_that_is_not_known_is_told_in_values_that_are_tables() {
-    let home = Home::with("approval_policy = { granular = { rulez = false } }\n[[skills.config]]\nname = \"x\"\nenable = false\n");
+    let home =
+        Home::with("approval_policy = { granular = { rulez = false } }\n[[skills.config]]\nname = \"x\"\nenabled = false\nenable = 1\n");
     let output = home.run(&["exec", "--provider", "offline", "> hi"]);
     assert_eq!(out(&output), "hi");
     let said = String::from_utf8(output.stderr).unwrap();

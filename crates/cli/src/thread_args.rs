@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 pub(crate) const THREAD_HELP: &str = "\
 Examples:
   outpost thread list --search 'flaky test'     threads in which these words occur, newest first
-  outpost thread show 4f21                      the last turns; the beginning or end of an id will do
+  outpost thread show 4f21                      the last turns; the end of an id will do
   outpost thread rename 4f21 'flaky test'       a name, which can be used in the place of the id
   outpost thread fork 4f21 --before-message 2   a new thread that shares what is before message 2
   outpost thread import ~/.codex                every session of Codex; again changes nothing
