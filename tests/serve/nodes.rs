@@ -128,6 +128,10 @@ async fn who_a_client_is_goes_with_it_to_another_node() {
     eventually("the second turn", || model.requests().len() == 2).await;
     let mut app = App::connect(second.url(), &ben).await;
     app.call("thread/resume", json!({"threadId": id})).await;
+    // Who said something is shown to everyone; the server's own token has no name.
+    let read = app.call("thread/read", json!({"threadId": id, "includeTurns": true})).await;
+    let by = |turn: usize| read["thread"]["turns"][turn]["items"][0]["by"].clone();
+    assert_eq!((by(0), by(1)), (serde_json::Value::Null, json!("anna")), "{read}");
     let refused = app.refused("turn/start", json!({"threadId": id, "input": [{"type": "text", "text": "no"}]})).await;
     assert!(refused.contains("ben may not") && refused.contains("viewer"), "{refused}");
     let exported = crate::support::outpost(first.home(), &["thread", "export", &id]);
@@ -182,8 +186,7 @@ async fn a_plain_turn_is_three_commits_and_reads_nothing() {
     let own = |proxy: &DatabaseProxy| -> Vec<String> {
         proxy.take_statements().into_iter().filter(|text| !aside.iter().any(|part| text.contains(part))).collect()
     };
-    own(&proxy);
-    own(&beside);
+    drop([&proxy, &beside].map(DatabaseProxy::take_statements));
     turn(&mut client, &id, "again").await;
     let (statements, others) = (own(&proxy), own(&beside));
     let appends = |statements: &[String]| statements.iter().filter(|text| text.contains("insert into outpost_entries")).count();

@@ -152,7 +152,7 @@ async fn stop(arena: Arc<Arena>, index: usize, long: Duration) {
 async fn fail_links(arena: &Arc<Arena>, plan: Plan) {
     use LinkFault::{ExecutorCut, JoinCut, NodeCut, NodeFreeze, Pause, Restart};
     let mut dice = Dice::of(arena.seed, u64::MAX - 1);
-    let once = [Restart(DatabaseEnd::Fast), ExecutorCut, NodeCut, JoinCut];
+    let once = [Restart(DatabaseEnd::Fast), ExecutorCut, NodeCut, JoinCut, Restart(DatabaseEnd::Killed), Pause, NodeFreeze];
     let often = [
         Restart(DatabaseEnd::Fast),
         Restart(DatabaseEnd::Killed),
@@ -171,7 +171,7 @@ async fn fail_links(arena: &Arc<Arena>, plan: Plan) {
             return;
         }
         sleep(match plan {
-            Plan::EachOnce => dice.between(SECOND, SECOND * 3),
+            Plan::EachOnce => dice.between(SECOND / 2, SECOND * 2),
             Plan::Until(_) => dice.between(SECOND * 2, SECOND * 16),
         })
         .await;
