@@ -168,7 +168,14 @@ impl Assembly {
 
     /// Ends what runs here.
     pub(crate) async fn shut_down(self) {
-        let report = self.runtime.shutdown(Duration::from_secs(10)).await;
+        self.shut_down_with(|| ()).await;
+    }
+
+    /// The same, with something that is done as soon as no thread is driven any more.
+    pub(crate) async fn shut_down_with(self, threads_are_left: impl FnOnce()) {
+        let report = self.runtime.end_threads(THREADS).await;
+        threads_are_left();
+        self.runtime.end_servers(THREADS).await;
         self.runtime.store().close().await;
         // What a sandbox needs in a workspace goes with its session; it should not lie there until the grace is over.
         let registry = self.runtime.registry();
@@ -223,6 +230,8 @@ fn providers(config: &Config, own: &VisibleVariables) -> BTreeMap<String, Provid
     providers
 }
 
+/// So long each thread has to come to its end, and then its servers.
+const THREADS: Duration = Duration::from_secs(10);
 const CODEX_KEY: &str = "CODEX_API_KEY";
 const ANTHROPIC_KEY: &str = "ANTHROPIC_API_KEY";
 const ANTHROPIC_TOKEN: &str = "ANTHROPIC_AUTH_TOKEN";

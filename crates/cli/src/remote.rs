@@ -24,7 +24,7 @@ use outpost_wire::app::AppMethod;
 use outpost_wire::app::NoParams;
 use outpost_wire::app::environment::{EnvironmentEntry, EnvironmentIdParams, EnvironmentInfo, EnvironmentList, EnvironmentParams};
 use serde::Deserialize;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::ProcessContext;
 use crate::home::Home;
@@ -76,6 +76,39 @@ struct Routes {
     threads: Mutex<RouteTable>,
     waiting: AtomicUsize,
     taken: Notify,
+    /// The threads that are followed, and the number of the link on which the server was last asked to tell of each.
+    followed: watch::Sender<HashMap<String, u64>>,
+}
+
+/// A thread that is followed, for as long as it is.
+struct FollowedThread {
+    routes: Arc<Routes>,
+    thread: String,
+}
+
+impl FollowedThread {
+    /// The server tells of it on this link from now on. Number 0 is none.
+    fn is_followed_on(&self, number: u64) {
+        self.routes.followed.send_modify(|threads| {
+            threads.insert(self.thread.clone(), number);
+        });
+    }
+}
+
+impl Drop for FollowedThread {
+    fn drop(&mut self) {
+        self.routes.followed.send_modify(|threads| {
+            threads.remove(&self.thread);
+        });
+    }
+}
+
+/// What a request waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    ForConnection,
+    /// On a new link a server knows of a thread only once it is followed there: what is asked of it comes after that.
+    ForThreads,
 }
 
 #[derive(Default)]
@@ -120,6 +153,11 @@ impl Routes {
         if route.send(Notified { method: what.to_owned(), params: Bytes::new() }).is_err() {
             self.took();
         }
+    }
+
+    /// Waits until every thread is followed on a link, or a later one.
+    async fn all_followed(&self, number: u64) {
+        let _ = self.followed.subscribe().wait_for(|threads| threads.values().all(|on| *on >= number)).await;
     }
 
     fn have_threads(&self) -> bool {
@@ -311,12 +349,34 @@ impl RemoteServer {
     where
         M::Params: serde::Serialize,
     {
+        Ok(self.ask::<M>(params, Waits::ForConnection).await?.0)
+    }
+
+    /// The answer, and the number of the link that it came on.
+    async fn ask<M: AppMethod>(&self, params: &M::Params, waits: Waits) -> anyhow::Result<(M::Output, u64)>
+    where
+        M::Params: serde::Serialize,
+    {
         loop {
-            let current = self.connection.peer().await?;
+            let mut current = self.connection.peer().await?;
+            let number = current.number;
+            if waits == Waits::ForThreads && !current.holds_until(self.routes.all_followed(number)).await {
+                continue;
+            }
             match current.peer.call::<M>(params).await {
                 Err(CallError::Lost) if is_repeatable(M::NAME) => current.lost().await,
-                other => return other.map_err(|error| self.explained(M::NAME, error)),
+                Ok(output) => return Ok((output, number)),
+                Err(error) => return Err(self.explained(M::NAME, error)),
             }
+        }
+    }
+
+    /// Waits for something, but not for a connection that is lost: nothing then.
+    async fn while_connected<T>(&self, something: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.connection.down() => None,
+            outcome = something => Some(outcome),
         }
     }
 

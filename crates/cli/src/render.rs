@@ -285,12 +285,16 @@ impl Screen {
 
     /// The end of a command whose output was shown as it came.
     fn stream_ended(&mut self, finished: &CallFinished, mut stream: Streamed, report: &CallReport) {
+        // What came while there was no connection is in the thread.
+        if let Some(missed) = missing(stream.bytes(), report).and_then(|whole| stream.missed(whole)) {
+            stream.push(missed.as_bytes()).iter().for_each(|line| self.output_line(&finished.call, line));
+        }
         if let Some(rest) = stream.rest() {
             self.output_line(&finished.call, &rest);
         }
         let missed = report.output_bytes.unwrap_or_default().saturating_sub(stream.bytes());
         if missed > 0 {
-            self.line_of(&finished.call, Style::Quiet, &format!("… {missed} bytes of its output came too fast to be shown"));
+            self.line_of(&finished.call, Style::Quiet, &format!("… {missed} bytes of its output were not shown"));
         }
         if let Some(end) = ending(finished, report) {
             self.line_of(&finished.call, Style::Bad, &end);
@@ -300,14 +304,18 @@ impl Screen {
     }
 
     /// The end of a command whose output was folded.
-    fn fold_ended(&mut self, finished: &CallFinished, folded: FoldedOutput, report: &CallReport) {
+    fn fold_ended(&mut self, finished: &CallFinished, mut folded: FoldedOutput, report: &CallReport) {
+        // What came while there was no connection is in the thread.
+        if let Some(missed) = missing(folded.bytes(), report).and_then(|whole| folded.missed(whole)) {
+            folded.push(missed.as_bytes()).iter().for_each(|line| self.shown_line(&finished.call, line));
+        }
         let missed = report.output_bytes.unwrap_or_default().saturating_sub(folded.bytes());
         let FoldedEnd { left_out, tail } = folded.end();
         if let Some((lines, bytes)) = left_out {
             self.line_of(&finished.call, Style::Quiet, &format!("… {lines} lines ({}) left out", crate::progress::size(bytes)));
         }
         if missed > 0 {
-            self.line_of(&finished.call, Style::Quiet, &format!("… {missed} bytes of its output came too fast to be shown"));
+            self.line_of(&finished.call, Style::Quiet, &format!("… {missed} bytes of its output were not shown"));
         }
         tail.iter().for_each(|line| self.shown_line(&finished.call, line));
         if let Some(end) = ending(finished, report) {
@@ -566,4 +574,10 @@ pub(crate) fn why(end: &TurnFinished) -> Option<String> {
 
 fn read(raw: Option<&Raw>) -> Value {
     raw.and_then(|raw| raw.read().ok()).unwrap_or_default()
+}
+
+/// All of the output that is kept, if some of it did not come as it was printed.
+pub(crate) fn missing(shown: u64, report: &CallReport) -> Option<&str> {
+    let whole = report.aggregated_output.as_deref()?;
+    (report.output_bytes.unwrap_or_default() > shown).then_some(whole)
 }

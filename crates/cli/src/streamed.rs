@@ -1,5 +1,7 @@
 //! The output of a command as it comes, cut into lines.
 
+use outpost_terminal::beginning::ShownBeginning;
+
 /// A line that does not end is shown in pieces of this size.
 const LONGEST: usize = 16 << 10;
 
@@ -7,13 +9,13 @@ const LONGEST: usize = 16 << 10;
 pub(crate) struct Streamed {
     /// The line that was begun.
     begun: Vec<u8>,
-    bytes: u64,
+    shown: ShownBeginning,
 }
 
 impl Streamed {
     /// The lines that are whole with these bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<String> {
-        self.bytes += bytes.len() as u64;
+        self.shown.push(bytes);
         let mut lines = Vec::new();
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.begun.extend_from_slice(piece);
@@ -33,7 +35,12 @@ impl Streamed {
 
     /// How much there was so far.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        self.shown.bytes()
+    }
+
+    /// What did not come of the whole output, if all that came is its beginning.
+    pub(crate) fn missed<'a>(&self, whole: &'a str) -> Option<&'a str> {
+        self.shown.rest_of(whole)
     }
 }
 

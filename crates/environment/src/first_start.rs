@@ -106,7 +106,7 @@ impl Environment {
         }
         // Made before the start, so that a cancelled caller leaves nothing behind.
         let id = first.start.id.clone();
-        let mut process = RemoteProcess { environment: self.clone(), id, inbox, writes: AtomicU64::new(0), session: 0 };
+        let mut process = RemoteProcess { environment: self.clone(), id, inbox, writes: AtomicU64::new(0), session: 0, is_pulled: false };
         let (outcome, answered) = oneshot::channel();
         let session_id = first.session_id.clone();
         self.shared().first_start.put(SentStart { params, session_id, may_have_begun: false, outcome });

@@ -22,6 +22,9 @@ use crate::state::Connected;
 
 /// How long to wait for a process that is not quite there, at first.
 const NOT_YET: Duration = Duration::from_millis(5);
+/// So much of a process that is pulled is read at once, and a read waits so long for something to come.
+const PULLED: usize = 512 << 10;
+const PULL_WAIT: Duration = Duration::from_secs(20);
 
 /// What to start.
 #[derive(Debug, Clone)]
@@ -83,6 +86,8 @@ pub struct RemoteProcess {
     pub(crate) writes: AtomicU64,
     /// The session that it was started in. It is in no other.
     pub(crate) session: u64,
+    /// Its output is read when it is asked for, and not before: what nobody asks for stays there, and holds up nothing else.
+    pub(crate) is_pulled: bool,
 }
 
 impl Environment {
@@ -124,8 +129,8 @@ impl Environment {
         self.begin(params, connected.session).await
     }
 
-    /// Connects with a port there: a process of the executor's own, whose input and output are the connection. Refused where the executor
-    /// cannot do that.
+    /// Connects with a port there: a process of the executor's own, whose input and output are the connection. Its output is pulled.
+    /// Refused where the executor cannot do that.
     pub async fn connect_port(&self, id: String, connect: PortConnection) -> Result<RemoteProcess, EnvironmentError> {
         let connected = self.shared().ready().await?;
         if !connected.info.capabilities.process_connect {
@@ -143,20 +148,24 @@ impl Environment {
             profiles: None,
             adoption: None,
         };
+        let connect = PortConnection { pull: true, ..connect };
         self.begin(StartParams { connect: Some(connect), ..start.params(None) }, connected.session).await
     }
 
     async fn begin(&self, params: StartParams, session: u64) -> Result<RemoteProcess, EnvironmentError> {
         let inbox = Arc::new(ProcessEventBuffer::default());
         let id = params.process_id.clone();
+        let is_pulled = params.connect.as_ref().is_some_and(|connect| connect.pull);
         // Its first output may overtake the answer to its start.
-        if !self.shared().processes.add(&id, inbox.clone()) {
+        if !is_pulled && !self.shared().processes.add(&id, inbox.clone()) {
             return Err(EnvironmentError::IdInUse { id });
         }
         // Made before the start, so that a cancelled caller leaves nothing behind.
-        let process = RemoteProcess { environment: self.clone(), id, inbox, writes: AtomicU64::new(0), session };
+        let process = RemoteProcess { environment: self.clone(), id, inbox, writes: AtomicU64::new(0), session, is_pulled };
         self.start_once(&params, session).await?;
-        self.shared().processes.note_unread(process.inbox.attend());
+        if !is_pulled {
+            self.shared().processes.note_unread(process.inbox.attend());
+        }
         Ok(process)
     }
 
@@ -168,8 +177,14 @@ impl Environment {
         if !self.shared().processes.add(id, inbox.clone()) {
             return Err(EnvironmentError::IdInUse { id: id.to_owned() });
         }
-        let process =
-            RemoteProcess { environment: self.clone(), id: id.to_owned(), inbox, writes: AtomicU64::new(0), session: connected.session };
+        let process = RemoteProcess {
+            environment: self.clone(),
+            id: id.to_owned(),
+            inbox,
+            writes: AtomicU64::new(0),
+            session: connected.session,
+            is_pulled: false,
+        };
         let claim = claim.filter(|_| connected.info.capabilities.process_adopt);
         let claimed = match claim {
             Some(AdoptionClaim { secret, epoch }) => {
@@ -266,11 +281,34 @@ impl RemoteProcess {
 
     /// The next thing that the process did; nothing after [`ProcessEvent::Closed`] or [`ProcessEvent::Lost`].
     pub async fn next(&self) -> Option<ProcessEvent> {
+        if self.is_pulled {
+            return self.pull().await;
+        }
         let event = self.inbox.next().await;
         if let Some(ProcessEvent::Output { bytes, .. }) = &event {
             self.environment.shared().processes.note_read(bytes.len());
         }
         event
+    }
+
+    /// Reads the next thing there, unless it was read already. Can be given up at any time.
+    async fn pull(&self) -> Option<ProcessEvent> {
+        loop {
+            if let Some(next) = self.inbox.ready() {
+                return next;
+            }
+            let params = ReadParams {
+                process_id: self.id.clone(),
+                after_seq: Some(self.inbox.last_seq()),
+                max_bytes: Some(PULLED),
+                wait_ms: u64::try_from(PULL_WAIT.as_millis()).ok(),
+            };
+            match self.call_again::<Read>(&params).await {
+                Ok(answer) => drop(self.inbox.catch_up(answer)),
+                Err(EnvironmentError::Fault(fault)) if fault.is_starting() => tokio::time::sleep(NOT_YET).await,
+                Err(error) => drop(self.inbox.lose(error.to_string())),
+            }
+        }
     }
 
     /// Writes to its standard input, exactly once.

@@ -231,17 +231,18 @@ impl ProcessEventBuffer {
     /// The next event; nothing after the last one.
     pub(crate) async fn next(&self) -> Option<ProcessEvent> {
         loop {
-            {
-                let mut state = self.lock();
-                if let Some(event) = state.queue.pop_front() {
-                    return Some(event);
-                }
-                if state.over {
-                    return None;
-                }
+            if let Some(next) = self.ready() {
+                return next;
             }
             self.filled.notified().await;
         }
+    }
+
+    /// The same without waiting: nothing if something may still come.
+    pub(crate) fn ready(&self) -> Option<Option<ProcessEvent>> {
+        let mut state = self.lock();
+        let next = state.queue.pop_front();
+        (next.is_some() || state.over).then_some(next)
     }
 }
 

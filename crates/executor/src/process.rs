@@ -47,6 +47,8 @@ pub(crate) struct Process {
     argv: Vec<String>,
     metadata: Option<ProcessMetadata>,
     is_terminal: bool,
+    /// Nothing is pushed: its client reads, and it waits for its client.
+    is_pulled: bool,
     policy: Policy,
     since: Instant,
     kin: ProcessTree,
@@ -66,7 +68,8 @@ struct State {
     /// Of a confined process: whether its output speaks of a refusal.
     denial: Option<DenialWatch>,
     notices: Vec<String>,
-    /// Who is pushed to, and how far that got.
+    /// Who is pushed to, and how far that got. Of a process that is pulled: the last number that was told in answer to a read, and the
+    /// bytes that its client is known to have.
     target: Option<Arc<SessionAttachment>>,
     pushed: Cursor,
     /// How far a client that polls has got, and when it last did.
@@ -152,6 +155,7 @@ impl Process {
             argv: params.argv,
             metadata: params.metadata,
             is_terminal: params.tty,
+            is_pulled: params.connect.as_ref().is_some_and(|connect| connect.pull),
             policy,
             since: Instant::now(),
             kin,
@@ -221,7 +225,10 @@ impl Process {
         });
         drop(holder);
         state.polled = target.as_ref().map(|_| (0, Instant::now()));
-        state.pushed = Cursor { seq: state.log.next_seq() - 1, bytes: state.log.total() };
+        state.pushed = match self.is_pulled {
+            true => Cursor { seq: 0, bytes: 0 },
+            false => Cursor { seq: state.log.next_seq() - 1, bytes: state.log.total() },
+        };
         state.target = target;
         drop(state);
         self.drained.notify_one();
@@ -242,7 +249,7 @@ impl Process {
         let mut state = self.lock();
         // A client that comes back reads on from somewhere before what was pushed last.
         state.polled = target.as_ref().map(|_| (state.pushed.bytes, Instant::now()));
-        if target.is_some() {
+        if target.is_some() && !self.is_pulled {
             state.pushed = Cursor { seq: state.log.next_seq() - 1, bytes: state.log.total() };
         }
         state.target = target;
@@ -266,7 +273,7 @@ impl Process {
     }
 
     fn push(self: &Arc<Self>, state: &mut State) {
-        let Some(target) = state.target.clone() else { return };
+        let Some(target) = state.target.clone().filter(|_| !self.is_pulled) else { return };
         while state.pushed.seq + 1 < state.log.next_seq() {
             if !target.has_room() {
                 target.lags(self.clone());
@@ -291,6 +298,10 @@ impl Process {
         let behind = |bytes: u64| total.saturating_sub(bytes) > room;
         let polls = state.polled.is_some_and(|(bytes, when)| when.elapsed() < POLLING && behind(bytes));
         let is_many = state.log.next_seq() - state.pushed.seq > MAX_CHUNKS as u64 / 2;
+        if self.is_pulled {
+            // Also while its client is away: nobody else reads it.
+            return behind(state.pushed.bytes) || is_many;
+        }
         state.target.is_some() && (behind(state.pushed.bytes) || is_many || polls)
     }
 
@@ -430,7 +441,7 @@ impl Process {
             (state.log.exit_code().is_none(), state.log.is_closed())
         };
         self.kin.kill();
-        if !closed {
+        if !closed || self.is_pulled {
             self.kill.cancel();
         }
         running
@@ -458,15 +469,15 @@ impl Process {
         self.input.close().await
     }
 
-    /// Whether everything was pushed to the attached connection.
+    /// Whether everything was pushed to the attached connection. The rest of what is pulled is not asked for once its end is.
     pub(crate) fn is_told(&self) -> bool {
         let state = self.lock();
-        state.pushed.seq + 1 == state.log.next_seq()
+        (self.is_pulled && self.kill.is_cancelled()) || state.pushed.seq + 1 == state.log.next_seq()
     }
 
     /// Waits until everything was pushed to the attached connection, if there is one.
     pub(crate) async fn told(&self) {
-        while !self.is_told() && self.lock().target.is_some() {
+        while !self.is_pulled && !self.is_told() && self.lock().target.is_some() {
             sleep(TRAILING).await;
         }
     }
@@ -536,7 +547,12 @@ impl Process {
             _ => state.log.next_seq(),
         };
         let place = state.log.total() - state.log.bytes_after(seq);
-        state.polled = (place < state.pushed.bytes).then(|| (place, Instant::now()));
+        if self.is_pulled {
+            let known = state.log.total() - state.log.bytes_after(request.after_seq);
+            state.pushed = Cursor { seq: state.pushed.seq.max(seq), bytes: state.pushed.bytes.max(known) };
+        } else {
+            state.polled = (place < state.pushed.bytes).then(|| (place, Instant::now()));
+        }
         let exit_code = state.log.exit_code();
         let answer = ReadResponse {
             next_seq,

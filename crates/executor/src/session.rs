@@ -35,6 +35,8 @@ use crate::{fault, past, variables};
 
 /// So many starts of a session may take long at once.
 const LAUNCHES: usize = 4;
+/// And so many wait for programs to take their connections: each has a thread meanwhile, of which other sessions need some, too.
+const CONNECTS: usize = 32;
 /// The client that is there now has this part of the time for which a closed process is kept, however long others were there before.
 const NEWEST_SHARE: u32 = 6;
 /// How long after its last use memory is given back.
@@ -52,6 +54,7 @@ pub(crate) struct Session {
     at_work: AtomicUsize,
     /// Starts that may take long, a few at a time: no session takes all the threads that there are for such work.
     launches: Semaphore,
+    connects: Semaphore,
     /// What was written to our processes and not yet read by them.
     input_room: InputRoom,
     /// Who makes file calls inside our sandboxes.
@@ -148,6 +151,7 @@ impl Session {
             workers: Workers::new(config.worker_patience),
             at_work: AtomicUsize::new(0),
             launches: Semaphore::new(LAUNCHES),
+            connects: Semaphore::new(CONNECTS),
             input_room: InputRoom::new(config.input),
             policies: Policies::default(),
             git,
@@ -240,6 +244,11 @@ impl Session {
     /// Waits until one more start may take long.
     pub(crate) async fn launch_turn(&self) -> Option<SemaphorePermit<'_>> {
         self.launches.acquire().await.ok()
+    }
+
+    /// Waits until one more start may wait for a program to take its connection.
+    pub(crate) async fn connect_turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.connects.acquire().await.ok()
     }
 
     /// Whether what runs under the policy of a request could hold up the task that starts it.

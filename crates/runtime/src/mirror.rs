@@ -85,6 +85,11 @@ impl ThreadMirror {
         lock(&self.state).clone()
     }
 
+    /// Knows which turn runs, for those who do not have the mirror itself.
+    pub fn running(&self) -> RunningTurn {
+        RunningTurn(self.state.clone())
+    }
+
     /// Takes over entries in order; those that are known already are passed over. `false` if some are missing before them.
     pub async fn entries(&mut self, entries: Vec<Entry>, tells: Tells) -> bool {
         for entry in entries {
@@ -126,6 +131,16 @@ impl ThreadMirror {
     pub fn event(&self, event: ThreadEvent) {
         let weight = if let ThreadEvent::Output { bytes, .. } = &event { bytes.len() } else { ENTRY_WEIGHT };
         self.feed.publish(event, weight);
+    }
+}
+
+/// Which turn of a mirrored thread runs.
+#[derive(Clone)]
+pub struct RunningTurn(Arc<Mutex<Thread>>);
+
+impl RunningTurn {
+    pub fn id(&self) -> Option<TurnId> {
+        lock(&self.0).turn.as_ref().map(|turn| turn.id.clone())
     }
 }
 

@@ -379,7 +379,7 @@ impl ProcessScope {
         for _ in 0..ATTEMPTS {
             let cell = self.cell(&launch.policy)?;
             if let Some(meter) = self.meter.get()
-                && works_at(&launch.policy, &launch.cwd)
+                && uses_space(launch)
             {
                 meter.watch_directory(&launch.cwd);
             }
@@ -545,6 +545,11 @@ impl ProcessScope {
     }
 }
 
+/// Whether space is to be watched where it runs. A relay writes no file; where it stands says nothing.
+fn uses_space(launch: &Launch) -> bool {
+    launch.connect.is_none() && works_at(&launch.policy, &launch.cwd)
+}
+
 /// What is left to do once everything of an owner is dead: before that, a process could still use what is taken away.
 struct CleanUp {
     shared: Arc<Shared>,
@@ -651,5 +656,16 @@ mod tests {
         let works = |path: &str| works_at(&policy, Path::new(path));
         assert!(works("/w/x") && works("/tmp/w/x") && !works("/tmp") && !works("/tmp/x") && !works("/etc"));
         assert!(works_at(&Policy::Open, Path::new("/tmp")));
+        let launch = |connect| Launch {
+            program: "x".into(),
+            arg0: None,
+            args: Vec::new(),
+            env: Vec::new(),
+            cwd: "/".into(),
+            io: LaunchIo::Pipes { stdin: true },
+            policy: Policy::Open,
+            connect,
+        };
+        assert!(uses_space(&launch(None)) && !uses_space(&launch(Some(80))), "a relay uses none");
     }
 }

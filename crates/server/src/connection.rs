@@ -129,6 +129,11 @@ impl Drop for Leaving {
 }
 
 impl ClientConnection {
+    /// Ends it because the server does.
+    pub(crate) fn retire(&self) {
+        self.peer.retire(Close::new(Close::GOING_AWAY, "the server stops"));
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<ThreadId, Arc<Subscription>>> {
         self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }

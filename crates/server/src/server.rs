@@ -96,6 +96,13 @@ impl Server {
         self.0.connections().len()
     }
 
+    /// Ends the connections of all clients, after what was said on them: those that come back find the next server.
+    pub fn close(&self) {
+        for connection in self.0.connections() {
+            connection.retire();
+        }
+    }
+
     /// Serves one client until its link ends.
     pub async fn serve(&self, link: Link) {
         self.serve_as(link, ClientIdentity::default()).await;

@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 
 use outpost_wire::shown::{Form, Showing};
 
+use crate::beginning::ShownBeginning;
+
 /// So many of the first and of the last lines are shown.
 pub const HEAD: usize = 8;
 pub const TAIL: usize = 8;
@@ -17,7 +19,7 @@ pub struct FoldedOutput {
     line: BegunLine,
     /// Lines that are over; the one that was begun is not counted.
     lines: u64,
-    bytes: u64,
+    shown: ShownBeginning,
     /// The last lines, and how long each was.
     tail: VecDeque<(String, u64)>,
     /// Bytes of the lines that were shown as they came.
@@ -48,7 +50,7 @@ struct BegunLine {
 impl FoldedOutput {
     /// Takes more output; returns the lines to show now.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<String> {
-        self.bytes += bytes.len() as u64;
+        self.shown.push(bytes);
         let mut shown = Vec::new();
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.push(piece);
@@ -80,7 +82,7 @@ impl FoldedOutput {
             tail.extend(self.end_line());
         }
         let lines = self.lines.saturating_sub((HEAD + self.tail.len()) as u64);
-        let bytes = self.bytes - self.head_bytes - self.tail.iter().map(|(_, length)| length).sum::<u64>();
+        let bytes = self.bytes() - self.head_bytes - self.tail.iter().map(|(_, length)| length).sum::<u64>();
         let left_out = (lines > 0).then_some((lines, bytes));
         tail.extend(self.tail.into_iter().map(|(line, _)| line));
         FoldedEnd { left_out, tail }
@@ -102,7 +104,12 @@ impl FoldedOutput {
     }
 
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.shown.bytes()
+    }
+
+    /// What did not come of the whole output, if all that came is its beginning.
+    pub fn missed<'a>(&self, whole: &'a str) -> Option<&'a str> {
+        self.shown.rest_of(whole)
     }
 }
 

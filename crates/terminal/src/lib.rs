@@ -4,6 +4,7 @@
 //! Everything here is a value: state and events go in, lines with inks come out. No file, no clock, no task and no terminal is
 //! touched. Text of others goes through `outpost_wire::shown` before it becomes a line.
 
+pub mod beginning;
 pub mod diff;
 pub mod editor;
 pub mod folded;

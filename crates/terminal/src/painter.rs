@@ -122,8 +122,8 @@ impl RegionPainter {
     /// that break rows anew remains may stay, but nothing that is not ours is wiped.
     pub fn give_up(&mut self) {
         if self.resized.take().is_some() {
+            // What was asked is answered late, or never: its answer is not that to the next question.
             self.top = RegionTop::Unknown;
-            self.asked = 0;
             let above = self.drawn.cursor.0.min(self.rows - 1);
             self.drawn = LiveRegion { rows: Vec::new(), cursor: (above, 0) };
         }
@@ -216,6 +216,22 @@ mod tests {
         painter.paint(&[], region(&["live", "> a", "status"], (1, 3)));
         let out = painter.paint(&[InkLine::plain("stays")], region(&["> a", "status"], (0, 3)));
         assert_eq!(out, format!("{BEGIN}\r\x1b[1A\x1b[Jstays\r\n> a\r\nstatus\r\x1b[1A\x1b[3C{END}"));
+    }
+
+    /// An answer that comes after its question was given up is not that to the next one.
+    #[test]
+    fn a_late_answer_is_not_taken_for_the_next_one() {
+        let mut painter = RegionPainter::new(20, 9);
+        painter.ask();
+        painter.cursor_at(0, 0);
+        painter.paint(&[], region(&["> a", "status"], (0, 3)));
+        assert_eq!(painter.resize(18, 9), ASK);
+        painter.give_up();
+        assert_eq!(painter.resize(16, 9), ASK);
+        painter.cursor_at(3, 3);
+        assert!(painter.is_waiting(), "the first answer is about the size before");
+        painter.cursor_at(4, 3);
+        assert!(!painter.is_waiting() && !painter.is_asked());
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod waiting;
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use outpost_runtime::live::BackgroundProcess;
@@ -37,6 +38,9 @@ use crate::variables::VisibleVariables;
 
 /// A terminal with fewer columns gets plain lines.
 const NARROW: usize = 40;
+
+/// So long a thread is asked at the end for commands that still run.
+const LISTING: Duration = Duration::from_secs(5);
 
 /// How a conversation with a thread ended.
 enum ChatEnd {
@@ -124,7 +128,8 @@ async fn converse(
         };
         match end {
             ChatEnd::Left { said_something } => {
-                let left = thread.terminals().await.unwrap_or_default();
+                // A server that hangs is not waited for.
+                let left = tokio::time::timeout(LISTING, thread.terminals()).await.ok().and_then(Result::ok).unwrap_or_default();
                 let is_awaited = thread.snapshot().await.is_ok_and(|state| !state.wakes.is_empty());
                 return Ok(Some(Talked { thread: thread.id(), said_something, is_detached: false, left, is_awaited }));
             }

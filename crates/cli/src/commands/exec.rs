@@ -41,6 +41,8 @@ use crate::remote::{BACK, RemoteServer};
 use crate::render::{Screen, Style, why};
 use crate::signals::Watched;
 
+/// So long a thread is asked for what only rounds off what is told; a server may not answer.
+const LISTING: Duration = Duration::from_secs(10);
 /// How often a line that shows the time is drawn anew.
 const TICK: Duration = Duration::from_millis(200);
 
@@ -108,11 +110,22 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
         } else if input.is_none() && before.turn.is_none() && before.queued.is_empty() {
             report.note("there is nothing to finish: the last turn came to its end; give a prompt to go on");
         }
-        refuse_open_questions(&thread, &before).await;
         let server = agents.remote().map(|remote| remote.server.clone());
-        let _refusing = server.map(|server| AbortOnDropHandle::new(tokio::spawn(refuse_agents(server, thread.id()))));
-        if let Some(input) = input {
-            thread.input(input).await?;
+        let _refusing = server.clone().map(|server| AbortOnDropHandle::new(tokio::spawn(refuse_agents(server, thread.id()))));
+        let begin = async {
+            refuse_open_questions(&thread, &before).await;
+            match input {
+                Some(input) => thread.input(input).await.map(drop),
+                None => Ok(()),
+            }
+        };
+        tokio::select! {
+            begun = begin => begun?,
+            // A server may not be there for long.
+            _ = signals.next(), if server.is_some() => {
+                end.leave(&agents);
+                return Ok((Vec::new(), false));
+            }
         }
         let mut watching = Watching {
             report: &mut report,
@@ -121,20 +134,26 @@ async fn work(request: ExecRequest, own: &ProcessContext) -> anyhow::Result<u8> 
             end: &mut end,
             notifier: &mut notifier,
             earlier: EarlierCommands::new(found),
+            agents: &agents,
+            is_told: false,
         };
         watch(&thread, &mut follow, &mut watching).await?;
+        if watching.end.is_left {
+            return Ok((Vec::new(), false));
+        }
         if options.wait || options.stop {
             left::settle(&thread, &mut follow, &mut watching, options.stop).await?;
         }
         let is_awaited = thread.snapshot().await.is_ok_and(|state| !state.wakes.is_empty());
-        anyhow::Ok((thread.terminals().await.unwrap_or_default(), is_awaited))
+        let running = tokio::time::timeout(LISTING, thread.terminals()).await;
+        anyhow::Ok((running.ok().and_then(Result::ok).unwrap_or_default(), is_awaited))
     };
     let told = told.await;
     notifier.settle().await;
     if told.is_err() {
-        let _ = thread.interrupt(None, InterruptReason::Shutdown).await;
+        let _ = tokio::time::timeout(LISTING, thread.interrupt(None, InterruptReason::Shutdown)).await;
     }
-    let is_away = end.is_away(&agents, &thread).await;
+    let is_away = !end.is_left && end.is_away(&agents, &thread).await;
     let (is_remote, flag) = (agents.remote().is_some(), agents.server_flag().to_owned());
     let hint = ThreadHint { thread: before.id, flag: &flag };
     // A second signal ends it at once.
@@ -172,6 +191,8 @@ struct End {
     answer: Option<String>,
     /// The thread had to stop.
     broken: Option<String>,
+    /// The user does not wait for the server any longer.
+    is_left: bool,
     /// The commands were written by the user, not by a model.
     is_scripted: bool,
     /// So many commands did not run, or did not end well.
@@ -185,6 +206,12 @@ struct End {
 }
 
 impl End {
+    fn leave(&mut self, agents: &Agents) {
+        self.is_left = true;
+        let address = agents.remote().map_or("the server", |remote| remote.server.address());
+        self.broken = Some(format!("{address} was not waited for; a turn that was begun goes on there"));
+    }
+
     /// Whether a call could not be done because its environment is away.
     async fn is_away(&self, agents: &Agents, thread: &LiveThread) -> bool {
         let Ok(state) = thread.snapshot().await else { return false };
@@ -258,6 +285,34 @@ struct Watching<'a> {
     end: &'a mut End,
     notifier: &'a mut Notifier,
     earlier: EarlierCommands,
+    agents: &'a Agents,
+    /// The user knows that the turn cannot be stopped.
+    is_told: bool,
+}
+
+impl Watching<'_> {
+    /// Stops the turn. A server that is away cannot be told to, and one that hangs does not answer: whoever asks again leaves it.
+    async fn interrupt(&mut self, thread: &LiveThread, reason: InterruptReason) -> anyhow::Result<()> {
+        if self.agents.remote().is_none() {
+            return Ok(thread.interrupt(None, reason).await?);
+        }
+        let interrupted = tokio::select! {
+            interrupted = thread.interrupt(None, reason) => interrupted,
+            _ = self.signals.next() => {
+                self.end.leave(self.agents);
+                return Ok(());
+            }
+        };
+        match interrupted {
+            Ok(()) => self.is_told = false,
+            Err(_) if self.is_told => self.end.leave(self.agents),
+            Err(error) => {
+                self.is_told = true;
+                self.report.warn(&format!("{error}; once more to leave it"))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The environments of the thread, as far as they fail.
@@ -300,7 +355,10 @@ async fn watch(thread: &LiveThread, follow: &mut ThreadFollower, watching: &mut 
             None => tokio::select! {
                 followed = follow.next() => followed,
                 reason = watching.signals.next() => {
-                    thread.interrupt(None, reason).await?;
+                    watching.interrupt(thread, reason).await?;
+                    if watching.end.is_left {
+                        return Ok(());
+                    }
                     continue;
                 }
                 problem = watching.machines.failed() => {
@@ -321,7 +379,9 @@ async fn watch(thread: &LiveThread, follow: &mut ThreadFollower, watching: &mut 
         if let ThreadEvent::Entry(entry) = &event
             && let Fact::ApprovalAsked(asked) = &entry.fact
         {
-            refuse(thread, asked.approval.clone()).await;
+            // Not waited for: a server may be away.
+            let (thread, approval) = (thread.clone(), asked.approval.clone());
+            tokio::spawn(async move { refuse(&thread, approval).await });
         }
         // Nothing comes any more, now or later.
         if matches!(event, ThreadEvent::Status(ThreadActivity::Closed)) {

@@ -4,12 +4,12 @@ mod loopback;
 mod stream;
 
 use std::io::IsTerminal;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use outpost_environment::{Environment, EnvironmentError};
 use outpost_wire::EnvironmentId;
 use rustix::io::Errno;
@@ -29,8 +29,8 @@ use crate::signals::ForwardedSignals;
 use crate::{ProcessContext, connection_notices};
 
 const CLIENT: &str = "outpost-forward";
-/// So many connections are open at once; more wait until they are accepted.
-const AT_ONCE: usize = 512;
+/// So many connections are open at once; more wait.
+const AT_ONCE: usize = 64;
 /// After a connection could not be accepted, which is for want of descriptors.
 const BREATH: Duration = Duration::from_millis(100);
 
@@ -46,16 +46,26 @@ pub(crate) async fn run(arguments: ForwardArguments, own: &ProcessContext) -> Ex
 }
 
 async fn forward(arguments: &ForwardArguments, place: &PlaceArguments, ports: &[PortPair], own: &ProcessContext) -> anyhow::Result<u8> {
-    let mut signals = ForwardedSignals::listen().context("signals cannot be taken")?;
     let loopback = Loopback::find(arguments, place, own).await?;
     // A port that is taken here is told before anything is connected.
     let mut listening = Vec::new();
     for pair in ports {
         listening.push(ForwardedPort::open(SocketAddr::new(arguments.bind, pair.here), pair.there).await?);
     }
+    if is_own_loopback(arguments, place) {
+        refuse_circles(&listening)?;
+    }
     let reached = reached(arguments, place, own).await?;
     let environment = reached.environment.clone();
     let name = place.environment.clone().unwrap_or_else(|| environment.name().to_owned());
+    // From here on there is something to leave in order.
+    let mut signals = match ForwardedSignals::listen() {
+        Ok(signals) => signals,
+        Err(error) => {
+            reached.leave().await;
+            return Err(anyhow::Error::new(error).context("signals cannot be taken"));
+        }
+    };
     let connected = tokio::select! {
         connected = reached.connect() => connected,
         code = signals.stop() => {
@@ -72,10 +82,12 @@ async fn forward(arguments: &ForwardArguments, place: &PlaceArguments, ports: &[
     };
     if !info.capabilities.process_connect {
         reached.leave().await;
-        anyhow::bail!("the executor of {name} cannot forward ports: it must be one of Outpost, as new as this program; upgrade it there");
+        bail!("the executor of {name} cannot forward ports: it must be one of Outpost, as new as this program; upgrade it there");
     }
-    for port in &listening {
-        print(&format!("{} -> port {} of {}\n", port.address, port.there, on_line(&name)))?;
+    let told: String = listening.iter().map(|port| format!("{} -> port {} of {}\n", port.address, port.there, on_line(&name))).collect();
+    if let Err(error) = print(&told) {
+        reached.leave().await;
+        return Err(error);
     }
     if !arguments.bind.is_loopback() {
         say(&format!("every machine that reaches {} can use these ports", arguments.bind));
@@ -105,6 +117,26 @@ async fn reached(arguments: &ForwardArguments, place: &PlaceArguments, own: &Pro
     let (connector, executor) = reach::kept_local(&home, configured_limits(&own.settings)?, own)?;
     let caller = Caller { client: CLIENT, patience: Duration::from_secs(place.patience) };
     Ok(Reached::kept(Environment::new(connector, caller.options(own)), executor))
+}
+
+/// Whether connections lead to the addresses that are listened on.
+fn is_own_loopback(arguments: &ForwardArguments, place: &PlaceArguments) -> bool {
+    let is_local = place.environment.as_deref() == Some(EnvironmentId::local().as_str());
+    let bind = arguments.bind;
+    let is_met = bind.is_unspecified() || [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].contains(&bind);
+    is_local && !arguments.is_of_thread() && is_met
+}
+
+/// A port that leads to one that is listened on would connect with this program, without an end.
+fn refuse_circles(listening: &[ForwardedPort]) -> anyhow::Result<()> {
+    let circle = listening.iter().find(|port| listening.iter().any(|own| own.address.port() == port.there));
+    match circle.map(|port| port.there) {
+        Some(port) => bail!(
+            "port {port} of `local` is this program itself: it is on this machine and can be used as it is; choose another port here with \
+             PORT:{port}, or name a thread with --thread"
+        ),
+        None => Ok(()),
+    }
 }
 
 /// A port that is listened on.
@@ -150,9 +182,10 @@ struct Traffic {
 
 async fn accept(port: ForwardedPort, traffic: Arc<Traffic>, tasks: TaskTracker) {
     loop {
-        let Ok(room) = traffic.room.clone().acquire_owned().await else { return };
         match port.listener.accept().await {
             Ok((connection, _)) => {
+                // Not asked for before: every port would hold a place that no connection has.
+                let Ok(room) = traffic.room.clone().acquire_owned().await else { return };
                 let traffic = traffic.clone();
                 tasks.spawn(async move {
                     traffic.carry(connection, port.there).await;

@@ -188,7 +188,8 @@ async fn serve(home: Home, plan: Plan, own: &ProcessContext) -> anyhow::Result<(
         () = notifying.run(&assembly.runtime) => {}
         () = stop => {}
     }
-    assembly.shut_down().await;
+    // Clients try at once to reach the next server; what is left to do here is none of theirs.
+    assembly.shut_down_with(|| server.close()).await;
     // Also of turns that this end interrupted.
     notifying.finish().await;
     Ok(())

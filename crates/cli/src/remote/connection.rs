@@ -39,7 +39,8 @@ pub(super) struct ServerTarget {
 
 /// How a connection stands.
 enum Standing {
-    Up(Peer),
+    /// With the number of the link.
+    Up(Peer, u64),
     Down,
     /// It was given up, and why.
     Over(String),
@@ -54,6 +55,8 @@ pub(super) struct Connection {
 /// A peer, and the standing that it was taken from.
 pub(super) struct CurrentPeer {
     pub peer: Peer,
+    /// Which link it is the end of; later ones have higher numbers.
+    pub number: u64,
     standing: watch::Receiver<Standing>,
 }
 
@@ -62,12 +65,21 @@ impl CurrentPeer {
     pub(super) async fn lost(mut self) {
         let _ = self.standing.changed().await;
     }
+
+    /// Waits for something. False if this one was lost before.
+    pub(super) async fn holds_until(&mut self, something: impl Future<Output = ()>) -> bool {
+        tokio::select! {
+            biased;
+            () = something => true,
+            _ = self.standing.changed() => false,
+        }
+    }
 }
 
 impl Connection {
     pub(super) async fn open(target: ServerTarget, routes: Arc<Routes>) -> anyhow::Result<Self> {
         let link = target.connect(&routes).await?;
-        let (sender, standing) = watch::channel(Standing::Up(link.peer.clone()));
+        let (sender, standing) = watch::channel(Standing::Up(link.peer.clone(), 1));
         let supervisor = tokio::spawn(supervise(target, routes, link, sender));
         Ok(Self { standing, _supervisor: AbortOnDropHandle::new(supervisor) })
     }
@@ -77,12 +89,12 @@ impl Connection {
         let mut standing = self.standing.clone();
         loop {
             let up = match &*standing.borrow_and_update() {
-                Standing::Up(peer) => Some(peer.clone()),
+                Standing::Up(peer, number) => Some((peer.clone(), *number)),
                 Standing::Over(why) => bail!("{why}"),
                 Standing::Down => None,
             };
-            if let Some(peer) = up {
-                return Ok(CurrentPeer { peer, standing });
+            if let Some((peer, number)) = up {
+                return Ok(CurrentPeer { peer, number, standing });
             }
             standing.changed().await.context("the connection to the server is closed")?;
         }
@@ -92,7 +104,20 @@ impl Connection {
     pub(super) fn given_up(&self) -> Option<String> {
         match &*self.standing.borrow() {
             Standing::Over(why) => Some(why.clone()),
-            Standing::Up(_) | Standing::Down => None,
+            Standing::Up(..) | Standing::Down => None,
+        }
+    }
+
+    /// Waits until there is no connection.
+    pub(super) async fn down(&self) {
+        let _ = self.standing.clone().wait_for(|standing| !matches!(standing, Standing::Up(..))).await;
+    }
+
+    /// The number of the link that there is, or was last.
+    pub(super) fn number(&self) -> u64 {
+        match &*self.standing.borrow() {
+            Standing::Up(_, number) => *number,
+            Standing::Down | Standing::Over(_) => 0,
         }
     }
 }
@@ -105,13 +130,13 @@ struct ServerLink {
 }
 
 async fn supervise(target: ServerTarget, routes: Arc<Routes>, mut link: ServerLink, standing: watch::Sender<Standing>) {
-    loop {
+    for number in 2.. {
         let _ = (&mut link.driver).await;
         standing.send_replace(Standing::Down);
         match target.again(&routes).await {
             Ok(next) => {
                 link = next;
-                standing.send_replace(Standing::Up(link.peer.clone()));
+                standing.send_replace(Standing::Up(link.peer.clone(), number));
                 routes.tell_back();
             }
             Err(error) => {
@@ -124,20 +149,33 @@ async fn supervise(target: ServerTarget, routes: Arc<Routes>, mut link: ServerLi
 }
 
 impl ServerTarget {
-    /// Tries again until the patience is over. What does not pass by waiting ends it at once.
+    /// Gets a lost connection back. If that takes long it is told, also while an attempt hangs.
     async fn again(&self, routes: &Arc<Routes>) -> anyhow::Result<ServerLink> {
+        let mut trying = std::pin::pin!(self.try_again(routes));
+        tokio::select! {
+            biased;
+            link = &mut trying => return link,
+            () = sleep(NOTICEABLE) => {}
+        }
+        match routes.have_threads() {
+            true => routes.tell(GONE),
+            false => say(&format!("the connection to {} was lost; trying to get it back", self.address)),
+        }
+        let link = trying.await?;
+        if !routes.have_threads() {
+            say(&format!("connected to {} again", self.address));
+        }
+        Ok(link)
+    }
+
+    /// Tries again until the patience is over. What does not pass by waiting ends it at once.
+    async fn try_again(&self, routes: &Arc<Routes>) -> anyhow::Result<ServerLink> {
         let lost_at = Instant::now();
         let mut backoff = Backoff::new(WAITS, u64::from(std::process::id()));
-        let mut is_told = false;
         loop {
             let tried = timeout(ATTEMPT, self.connect(routes)).await.unwrap_or_else(|_| Err(anyhow!("it does not answer")));
             let error = match tried {
-                Ok(link) => {
-                    if is_told && !routes.have_threads() {
-                        say(&format!("connected to {} again", self.address));
-                    }
-                    return Ok(link);
-                }
+                Ok(link) => return Ok(link),
                 Err(error) => error,
             };
             if asks_for_token(&error) {
@@ -146,13 +184,6 @@ impl ServerTarget {
             let wait = backoff.wait();
             if lost_at.elapsed() + wait > self.patience {
                 return Err(error.context(format!("it did not come back within {} seconds", self.patience.as_secs())));
-            }
-            if !is_told && lost_at.elapsed() + wait > NOTICEABLE {
-                is_told = true;
-                match routes.have_threads() {
-                    true => routes.tell(GONE),
-                    false => say(&format!("the connection to {} was lost; trying to get it back", self.address)),
-                }
             }
             sleep(wait).await;
         }

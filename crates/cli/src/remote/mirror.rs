@@ -10,7 +10,7 @@ use bytes::Bytes;
 use outpost_runtime::feed::FeedLimits;
 use outpost_runtime::live::{Accepted, BackgroundProcess, CommandError, LiveThread, NewInput, ThreadActivity, ThreadEvent, UserCommand};
 use outpost_runtime::mcp::McpEvent;
-use outpost_runtime::mirror::{MirrorCommand, Tells, ThreadMirror};
+use outpost_runtime::mirror::{MirrorCommand, RunningTurn, Tells, ThreadMirror};
 use outpost_runtime::model::ModelProgress;
 use outpost_store::MemoryStore;
 use outpost_thread::{CallId, Entry, Fact, Raw, Thread, ThreadCreated, ThreadId, TurnId};
@@ -35,12 +35,12 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::connection::{BACK, GONE};
-use super::{FrameRoute, Notified, RemoteServer};
+use super::{FollowedThread, FrameRoute, Notified, RemoteServer, Waits};
 use crate::agents_remote::places_of;
 use crate::out::with_causes;
 
-/// So long after it closed its threads a server that stops may take to be gone.
-const STOPPING: Duration = Duration::from_secs(5);
+/// So long after it closed a thread a server that stops may take to close the connection: longer than it gives all its threads.
+const STOPPING: Duration = Duration::from_secs(22);
 
 /// A thread of a server that is followed here.
 pub(crate) struct OpenedMirror {
@@ -69,27 +69,46 @@ impl RemoteServer {
         let mut notified = self.route(&opened.thread.id);
         let initial = initial(opened)?;
         let (thread, mut mirror, commands) = ThreadMirror::new(initial, store, limits).await.context("the thread is open already")?;
-        self.catch_up(&mut mirror, Tells::NoOne, &mut notified).await?;
+        let is_answering = self.catch_up(&mut mirror, Tells::NoOne, &mut notified).await?.unwrap_or_default();
         let before = mirror.state();
         let window = ContextWindow::default();
-        let (id, told) = (opened.thread.id.clone(), window.clone());
-        let pump = Pump { server: self.clone(), id, turns: mirror.turns(), mirror, window: told };
-        let task = tokio::spawn(pump.run(notified, commands));
+        let follows = FollowedThread { routes: self.routes.clone(), thread: opened.thread.id.clone() };
+        follows.is_followed_on(self.connection.number());
+        let remote = RemoteThread::new(self, &mirror);
+        let pump = Pump {
+            server: self.clone(),
+            id: opened.thread.id.clone(),
+            mirror,
+            window: window.clone(),
+            follows,
+            is_answering,
+            has_hole: false,
+        };
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                () = pump.run(notified) => {}
+                // What is asked is passed on whatever is waited for beside: who wants to stop a turn must be told that it cannot be.
+                () = remote.carry_out_all(commands) => {}
+            }
+        });
         Ok(OpenedMirror { thread, before, window, _pump: AbortOnDropHandle::new(task) })
     }
 
     /// Reads what is stored and not known here yet. What is notified meanwhile stays to be heard.
-    async fn catch_up(&self, mirror: &mut ThreadMirror, tells: Tells, notified: &mut FrameRoute) -> anyhow::Result<()> {
-        let mut after = mirror.last();
+    /// Tells whether a model is being asked, if that was read.
+    async fn catch_up(&self, mirror: &mut ThreadMirror, tells: Tells, notified: &mut FrameRoute) -> anyhow::Result<Option<bool>> {
+        let (mut after, mut answering) = (mirror.last(), None);
         loop {
             let params = ThreadEntriesListParams { thread_id: mirror.id().to_string(), after: Some(after), limit: None };
             let page = notified.hold(self.call::<ThreadEntriesList>(&params)).await?;
-            if !mirror.entries(page.data.into_iter().map(entry).collect(), tells).await {
+            let entries: Vec<Entry> = page.data.into_iter().map(entry).collect();
+            answering = is_answering(entries.iter()).or(answering);
+            if !mirror.entries(entries, tells).await {
                 anyhow::bail!("{} told the entries of thread {} out of order", self.address(), mirror.id());
             }
             match page.next_after {
                 Some(next) => after = next,
-                None => return Ok(()),
+                None => return Ok(answering),
             }
         }
     }
@@ -115,13 +134,11 @@ impl RemoteServer {
     pub(crate) async fn answerable(&self, id: ThreadId) -> Option<LiveThread> {
         let initial = Thread::begin(&Entry { seq: 1, at: 0, fact: ThreadCreated::new(id).into() }).ok()?;
         let store = MemoryStore::new(std::sync::Arc::new(crate::store::now), None);
-        let (thread, mirror, mut commands) = ThreadMirror::new(initial, store, FeedLimits::default()).await?;
-        let window = ContextWindow::default();
-        let remote = Pump { server: self.clone(), id: id.to_string(), turns: mirror.turns(), mirror, window };
+        let (thread, mirror, commands) = ThreadMirror::new(initial, store, FeedLimits::default()).await?;
+        let remote = RemoteThread::new(self, &mirror);
         tokio::spawn(async move {
-            while let Some(command) = commands.recv().await {
-                remote.remote().carry_out(command).await;
-            }
+            remote.carry_out_all(commands).await;
+            drop(mirror);
         });
         Some(thread)
     }
@@ -144,31 +161,32 @@ fn initial(opened: &ThreadOpened) -> anyhow::Result<Thread> {
 struct Pump {
     server: RemoteServer,
     id: String,
-    turns: watch::Receiver<HashSet<TurnId>>,
     mirror: ThreadMirror,
     window: ContextWindow,
+    follows: FollowedThread,
+    /// A model is being asked.
+    is_answering: bool,
+    /// A part of its answer was not heard: the rest is told with the whole.
+    has_hole: bool,
+}
+
+/// Whether a model is being asked after these entries; nothing if they do not say.
+fn is_answering<'a>(entries: impl DoubleEndedIterator<Item = &'a Entry>) -> Option<bool> {
+    entries.rev().find_map(|entry| match &entry.fact {
+        Fact::ModelAsked(_) => Some(true),
+        Fact::ModelAnswered(_) | Fact::TurnFinished(_) => Some(false),
+        _ => None,
+    })
 }
 
 impl Pump {
-    async fn run(mut self, mut notified: FrameRoute, mut commands: mpsc::Receiver<MirrorCommand>) {
-        loop {
-            tokio::select! {
-                biased;
-                heard = notified.next() => match heard {
-                    Some(heard) => {
-                        if !self.hear(&heard, &mut notified).await {
-                            return;
-                        }
-                    }
-                    None => return self.give_up(),
-                },
-                command = commands.recv() => match command {
-                    // Answers take as long as they take; what happens meanwhile is heard.
-                    Some(command) => drop(tokio::spawn(self.remote().carry_out(command))),
-                    None => return,
-                },
+    async fn run(mut self, mut notified: FrameRoute) {
+        while let Some(heard) = notified.next().await {
+            if !self.hear(&heard, &mut notified).await {
+                return;
             }
         }
+        self.give_up();
     }
 
     /// The thread goes on there.
@@ -181,13 +199,19 @@ impl Pump {
     /// Follows the thread on the next connection, from where the last one ended. False if that cannot be.
     async fn go_on(&mut self, notified: &mut FrameRoute) -> bool {
         let params = ThreadResumeParams { thread_id: self.id.clone(), exclude_turns: true, ..ThreadResumeParams::default() };
-        let resumed = notified.hold(self.server.call::<ThreadResume>(&params)).await;
+        let resumed = notified.hold(self.server.ask::<ThreadResume>(&params, Waits::ForConnection)).await;
         let read = match resumed {
-            Ok(_) => self.server.catch_up(&mut self.mirror, Tells::Followers, notified).await,
+            Ok((_, number)) => {
+                let read = self.server.catch_up(&mut self.mirror, Tells::Followers, notified).await;
+                self.follows.is_followed_on(number);
+                read
+            }
             Err(error) => Err(error),
         };
         match read {
-            Ok(()) => {
+            Ok(answering) => {
+                self.is_answering = answering.unwrap_or(self.is_answering);
+                self.has_hole = self.is_answering;
                 self.server.routes.tell_others(BACK);
                 self.warn(format!("the connection to {} was lost and is back", self.server.address()));
                 true
@@ -204,12 +228,20 @@ impl Pump {
         }
     }
 
+    fn hear_of_model(&mut self, answering: Option<bool>) {
+        let Some(answering) = answering else { return };
+        self.is_answering = answering;
+        self.has_hole = false;
+    }
+
     fn warn(&self, message: String) {
         self.mirror.event(ThreadEvent::Warning { message });
     }
 
     /// A server that stops closes its threads first. True if that is why.
     async fn is_stopping(&self, notified: &mut FrameRoute) -> bool {
+        // What is asked of it meanwhile waits for the next server.
+        self.follows.is_followed_on(0);
         let told = tokio::time::timeout(STOPPING, async {
             loop {
                 match notified.next().await {
@@ -229,24 +261,22 @@ impl Pump {
         }
     }
 
-    fn remote(&self) -> RemoteThread {
-        let running = self.mirror.state().turn.map(|turn| turn.id);
-        RemoteThread { server: self.server.clone(), id: self.id.clone(), running, turns: self.turns.clone() }
-    }
-
     /// Whether the thread is still open.
     async fn hear(&mut self, heard: &Notified, notified: &mut FrameRoute) -> bool {
         match heard.method.as_str() {
             "thread/entry" => {
-                if let Some(ThreadEntry { entry: told, .. }) = read(&heard.params)
-                    && !self.mirror.entries(vec![entry(told)], Tells::Followers).await
-                    && let Err(error) = self.server.catch_up(&mut self.mirror, Tells::Followers, notified).await
-                {
-                    tracing::warn!("a part of what happened cannot be read: {}", with_causes(&error));
+                let Some(ThreadEntry { entry: told, .. }) = read(&heard.params) else { return true };
+                let told = entry(told);
+                self.hear_of_model(is_answering(std::iter::once(&told)));
+                if !self.mirror.entries(vec![told], Tells::Followers).await {
+                    match self.server.catch_up(&mut self.mirror, Tells::Followers, notified).await {
+                        Ok(answering) => self.hear_of_model(answering),
+                        Err(error) => tracing::warn!("a part of what happened cannot be read: {}", with_causes(&error)),
+                    }
                 }
             }
             "item/agentMessage/delta" => {
-                if let Some(AgentMessageDelta { turn_id, item_id, delta, .. }) = read(&heard.params) {
+                if let Some(AgentMessageDelta { turn_id, item_id, delta, .. }) = read(&heard.params).filter(|_| !self.has_hole) {
                     let progress = ModelProgress::TextDelta { item_id, delta };
                     self.mirror.event(ThreadEvent::Progress { turn: TurnId(turn_id), step: 0, progress });
                 }
@@ -300,19 +330,32 @@ fn sent_part(part: &Value) -> Option<UserInput> {
 }
 
 /// Who carries out what is asked of the thread.
+#[derive(Clone)]
 struct RemoteThread {
     server: RemoteServer,
     id: String,
-    running: Option<TurnId>,
+    running: RunningTurn,
     turns: watch::Receiver<HashSet<TurnId>>,
 }
 
 impl RemoteThread {
+    fn new(server: &RemoteServer, mirror: &ThreadMirror) -> Self {
+        Self { server: server.clone(), id: mirror.id().to_string(), running: mirror.running(), turns: mirror.turns() }
+    }
+
+    /// Answers take as long as they take; what is asked next does not wait for them.
+    async fn carry_out_all(&self, mut commands: mpsc::Receiver<MirrorCommand>) {
+        while let Some(command) = commands.recv().await {
+            tokio::spawn(self.clone().carry_out(command));
+        }
+    }
+
     async fn call<M: AppMethod>(&self, params: &M::Params) -> Result<M::Output, CommandError>
     where
         M::Params: serde::Serialize,
     {
-        self.server.call::<M>(params).await.map_err(|error| CommandError::Invalid(SharedError::worded(with_causes(&error), error)))
+        let answer = self.server.ask::<M>(params, Waits::ForThreads).await.map(|(output, _)| output);
+        answer.map_err(|error| CommandError::Invalid(SharedError::worded(with_causes(&error), error)))
     }
 
     fn named(&self) -> ThreadParams {
@@ -346,7 +389,10 @@ impl RemoteThread {
                 let begun = begun.map(|_| UserCommand { turn: TurnId(String::new()), call: CallId(String::new()), is_own_turn: true });
                 drop(reply.send(begun));
             }
-            MirrorCommand::Terminals(reply) => drop(reply.send(self.terminals().await.unwrap_or_default())),
+            MirrorCommand::Terminals(reply) => {
+                let listed = self.server.while_connected(self.terminals()).await.and_then(Result::ok);
+                drop(reply.send(listed.unwrap_or_default()));
+            }
             MirrorCommand::Terminate { session, reply } => drop(reply.send(self.terminate(session).await)),
         }
     }
@@ -383,9 +429,15 @@ impl RemoteThread {
     }
 
     async fn interrupt(&self, turn: Option<TurnId>) -> Result<(), CommandError> {
-        let Some(turn) = turn.or_else(|| self.running.clone()) else { return Ok(()) };
+        let Some(turn) = turn.or_else(|| self.running.id()) else { return Ok(()) };
         let params = TurnInterruptParams { thread_id: self.id.clone(), turn_id: turn.0 };
-        self.call::<TurnInterrupt>(&params).await.map(drop)
+        // Who stops a turn wants to know at once that it goes on.
+        match self.server.while_connected(self.call::<TurnInterrupt>(&params)).await {
+            Some(interrupted) => interrupted.map(drop),
+            None => {
+                Err(CommandError::Invalid(format!("the connection to {} is lost; the turn goes on there", self.server.address()).into()))
+            }
+        }
     }
 
     async fn change(&self, facts: Vec<Fact>) -> Result<(), CommandError> {

@@ -109,6 +109,8 @@ enum Pace {
     Quick,
     /// A sandbox is made by looking at many files, and what runs in one can stop the task that starts the next program there.
     Slow,
+    /// It connects with a program, which listens but need not take connections.
+    Connecting,
     /// It is on a mount that may hang. No client causes that, and it holds up no other start.
     Hanging,
 }
@@ -117,8 +119,9 @@ impl Pace {
     fn of(params: &StartParams, connection: &ExecutorConnection, session: &Session) -> Self {
         let may_hang = |path: &Path| connection.executor().slow_mounts.hold(path);
         let program = params.argv.first().map(Path::new).is_some_and(may_hang);
-        // A program that listens need not take connections.
-        if params.connect.is_some() || program || params.cwd.to_native().is_ok_and(|cwd| may_hang(&cwd)) {
+        if params.connect.is_some() {
+            Self::Connecting
+        } else if program || params.cwd.to_native().is_ok_and(|cwd| may_hang(&cwd)) {
             Self::Hanging
         } else if session.confines(params.sandbox.as_ref()) {
             Self::Slow
@@ -131,6 +134,7 @@ impl Pace {
         let _turn = match self {
             Self::Quick => return work(),
             Self::Slow => session.launch_turn().await,
+            Self::Connecting => session.connect_turn().await,
             Self::Hanging => None,
         };
         native::blocking(work).await

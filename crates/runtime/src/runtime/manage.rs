@@ -159,8 +159,22 @@ impl Runtime {
         })
     }
 
-    /// Unloads all threads at once, each with so much time.
+    /// Unloads all threads at once, each with so much time, and then ends their servers.
     pub fn shutdown(&self, within: Duration) -> RuntimeFuture<'_, ShutdownReport> {
+        Box::pin(async move {
+            let report = self.end_threads(within).await;
+            self.end_servers(within).await;
+            report
+        })
+    }
+
+    /// The second part of [`Self::shutdown`].
+    pub fn end_servers(&self, within: Duration) -> RuntimeFuture<'_, ()> {
+        Box::pin(async move { self.0.mcp.pool.shut_down(within).await })
+    }
+
+    /// The first part of [`Self::shutdown`].
+    pub fn end_threads(&self, within: Duration) -> RuntimeFuture<'_, ShutdownReport> {
         Box::pin(async move {
             let has_heirs = self.0.store.has_heirs().await;
             let mut tasks = tokio::task::JoinSet::new();
@@ -192,7 +206,6 @@ impl Runtime {
                     Err(_) => {}
                 }
             }
-            self.0.mcp.pool.shut_down(within).await;
             let is_complete = report.submit_failed.is_empty() && report.timed_out.is_empty();
             report.is_work_left = !is_complete || self.0.loaded.is_work_left.load(Ordering::Acquire);
             for ids in [&mut report.completed, &mut report.submit_failed, &mut report.timed_out] {

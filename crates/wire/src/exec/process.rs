@@ -63,6 +63,10 @@ pub struct StartParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PortConnection {
     pub port: u16,
+    /// Its output is not pushed: the client reads it with `process/read`, as fast as it can use it, and what it has not read holds up this
+    /// connection and no other.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pull: bool,
     /// The loopback is the one that the first of these processes sees which the executor knows, whatever session has it, and whether or not it
     /// still runs; those with a loopback of their own count before those that see the machine's. Without any, it is the one that a process
     /// of this start's policy sees.

@@ -116,7 +116,9 @@ impl PlainChat<'_> {
         let mut interrupt = Watched::keyboard()?;
         let (mut terminate, mut hangup) = (Watched::new(SignalKind::terminate())?, Watched::new(SignalKind::hangup())?);
         let mut ticks = tokio::time::interval(TICK);
-        let mut said_something = false;
+        let (mut said_something, mut is_told) = (false, false);
+        // Calls of a server may wait for a lost connection: Ctrl-C leaves then.
+        let is_remote = self.agents.remote().is_some();
         loop {
             let is_active = matches!(self.thread.status(), ThreadActivity::Active { .. });
             if let Some(followed) = self.follow.ready().await {
@@ -144,12 +146,34 @@ impl PlainChat<'_> {
                 News::Agent(news) => self.agent(news),
                 News::Line(Some(line)) => {
                     said_something = true;
-                    self.line(&line).await?;
+                    tokio::select! {
+                        taken = self.line(&line) => taken?,
+                        () = interrupt.recv(), if is_remote => return Ok(said_something),
+                        () = terminate.recv(), if is_remote => return Ok(said_something),
+                        () = hangup.recv(), if is_remote => return Ok(said_something),
+                    }
                 }
                 News::Line(None) if keyboard.is_closed() => self.hang_up(),
                 News::Line(None) => self.is_over = true,
                 News::HungUp => self.hang_up(),
-                News::Interrupt if is_active => self.thread.interrupt(None, InterruptReason::User).await?,
+                News::Interrupt if is_active => {
+                    let stopped = tokio::select! {
+                        stopped = self.thread.interrupt(None, InterruptReason::User) => stopped,
+                        () = interrupt.recv(), if is_remote => return Ok(said_something),
+                        () = terminate.recv(), if is_remote => return Ok(said_something),
+                    };
+                    match stopped {
+                        Err(_) if is_told => return Ok(said_something),
+                        Err(error) if is_remote => {
+                            is_told = true;
+                            self.screen.say(Style::Bad, &format!("{}; once more to leave it", shown_line(&error.to_string())));
+                        }
+                        stopped => {
+                            stopped?;
+                            is_told = false;
+                        }
+                    }
+                }
                 News::Interrupt | News::End => {
                     self.screen.end_line();
                     return Ok(said_something);
@@ -291,10 +315,9 @@ impl PlainChat<'_> {
                 self.screen.stream(delta)?;
                 self.streamed.push_str(delta);
             }
-            ThreadEvent::Progress { progress: ModelProgress::Retrying { .. }, .. }
-            | ThreadEvent::Mcp(_)
-            | ThreadEvent::Warning { .. }
-            | ThreadEvent::Output { .. } => {
+            // Of a lost connection it is told in the middle of an answer, whose rest comes when it is back.
+            ThreadEvent::Warning { .. } => self.screen.show(event),
+            ThreadEvent::Progress { progress: ModelProgress::Retrying { .. }, .. } | ThreadEvent::Mcp(_) | ThreadEvent::Output { .. } => {
                 self.end_stream();
                 self.screen.show(event);
             }
@@ -320,10 +343,15 @@ impl PlainChat<'_> {
         match fact {
             Fact::ModelAnswered(answered) => {
                 let texts: Vec<String> = answered.items.iter().filter_map(said).filter(|text| !text.is_empty()).collect();
-                let shown = std::mem::take(&mut self.streamed);
-                if shown.is_empty() || shown != texts.concat() {
-                    self.screen.end_line();
-                    texts.iter().try_for_each(|text| self.screen.answer(Some(text)))?;
+                let (shown, whole) = (std::mem::take(&mut self.streamed), texts.concat());
+                match whole.strip_prefix(shown.as_str()).filter(|_| !shown.is_empty()) {
+                    // What came while there was no connection follows what was shown before.
+                    Some(rest) if !rest.is_empty() => self.screen.stream(rest)?,
+                    Some(_) => {}
+                    None => {
+                        self.screen.end_line();
+                        texts.iter().try_for_each(|text| self.screen.answer(Some(text)))?;
+                    }
                 }
                 self.screen.end_line();
                 self.is_asked = false;

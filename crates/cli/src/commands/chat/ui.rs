@@ -3,10 +3,14 @@
 mod draw;
 mod questions;
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use outpost_runtime::follow::ThreadFollower;
-use outpost_runtime::live::{LiveThread, NewInput, ThreadActivity, ThreadEvent};
+use outpost_runtime::live::{CommandError, LiveThread, NewInput, ThreadActivity, ThreadEvent};
 use outpost_store::PageRequest;
 use outpost_terminal::diff;
 use outpost_terminal::editor::{EditorOutcome, LineEditor};
@@ -91,6 +95,10 @@ pub(super) async fn talk(agents: &Agents, open: Open, terminal: &mut UiTerminal)
         is_leaving: false,
         completed,
         completions,
+        errands: VecDeque::new(),
+        asides: FuturesUnordered::new(),
+        is_refreshing: false,
+        is_stale: false,
         end: None,
     };
     let end = ui.run().await;
@@ -156,7 +164,26 @@ struct ChatUi<'a> {
     is_leaving: bool,
     completed: mpsc::Sender<Completion>,
     completions: mpsc::Receiver<Completion>,
+    /// What the user asked for, one after the other. A server may be away for long: keys and signals do not wait for it.
+    errands: VecDeque<BoxFuture<'a, ErrandOutcome>>,
+    /// What waits for nothing else.
+    asides: FuturesUnordered<BoxFuture<'a, ErrandOutcome>>,
+    is_refreshing: bool,
+    /// Something happened since the status was last asked for.
+    is_stale: bool,
     end: Option<ChatEnd>,
+}
+
+/// What came of something that the thread or its server was asked.
+enum ErrandOutcome {
+    /// A message or a command of the user's own.
+    Sent(Result<(), CommandError>),
+    Answered(Result<(), CommandError>),
+    Interrupted(Result<(), CommandError>),
+    Ran(SlashOutcome),
+    /// Another thread, if it is there.
+    Found(Which, anyhow::Result<()>),
+    Status(Option<Box<ChatStatus>>),
 }
 
 enum UiNews {
@@ -165,6 +192,7 @@ enum UiNews {
     Keys(Option<TypedKeys>),
     Settled,
     Completed(Completion),
+    Done(ErrandOutcome),
     Resized,
     Interrupt,
     HungUp,
@@ -172,7 +200,7 @@ enum UiNews {
     Tick,
 }
 
-impl ChatUi<'_> {
+impl<'a> ChatUi<'a> {
     async fn run(&mut self) -> anyhow::Result<ChatEnd> {
         let mut interrupt = Watched::keyboard()?;
         let (mut terminate, mut hangup) = (Watched::new(SignalKind::terminate())?, Watched::new(SignalKind::hangup())?);
@@ -185,12 +213,12 @@ impl ChatUi<'_> {
                 self.paint();
                 return Ok(end);
             }
-            if self.is_leaving && !self.is_active() && self.events.is_empty() {
+            if self.is_leaving && !self.is_active() && self.events.is_empty() && self.errands.is_empty() {
                 self.leave();
                 continue;
             }
             // Without a terminal the turn goes on to its end, and no further: a question waits in the thread.
-            if self.terminal.is_gone() && (!self.is_active() || !self.questions.is_empty()) {
+            if self.terminal.is_gone() && self.errands.is_empty() && (!self.is_active() || !self.questions.is_empty()) {
                 return Ok(ChatEnd::Left { said_something: false });
             }
             let news = tokio::select! {
@@ -202,6 +230,8 @@ impl ChatUi<'_> {
                 () = terminate.recv() => UiNews::Terminate,
                 () = window.recv() => UiNews::Resized,
                 Some(completion) = self.completions.recv() => UiNews::Completed(completion),
+                outcome = first(&mut self.errands) => UiNews::Done(outcome),
+                Some(outcome) = self.asides.next() => UiNews::Done(outcome),
                 _ = ticks.tick() => UiNews::Tick,
                 news = self.asking.next() => UiNews::Agent(news),
                 Some(event) = self.events.recv() => UiNews::Event(Box::new(event)),
@@ -232,23 +262,27 @@ impl ChatUi<'_> {
                 self.completed(&completion);
                 self.paint();
             }
+            UiNews::Done(outcome) => {
+                self.done(outcome).await;
+                self.paint();
+            }
             UiNews::Resized => {
                 self.terminal.resize();
                 self.view.resize(self.terminal.painter.columns());
                 self.paint();
             }
             UiNews::Interrupt => {
-                self.ctrl_c().await?;
+                self.ctrl_c();
                 self.paint();
             }
             UiNews::Terminate => self.leave(),
             UiNews::Agent(news) => self.agent(news),
             UiNews::Event(event) => {
                 let began = Instant::now();
-                self.event(&event).await?;
+                self.event(&event)?;
                 while began.elapsed() < BURST {
                     let Ok(event) = self.events.try_recv() else { break };
-                    self.event(&event).await?;
+                    self.event(&event)?;
                 }
             }
             UiNews::Tick => {
@@ -257,7 +291,7 @@ impl ChatUi<'_> {
                 let is_uncertain = self.status.background > 0 && self.agents.remote().is_some();
                 let age = self.refreshed_at.elapsed();
                 if (is_unusual && age > STANDING_TIME) || (is_uncertain && age > BACKGROUND_TIME) {
-                    self.refresh().await;
+                    self.refresh();
                 }
                 self.ask();
                 self.paint();
@@ -280,7 +314,10 @@ impl ChatUi<'_> {
         self.hint = None;
         let offered = std::mem::take(&mut self.offered);
         match key {
-            TerminalKey::Ctrl('c') if !self.editor.is_searching() => return self.ctrl_c().await,
+            TerminalKey::Ctrl('c') if !self.editor.is_searching() => {
+                self.ctrl_c();
+                return Ok(());
+            }
             TerminalKey::Ctrl('l') => {
                 self.terminal.clear_screen();
                 return Ok(());
@@ -289,7 +326,10 @@ impl ChatUi<'_> {
                 self.terminal.suspend();
                 return Ok(());
             }
-            TerminalKey::Escape if !self.editor.is_searching() && !matches!(self.focus, Focus::Menu(_)) => return self.escape().await,
+            TerminalKey::Escape if !self.editor.is_searching() && !matches!(self.focus, Focus::Menu(_)) => {
+                self.escape();
+                return Ok(());
+            }
             _ => {}
         }
         match &mut self.focus {
@@ -305,23 +345,24 @@ impl ChatUi<'_> {
                     return Ok(());
                 }
                 match menu.key(&key) {
-                    MenuOutcome::Chosen(index) => self.choose(index).await,
-                    MenuOutcome::Cancelled => self.escape().await,
+                    MenuOutcome::Chosen(index) => self.choose(index),
+                    MenuOutcome::Cancelled => self.escape(),
                     MenuOutcome::Ignored if matches!(key, TerminalKey::Char(_) | TerminalKey::Paste(_)) => {
                         menu.go_to('n');
                         self.message_until = Some(at + SETTLES);
                         self.hint = Some("choose with the arrow keys and Enter".to_owned());
-                        Ok(())
                     }
-                    MenuOutcome::Moved | MenuOutcome::Ignored => Ok(()),
+                    MenuOutcome::Moved | MenuOutcome::Ignored => {}
                 }
             }
-            Focus::Answer => match self.edit(&key) {
-                EditorOutcome::Submitted(text) => self.answer_with(&text, at).await,
-                EditorOutcome::Changed | EditorOutcome::Ignored => Ok(()),
-            },
-            Focus::Editor => self.message_key(key, &offered).await,
+            Focus::Answer => {
+                if let EditorOutcome::Submitted(text) = self.edit(&key) {
+                    self.answer_with(&text, at);
+                }
+            }
+            Focus::Editor => return self.message_key(key, &offered).await,
         }
+        Ok(())
     }
 
     fn edit(&mut self, key: &TerminalKey) -> EditorOutcome {
@@ -343,7 +384,7 @@ impl ChatUi<'_> {
             key => {
                 if let EditorOutcome::Submitted(text) = self.edit(&key) {
                     self.past.add(&text);
-                    self.submit(&text).await;
+                    self.submit(&text);
                     // The question was there while this was typed: what is typed next may still be meant for the agent.
                     if !self.questions.is_empty() && self.end.is_none() {
                         self.focus_question(Instant::now() + SETTLES);
@@ -354,69 +395,108 @@ impl ChatUi<'_> {
         Ok(())
     }
 
-    async fn ctrl_c(&mut self) -> anyhow::Result<()> {
+    fn ctrl_c(&mut self) {
         let now = Instant::now();
         if self.interrupted_at.replace(now).is_some_and(|before| now.saturating_duration_since(before) < TWICE) {
             self.leave();
-            return Ok(());
+            return;
         }
         let again = "Ctrl-C again leaves";
         if matches!(self.focus, Focus::Editor) && !self.editor.is_empty() {
             self.editor.set("");
             self.hint = Some(again.to_owned());
         } else if self.is_active() {
-            self.thread.interrupt(None, InterruptReason::User).await?;
+            self.interrupt();
             self.hint = Some(format!("stopping; {again}"));
         } else {
             self.hint = Some(format!("{again}; so does Ctrl-D"));
         }
-        Ok(())
     }
 
-    async fn escape(&mut self) -> anyhow::Result<()> {
+    fn escape(&mut self) {
         if self.is_active() {
             self.hint = Some("stopping".to_owned());
-            self.thread.interrupt(None, InterruptReason::User).await?;
+            self.interrupt();
         }
-        Ok(())
     }
 
-    async fn submit(&mut self, text: &str) {
+    fn interrupt(&mut self) {
+        let thread = self.thread.clone();
+        let interrupt = async move { ErrandOutcome::Interrupted(thread.interrupt(None, InterruptReason::User).await) };
+        self.asides.push(Box::pin(interrupt));
+    }
+
+    /// Something that was asked for is done, or cannot be.
+    async fn done(&mut self, outcome: ErrandOutcome) {
+        match outcome {
+            ErrandOutcome::Sent(Err(error)) => self.view.say(Ink::Bad, &line(&error.to_string())),
+            ErrandOutcome::Answered(Err(error)) => self.view.say(Ink::Note, &line(&error.to_string())),
+            ErrandOutcome::Interrupted(Err(error)) => {
+                self.hint = None;
+                self.view.say(Ink::Bad, &line(&error.to_string()));
+            }
+            ErrandOutcome::Sent(Ok(())) | ErrandOutcome::Answered(Ok(())) | ErrandOutcome::Interrupted(Ok(())) => {}
+            ErrandOutcome::Ran(outcome) => self.ran(outcome).await,
+            ErrandOutcome::Found(_, Err(error)) => self.view.say(Ink::Bad, &line(&error.to_string())),
+            ErrandOutcome::Found(next, Ok(())) => self.switch(next).await,
+            ErrandOutcome::Status(status) => {
+                self.is_refreshing = false;
+                if let Some(status) = status {
+                    // The turn may have ended meanwhile.
+                    self.status = ChatStatus { running_since: self.status.running_since, ..*status };
+                }
+                if std::mem::take(&mut self.is_stale) {
+                    self.refresh();
+                }
+            }
+        }
+    }
+
+    async fn ran(&mut self, outcome: SlashOutcome) {
+        match outcome {
+            SlashOutcome::Said(lines) => lines.iter().for_each(|line| self.say_line(line)),
+            SlashOutcome::Leave => self.leave(),
+            SlashOutcome::Detach if self.is_active() => self.end = Some(ChatEnd::Detached),
+            // There is nothing to go on with.
+            SlashOutcome::Detach => self.leave(),
+            // Looked up first: a mistyped name must not end the conversation.
+            SlashOutcome::Switch(Which::Id(name)) => {
+                let agents = self.agents;
+                let find = async move {
+                    let found = agents.find(&name).await.map(drop);
+                    ErrandOutcome::Found(Which::Id(name), found)
+                };
+                self.errands.push_back(Box::pin(find));
+            }
+            SlashOutcome::Switch(next) => self.switch(next).await,
+        }
+        self.refresh();
+    }
+
+    fn submit(&mut self, text: &str) {
         let trimmed = text.trim();
         if trimmed.is_empty() {
             return;
         }
         self.view.sent(text.trim_end());
+        let (agents, thread) = (self.agents, self.thread.clone());
         if slash::is_command(trimmed) {
-            match slash::run(trimmed, self.agents, &self.thread).await {
-                SlashOutcome::Said(lines) => lines.iter().for_each(|line| self.say_line(line)),
-                SlashOutcome::Leave => self.leave(),
-                SlashOutcome::Detach if self.is_active() => self.end = Some(ChatEnd::Detached),
-                // There is nothing to go on with.
-                SlashOutcome::Detach => self.leave(),
-                SlashOutcome::Switch(next) => self.switch(next).await,
-            }
-            self.refresh().await;
+            let command = trimmed.to_owned();
+            self.errands.push_back(Box::pin(async move { ErrandOutcome::Ran(slash::run(&command, agents, &thread).await) }));
             return;
         }
         self.said_something = true;
-        let outcome = match trimmed.strip_prefix('!') {
-            Some(command) => self.thread.shell(command.trim().to_owned(), None).await.map(drop),
-            None => self.thread.input(NewInput::text(text.trim_end())).await.map(drop),
+        let (command, input) = (trimmed.strip_prefix('!').map(|command| command.trim().to_owned()), NewInput::text(text.trim_end()));
+        let send = async move {
+            ErrandOutcome::Sent(match command {
+                Some(command) => thread.shell(command, None).await.map(drop),
+                None => thread.input(input).await.map(drop),
+            })
         };
-        if let Err(error) = outcome {
-            self.view.say(Ink::Bad, &line(&error.to_string()));
-        }
+        self.errands.push_back(Box::pin(send));
     }
 
     async fn switch(&mut self, next: Which) {
-        // Looked up first: a mistyped name must not end the conversation.
-        if let Which::Id(name) = &next
-            && let Err(error) = self.agents.find(name).await
-        {
-            self.view.say(Ink::Bad, &line(&error.to_string()));
-            return;
-        }
         if self.is_active() {
             self.view.say(Ink::Note, "a turn is running here: stop it with Esc first, or wait for its end");
             return;
@@ -476,12 +556,12 @@ impl ChatUi<'_> {
 
     // What happens.
 
-    async fn event(&mut self, event: &ThreadEvent) -> anyhow::Result<()> {
+    fn event(&mut self, event: &ThreadEvent) -> anyhow::Result<()> {
         self.notifier.event(event);
         self.view.event(event, Instant::now());
         match event {
-            ThreadEvent::Entry(entry) => self.fact(&entry.fact).await,
-            ThreadEvent::ProcessEnded { .. } => self.refresh().await,
+            ThreadEvent::Entry(entry) => self.fact(&entry.fact),
+            ThreadEvent::ProcessEnded { .. } => self.refresh(),
             ThreadEvent::Status(ThreadActivity::Broken { reason }) => self.view.say(Ink::Bad, &line(reason)),
             ThreadEvent::Status(ThreadActivity::Closed) => {
                 anyhow::bail!(
@@ -495,7 +575,7 @@ impl ChatUi<'_> {
         Ok(())
     }
 
-    async fn fact(&mut self, fact: &Fact) {
+    fn fact(&mut self, fact: &Fact) {
         match fact {
             Fact::ApprovalAsked(asked) => {
                 self.notifier.question(asked);
@@ -504,26 +584,38 @@ impl ChatUi<'_> {
             Fact::ApprovalAnswered(answered) => self.drop_questions(|question| question.is(&answered.approval)),
             Fact::TurnStarted(_) => {
                 self.status.running_since = Some(Instant::now());
-                self.refresh().await;
+                self.refresh();
             }
             Fact::TurnFinished(_) => {
                 self.hint = None;
                 self.status.running_since = None;
                 // An agent's question stays, and so does what is typed in its sight.
                 self.drop_questions(|question| question.agent.is_none());
-                self.refresh().await;
+                self.refresh();
             }
-            Fact::ModelAnswered(_) | Fact::CallFinished(_) => self.refresh().await,
+            Fact::ModelAnswered(_) | Fact::CallFinished(_) => self.refresh(),
             _ => {}
         }
     }
 
-    async fn refresh(&mut self) {
+    /// Asks how everything stands, unless that is being asked.
+    fn refresh(&mut self) {
         self.refreshed_at = Instant::now();
-        if let Some(status) = ChatStatus::of(self.agents, &self.thread, self.status.running_since).await {
-            self.status = status;
+        if std::mem::replace(&mut self.is_refreshing, true) {
+            self.is_stale = true;
+            return;
         }
+        let (agents, thread, since) = (self.agents, self.thread.clone(), self.status.running_since);
+        self.asides.push(Box::pin(async move { ErrandOutcome::Status(ChatStatus::of(agents, &thread, since).await.map(Box::new)) }));
     }
+}
+
+/// Does the first errand, which is then no longer one; waits for ever without any. Can be given up at any time.
+async fn first(errands: &mut VecDeque<BoxFuture<'_, ErrandOutcome>>) -> ErrandOutcome {
+    let Some(errand) = errands.front_mut() else { return std::future::pending().await };
+    let outcome = errand.await;
+    errands.pop_front();
+    outcome
 }
 
 /// The end of the conversation, so that the user need not remember it.

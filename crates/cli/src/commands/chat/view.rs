@@ -18,7 +18,7 @@ use outpost_wire::shown::{FRAME, Form};
 
 use crate::frame::{FrameRow, cut, draw, line, lines, word};
 use crate::progress::size;
-use crate::render::{ending, why};
+use crate::render::{ending, missing, why};
 
 /// So many of the last lines of a running command are shown.
 const RECENT: usize = 5;
@@ -173,7 +173,11 @@ impl ConversationView {
             Fact::ModelAnswered(answered) => {
                 self.waits = None;
                 let texts: Vec<String> = answered.items.iter().filter_map(said).filter(|text| !text.is_empty()).collect();
-                let is_shown = !self.streamed.is_empty() && self.streamed == texts.concat();
+                let whole = texts.concat();
+                // What came while there was no connection follows what was shown before.
+                let rest = whole.strip_prefix(self.streamed.as_str()).filter(|_| !self.streamed.is_empty());
+                rest.iter().for_each(|rest| self.stream.push(rest));
+                let is_shown = rest.is_some();
                 self.end_stream();
                 if !is_shown {
                     texts.iter().for_each(|text| self.markdown(text));
@@ -269,7 +273,7 @@ impl ConversationView {
         report.notices.iter().for_each(|notice| self.say(Ink::Note, &line(notice)));
     }
 
-    fn command_ended(&mut self, running: RunningView, report: &CallReport) {
+    fn command_ended(&mut self, mut running: RunningView, report: &CallReport) {
         self.announce(&running.place, &running.command);
         let plain = |row: &String| InkLine::plain(format!("  {row}"));
         let kept = report.aggregated_output.as_deref().unwrap_or_default();
@@ -283,6 +287,9 @@ impl ConversationView {
             self.lasting.extend(tail.iter().map(plain));
             return;
         }
+        if let Some(missed) = missing(running.output.bytes(), report).and_then(|whole| running.output.missed(whole)) {
+            running.head.extend(running.output.push(missed.as_bytes()));
+        }
         let missed = report.output_bytes.unwrap_or_default().saturating_sub(running.output.bytes());
         self.lasting.extend(running.head.iter().map(plain));
         let FoldedEnd { left_out, tail } = running.output.end();
@@ -290,7 +297,7 @@ impl ConversationView {
             self.say(Ink::Quiet, &format!("  … {lines} lines ({}) left out", size(bytes)));
         }
         if missed > 0 {
-            self.say(Ink::Quiet, &format!("  … {missed} bytes of its output came too fast to be shown"));
+            self.say(Ink::Quiet, &format!("  … {missed} bytes of its output were not shown"));
         }
         self.lasting.extend(tail.iter().map(plain));
     }

@@ -1,6 +1,7 @@
 //! Whose loopback is meant, and how a port of it is connected with.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use outpost_environment::{Environment, EnvironmentError, RemoteProcess};
@@ -18,6 +19,11 @@ use crate::store;
 
 /// So many commands of a thread are named to the executor, the newest first.
 const NAMED: usize = 64;
+/// They are read from the end of the journal, so much at once.
+const TURNS: usize = 16;
+const BYTES: usize = 1 << 20;
+/// The journal is not looked at again within this: a browser tries again and again.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// Where ports are connected with.
 pub(super) enum Loopback {
@@ -33,6 +39,8 @@ pub(super) struct ThreadCommands {
     thread: ThreadId,
     environment: String,
     known: Mutex<Arc<Vec<AdoptableProcess>>>,
+    /// When the journal was looked at last. Held by the one who does.
+    looked: tokio::sync::Mutex<Option<Instant>>,
 }
 
 impl Loopback {
@@ -46,7 +54,7 @@ impl Loopback {
             None => thread::last(&store).await?,
         };
         let environment = place.environment.clone().context("--thread needs the name of an environment")?;
-        let commands = ThreadCommands { store, thread, environment, known: Mutex::default() };
+        let commands = ThreadCommands { store, thread, environment, known: Mutex::default(), looked: tokio::sync::Mutex::default() };
         commands.look().await?;
         if commands.known().is_empty() {
             bail!("thread {thread} has run no command in `{}`, so it has no sandbox there", commands.environment);
@@ -85,7 +93,7 @@ impl Loopback {
 }
 
 async fn connect(environment: &Environment, port: u16, beside: Vec<AdoptableProcess>) -> Result<RemoteProcess, EnvironmentError> {
-    environment.connect_port(format!("forward-{}", Uuid::new_v4()), PortConnection { port, beside }).await
+    environment.connect_port(format!("forward-{}", Uuid::new_v4()), PortConnection { port, pull: true, beside }).await
 }
 
 impl ThreadCommands {
@@ -93,21 +101,40 @@ impl ThreadCommands {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads in the thread's journal which commands it has run there.
+    /// Reads in the thread's journal which commands it has run there, unless that was done just now.
     async fn look(&self) -> anyhow::Result<()> {
-        let key = self.store.adoption_key().await.map_err(anyhow::Error::msg)?.context("this store keeps no commands")?;
-        let everything = PageRequest { before: None, turns: usize::MAX, bytes: usize::MAX };
-        let page = self.store.page(self.thread, everything).await?;
-        let id = key.id();
-        let named = page.entries.iter().rev().filter_map(|entry| match &entry.fact {
-            Fact::CallStarted(started) if started.adoption_key.as_deref() == Some(id.as_str()) => {
-                let is_there = started.environment.as_ref().is_some_and(|environment| environment.as_str() == self.environment);
-                started.process.clone().filter(|_| is_there)
-            }
-            _ => None,
-        });
-        let commands = named.take(NAMED).map(|process_id| AdoptableProcess { secret: key.secret(&process_id), process_id }).collect();
+        let mut looked = self.looked.lock().await;
+        if looked.is_some_and(|at| at.elapsed() < FRESH) {
+            return Ok(());
+        }
+        let commands = self.newest().await?;
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(commands);
+        *looked = Some(Instant::now());
         Ok(())
+    }
+
+    /// From the end of the journal, and no more of it than needed.
+    async fn newest(&self) -> anyhow::Result<Vec<AdoptableProcess>> {
+        let key = self.store.adoption_key().await.map_err(anyhow::Error::msg)?.context("this store keeps no commands")?;
+        let id = key.id();
+        let mut commands = Vec::new();
+        let mut request = PageRequest { before: None, turns: TURNS, bytes: BYTES };
+        loop {
+            let page = self.store.page(self.thread, request).await?;
+            let named = page.entries.iter().rev().filter_map(|entry| match &entry.fact {
+                Fact::CallStarted(started) if started.adoption_key.as_deref() == Some(id.as_str()) => {
+                    let is_there = started.environment.as_ref().is_some_and(|environment| environment.as_str() == self.environment);
+                    started.process.clone().filter(|_| is_there)
+                }
+                _ => None,
+            });
+            let room = NAMED - commands.len();
+            commands.extend(named.take(room).map(|process_id| AdoptableProcess { secret: key.secret(&process_id), process_id }));
+            // Further back as far as there is something, and never on the spot.
+            match page.before.filter(|before| request.before.is_none_or(|at| *before < at)) {
+                Some(before) if commands.len() < NAMED => request.before = Some(before),
+                _ => return Ok(commands),
+            }
+        }
     }
 }

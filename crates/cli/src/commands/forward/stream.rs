@@ -10,9 +10,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-/// As much as an executor takes for a process that does not read without taking room from others: a connection that stands still
-/// holds up no other.
+/// As much as an executor takes for a process that does not read without taking room from others. What comes back is read there only
+/// once the program here has taken what came before: a connection that stands still holds up no other, in neither direction.
 const CHUNK: usize = 64 << 10;
+/// No line that a relay says is as long as this.
+const LONGEST_REMARK: usize = 4 << 10;
 
 /// Returns when both directions are over. Fails if bytes are missing; the program that is connected here is then shown a reset.
 pub(super) async fn carry(connection: TcpStream, process: RemoteProcess) -> anyhow::Result<()> {
@@ -20,7 +22,8 @@ pub(super) async fn carry(connection: TcpStream, process: RemoteProcess) -> anyh
     let process = Arc::new(process);
     let (read, write) = connection.into_split();
     let mut up = tokio::spawn(up(read, process.clone()));
-    let (write, done) = {
+    // Without a result if the program here is gone; nothing reads from the relay any more then.
+    let carried = {
         let down = down(write, &process);
         tokio::pin!(down);
         // Asked once only: a task has one answer.
@@ -30,18 +33,19 @@ pub(super) async fn carry(connection: TcpStream, process: RemoteProcess) -> anyh
         };
         match ended_here {
             // The program here ended its direction in good order.
-            Ok(Ok(Ok(()))) => down.await,
-            Ok(_) => {
-                end(&process).await;
-                return Ok(());
-            }
+            Ok(Ok(Ok(()))) => Some(down.await),
+            Ok(_) => None,
             Err(done) => {
                 up.abort();
                 // With it goes its half of the connection.
                 let _ = up.await;
-                done
+                Some(done)
             }
         }
+    };
+    let Some((write, done)) = carried else {
+        end(&process).await;
+        return Ok(());
     };
     if done.is_err() {
         end(&process).await;
@@ -96,6 +100,9 @@ impl Remarks {
                 _ => {}
             }
             self.text = rest.to_owned();
+        }
+        if self.text.len() > LONGEST_REMARK {
+            self.text.clear();
         }
     }
 }

@@ -5,11 +5,10 @@ use std::time::Instant;
 use outpost_terminal::ink::Ink;
 use outpost_terminal::menu::{Choice, ChoiceMenu};
 
-use super::{ChatUi, Focus};
+use super::{ChatUi, ErrandOutcome, Focus};
 use crate::commands::chat::agents::AgentNews;
 use crate::commands::chat::question::{ApprovalAnswer, ChatQuestion, LineMeaning};
 use crate::commands::chat::view::framed;
-use crate::frame::line;
 
 impl ChatUi<'_> {
     /// Shows the first question as soon as the keys are free for it.
@@ -45,16 +44,16 @@ impl ChatUi<'_> {
         }
     }
 
-    pub(super) async fn choose(&mut self, index: usize) -> anyhow::Result<()> {
-        let Some(question) = self.questions.first_mut() else { return Ok(()) };
-        let Some((letter, text)) = question.choices().and_then(|choices| choices.get(index).cloned()) else { return Ok(()) };
+    pub(super) fn choose(&mut self, index: usize) {
+        let Some(question) = self.questions.first_mut() else { return };
+        let Some((letter, text)) = question.choices().and_then(|choices| choices.get(index).cloned()) else { return };
         let (meaning, (asked, _)) = (question.take(&letter.to_string()), question.parts());
         match meaning {
             LineMeaning::Answer(answer) => {
                 // What was asked and answered stays on the screen.
                 self.view.rows_of(&asked);
                 self.view.say(Ink::Note, &text);
-                self.answer(answer).await;
+                self.answer(answer);
             }
             LineMeaning::Again(note) => {
                 note.iter().for_each(|note| self.view.say(Ink::Bad, note));
@@ -63,7 +62,6 @@ impl ChatUi<'_> {
                 self.focus_again();
             }
         }
-        Ok(())
     }
 
     fn focus_again(&mut self) {
@@ -71,26 +69,24 @@ impl ChatUi<'_> {
         self.focus = Focus::Menu(menu(choices));
     }
 
-    pub(super) async fn answer_with(&mut self, text: &str, at: Instant) -> anyhow::Result<()> {
-        let Some(question) = self.questions.answered_by(at) else { return Ok(()) };
+    pub(super) fn answer_with(&mut self, text: &str, at: Instant) {
+        let Some(question) = self.questions.answered_by(at) else { return };
         let rows = question.parts().0;
         match question.take(text.trim()) {
             LineMeaning::Answer(answer) => {
                 self.view.rows_of(&rows);
                 self.view.sent(text);
-                self.answer(answer).await;
+                self.answer(answer);
             }
             LineMeaning::Again(note) => note.iter().for_each(|note| self.view.say(Ink::Bad, note)),
         }
-        Ok(())
     }
 
-    async fn answer(&mut self, answer: ApprovalAnswer) {
+    fn answer(&mut self, answer: ApprovalAnswer) {
         let asker = self.questions.take().and_then(|question| question.agent).unwrap_or_else(|| self.thread.clone());
         self.focus_editor();
-        if let Err(error) = asker.answer(answer.approval, answer.decision, answer.detail).await {
-            self.view.say(Ink::Note, &line(&error.to_string()));
-        }
+        let give = async move { ErrandOutcome::Answered(asker.answer(answer.approval, answer.decision, answer.detail).await) };
+        self.errands.push_back(Box::pin(give));
     }
 
     pub(super) fn agent(&mut self, news: AgentNews) {
