@@ -14,6 +14,7 @@ use outpost_wire::exec::attributes::Attributes;
 use outpost_wire::exec::streams::{
     Close, CloseParams, Open, OpenMode, OpenParams, ReadBlock, ReadBlockParams, WriteBlock, WriteBlockParams,
 };
+use outpost_wire::fault::NOT_FOUND;
 use outpost_wire::{PathUri, packed};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
@@ -153,8 +154,9 @@ impl BlockFile<'_> {
                         }
                         Some(Err(EnvironmentError::Unknown { .. })) => continue 'connection,
                         Some(Err(error)) => {
+                            let beside: Vec<_> = going.collect().await;
                             self.close(&connected).await;
-                            return Err(error);
+                            return Err(cause(error, beside));
                         }
                         None => {}
                     },
@@ -199,6 +201,37 @@ impl BlockFile<'_> {
     }
 }
 
+/// Blocks may arrive in another order than they were sent in. The first that fails closes the handle, and the others hear only that there is
+/// none: what is told is why.
+fn cause(error: EnvironmentError, beside: Vec<Result<usize, EnvironmentError>>) -> EnvironmentError {
+    let says_why = |error: &EnvironmentError| matches!(error, EnvironmentError::Fault(fault) if fault.code != NOT_FOUND);
+    if says_why(&error) {
+        return error;
+    }
+    beside.into_iter().filter_map(Result::err).find(says_why).unwrap_or(error)
+}
+
 fn takes_packs(connected: &Connected) -> bool {
     connected.info.capabilities.file_packs
+}
+
+#[cfg(test)]
+mod tests {
+    use outpost_wire::Fault;
+
+    use super::*;
+
+    #[test]
+    fn of_blocks_that_fail_together_the_one_that_says_why_is_told() {
+        let unknown = || EnvironmentError::Fault(Fault::not_found("unknown file handle `h`"));
+        let full = || EnvironmentError::Fault(Fault::internal("No space left on device"));
+        for (error, beside, told) in [
+            (unknown(), vec![Err(unknown()), Err(full())], "No space"),
+            (full(), vec![Err(unknown())], "No space"),
+            (unknown(), vec![Ok(1)], "unknown file handle"),
+        ] {
+            let told_error = cause(error, beside).to_string();
+            assert!(told_error.contains(told), "{told_error}");
+        }
+    }
 }
