@@ -28,7 +28,7 @@ impl Desk {
         let model = ScriptedModel::with(replies).await;
         let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let config = format!(
-            "model = \"scripted-model\"\nmodel_provider = \"scripted\"\napproval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n\
+            "model = \"scripted-model\"\nmodels.scripted-model = {{}}\nmodel_provider = \"scripted\"\napproval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n\
              [model_providers.scripted]\nname = \"scripted\"\nbase_url = \"{}\"\nwire_api = \"responses\"\n\
              request_max_retries = 0\nstream_max_retries = 0\n",
             model.base_url()
