@@ -86,7 +86,7 @@ pub struct RemoteProcess {
     pub(crate) writes: AtomicU64,
     /// The session that it was started in. It is in no other.
     pub(crate) session: u64,
-    /// Its output is read when it is asked for, and not before: what nobody asks for stays there, and holds up nothing else.
+    /// Its output is read when it is asked for, and not before: what the caller does not ask for stays there, and holds up nothing else.
     pub(crate) is_pulled: bool,
 }
 

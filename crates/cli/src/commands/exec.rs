@@ -291,7 +291,7 @@ struct Watching<'a> {
 }
 
 impl Watching<'_> {
-    /// Stops the turn. A server that is away cannot be told to, and one that hangs does not answer: whoever asks again leaves it.
+    /// Stops the turn. A server that is away cannot be told to, and one that hangs does not answer: a second signal leaves it.
     async fn interrupt(&mut self, thread: &LiveThread, reason: InterruptReason) -> anyhow::Result<()> {
         if self.agents.remote().is_none() {
             return Ok(thread.interrupt(None, reason).await?);
