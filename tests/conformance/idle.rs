@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use outpost_testkit::{Bench, LinkKind, Setup};
+use outpost_testkit::{Bench, Client, LinkKind, Setup};
+use serde_json::json;
 
 use crate::support::OUTPOST;
 
@@ -16,10 +17,19 @@ fn waits(pid: u32) -> u64 {
     statuses.filter_map(count).sum()
 }
 
-/// How often space has to be looked at: never later than it could run out at 4 GB/s, and never more often than twice a second.
-fn looks(directory: &Path, time: Duration) -> u64 {
+/// The limit of memory where no control group holds it: then the executor looks how much is used.
+async fn watched_memory(client: &mut Client) -> Option<u64> {
+    let info = client.result("environment/info", json!({})).await;
+    let limits = info["limits"].as_array().unwrap();
+    let memory = limits.iter().find(|limit| limit["what"] == "memory" && limit["mechanism"] == "watchdog")?;
+    memory["value"].as_u64()
+}
+
+/// How often space and memory have to be looked at: never later than they could run out at 4 GB/s, and never more often than twice a second.
+fn looks(directory: &Path, memory: Option<u64>, time: Duration) -> u64 {
     let stat = rustix::fs::statvfs(directory).unwrap();
-    let free = stat.f_bavail * stat.f_frsize;
+    // A part of the memory is used.
+    let free = (stat.f_bavail * stat.f_frsize).min(memory.map_or(u64::MAX, |bytes| bytes - bytes / 8));
     let pause = Duration::from_millis(free / (4 << 20)).clamp(Duration::from_millis(500), Duration::from_secs(60));
     time.as_millis().div_ceil(pause.as_millis()) as u64
 }
@@ -35,6 +45,7 @@ async fn processes_that_do_nothing_wake_nothing() {
     for index in 0..PROCESSES {
         client.start(bench.start(&format!("idle-{index}"), &["/bin/sleep", "1000"])).await;
     }
+    let memory = watched_memory(&mut client).await;
     let pid = bench.process().unwrap().pid();
     let mut seen = Vec::new();
     // The starts leave something to do, for longer where other programs use the processor: the calmest time counts.
@@ -43,7 +54,7 @@ async fn processes_that_do_nothing_wake_nothing() {
         tokio::time::sleep(WATCHED).await;
         let woken = waits(pid).saturating_sub(before);
         // A look wakes two threads, a few times each.
-        let most = 8 * (looks(bench.path("").as_path(), since.elapsed()) + 1);
+        let most = 8 * (looks(bench.path("").as_path(), memory, since.elapsed()) + 1);
         if woken <= most {
             return;
         }
