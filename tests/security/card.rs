@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::support::{Ground, Who};
+use crate::support::{Ground, Who, directory};
 
 /// Promises, as the card calls them.
 pub(crate) const PROTECTED: &str = "protected paths stay read-only, also before they exist";
@@ -69,7 +69,9 @@ pub(crate) async fn is_at_least(who: Who, level: &str) -> bool {
 async fn card(who: Who) -> &'static Vec<Value> {
     static CARDS: [OnceCell<Vec<Value>>; 2] = [const { OnceCell::const_new() }; 2];
     let ask = || async {
-        let ground = Ground::new(who);
+        // With a home: what is told of layers over it was tried then.
+        let home = directory(who);
+        let ground = Ground::at_home(who, home.path(), &[]);
         let info = ground.client().await.result("environment/info", json!({})).await;
         info["sandbox"].as_array().expect("a verdict card").clone()
     };
