@@ -21,7 +21,7 @@ fn waits(pid: u32) -> u64 {
 async fn watched_memory(client: &mut Client) -> Option<u64> {
     let info = client.result("environment/info", json!({})).await;
     let limits = info["limits"].as_array().unwrap();
-    let memory = limits.iter().find(|limit| limit["what"] == "memory" && limit["mechanism"] == "watchdog")?;
+    let memory = limits.iter().find(|limit| limit["what"] == "bytes of memory" && limit["mechanism"] == "watchdog")?;
     memory["value"].as_u64()
 }
 
