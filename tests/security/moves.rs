@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use outpost_testkit::Client;
 use outpost_testkit::bench::{connect, with};
@@ -62,6 +62,26 @@ async fn assert_secret(ground: &Ground, client: &mut Client, sandbox: &Value, fi
     assert!(answer.get("error").is_some(), "{}: {answer}", file.display());
 }
 
+/// A secret outside of the workspace, to which `link` leads, and a directory `decoy` beside the link.
+fn linked_secret(who: Who, ground: &Ground) -> (tempfile::TempDir, PathBuf) {
+    let outside = directory(who);
+    let real = outside.path().canonicalize().unwrap();
+    fs::write(real.join("key"), "secret").unwrap();
+    give(who, &real.join("key"));
+    make_directory(who, &ground.path("decoy"));
+    symlink(&real, ground.path("link")).unwrap();
+    (outside, real)
+}
+
+/// A command under a policy that denies `link`, then one that lets it lead elsewhere; the policy of the first.
+async fn repoint(ground: &Ground, client: &mut Client) -> Value {
+    let denied = policy(ground, &[entry(&ground.path("link"), "deny")]);
+    assert_eq!(ground.run(client, &denied, "true").await.0, 0);
+    let (code, output) = ground.run(client, &policy(ground, &[]), "ln -sfn decoy link").await;
+    assert_eq!(code, 0, "{output}");
+    denied
+}
+
 /// Starts a script that waits for the file `go` and then does something.
 async fn waiting(ground: &Ground, client: &mut Client, sandbox: &Value, script: &str) -> String {
     let id = number();
@@ -103,18 +123,10 @@ as_root_and_user! {
     #[needs(MOUNTS)]
     async fn where_denied_paths_led_survives_a_kill(who: Who) {
         let ground = Ground::new(who);
-        let outside = directory(who);
-        let real = outside.path().canonicalize().unwrap();
-        fs::write(real.join("key"), "secret").unwrap();
-        give(who, &real.join("key"));
-        make_directory(who, &ground.path("decoy"));
-        symlink(&real, ground.path("link")).unwrap();
+        let (_outside, real) = linked_secret(who, &ground);
         let mut client = Client::new(connect(ground.executor.url()).await);
         let session = client.hello().await;
-        let denied = policy(&ground, &[entry(&ground.path("link"), "deny")]);
-        assert_eq!(ground.run(&mut client, &denied, "true").await.0, 0);
-        let (code, output) = ground.run(&mut client, &policy(&ground, &[]), "ln -sfn decoy link").await;
-        assert_eq!(code, 0, "{output}");
+        let denied = repoint(&ground, &mut client).await;
         drop(client);
         let ground = ground.killed(who);
         let mut client = Client::new(connect(ground.executor.url()).await);
@@ -125,17 +137,9 @@ as_root_and_user! {
     #[needs(MOUNTS)]
     async fn where_denied_paths_led_survives_adoption(who: Who) {
         let ground = Ground::new(who);
-        let outside = directory(who);
-        let real = outside.path().canonicalize().unwrap();
-        fs::write(real.join("key"), "secret").unwrap();
-        give(who, &real.join("key"));
-        make_directory(who, &ground.path("decoy"));
-        symlink(&real, ground.path("link")).unwrap();
+        let (_outside, real) = linked_secret(who, &ground);
         let (mut old, mut new) = (ground.client().await, ground.client().await);
-        let denied = policy(&ground, &[entry(&ground.path("link"), "deny")]);
-        assert_eq!(ground.run(&mut old, &denied, "true").await.0, 0);
-        let (code, output) = ground.run(&mut old, &policy(&ground, &[]), "ln -sfn decoy link").await;
-        assert_eq!(code, 0, "{output}");
+        let denied = repoint(&ground, &mut old).await;
         let claim = |epoch: u64| json!({"secret": "0123456789abcdef0123456789abcdef", "epoch": epoch});
         old.start(with(ground.shell("runs", "sleep 600"), json!({"sandbox": denied, "adoption": claim(1)}))).await;
         new.result("process/adopt", with(claim(2), json!({"processId": "runs"}))).await;

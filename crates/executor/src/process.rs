@@ -299,7 +299,7 @@ impl Process {
         let polls = state.polled.is_some_and(|(bytes, when)| when.elapsed() < POLLING && behind(bytes));
         let is_many = state.log.next_seq() - state.pushed.seq > MAX_CHUNKS as u64 / 2;
         if self.is_pulled {
-            // Also while its client is away: nobody else reads it.
+            // Also while its client is away: no other client reads it.
             return behind(state.pushed.bytes) || is_many;
         }
         state.target.is_some() && (behind(state.pushed.bytes) || is_many || polls)

@@ -55,14 +55,17 @@ pub(super) fn apply(response: &mut ModelResponse, tools: &[ToolSpec], ids: &(dyn
     }
 }
 
-/// Marks an answer that is nothing but a call that cannot be read: as text it would end the turn with nothing done.
-pub(super) fn mark_unreadable(response: &mut ModelResponse) {
+/// What an answer says last that is complete and makes no call.
+fn last_words(response: &ModelResponse) -> Option<String> {
     let is_call =
         |item: &HistoryItem| item.read::<Value>().is_ok_and(|item| item["type"].as_str().is_some_and(|kind| kind.ends_with("_call")));
-    if response.stop != StopReason::Complete || response.items.iter().any(is_call) {
-        return;
-    }
-    if response.items.iter().filter_map(outpost_thread::said).next_back().is_some_and(|text| is_unreadable(&text)) {
+    let is_settled = response.stop == StopReason::Complete && !response.items.iter().any(is_call);
+    response.items.iter().filter_map(outpost_thread::said).next_back().filter(|_| is_settled)
+}
+
+/// Marks an answer that is nothing but a call that cannot be read: as text it would end the turn with nothing done.
+pub(super) fn mark_unreadable(response: &mut ModelResponse) {
+    if last_words(response).is_some_and(|text| is_unreadable(&text)) {
         response.stop = StopReason::UnreadableCall;
     }
 }
@@ -85,13 +88,7 @@ fn unwrapped(text: &str) -> &str {
 /// Where calls in text are not read: says how they would be, and marks an answer that ends with one. Nothing of it was done, and the model
 /// waits for a result.
 pub(super) fn point_out(response: &mut ModelResponse, tools: &[ToolSpec], progress: OnProgress<'_>) {
-    let is_call =
-        |item: &HistoryItem| item.read::<Value>().is_ok_and(|item| item["type"].as_str().is_some_and(|kind| kind.ends_with("_call")));
-    if response.stop != StopReason::Complete || response.items.iter().any(is_call) {
-        return;
-    }
-    let texts: Vec<String> = response.items.iter().filter_map(outpost_thread::said).collect();
-    let Some(reading) = texts.last().and_then(|text| Reading::of_offered(text, tools)) else { return };
+    let Some(reading) = last_words(response).and_then(|text| Reading::of_offered(&text, tools)) else { return };
     progress(ModelProgress::Notice {
         text: "the model wrote a call as text, which was not run; `quirks = [\"text_calls\"]` in the entry of its provider \
                (`model_providers`) takes such calls"

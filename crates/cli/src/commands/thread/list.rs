@@ -260,10 +260,10 @@ mod tests {
             assert!(begins[0].is_some() && begins.iter().all(|begin| *begin == begins[0]), "{begins:?}:\n{text}");
         }
         // Who started a thread is told where anyone has a name.
-        let named = [Row { by: Some("anna".into()), ..row("hers") }, row("nobody's")];
+        let named = [Row { by: Some("anna".into()), ..row("hers") }, row("unnamed")];
         let text = table(&named, None);
         assert!(text.lines().next().is_some_and(|line| line.contains("BY")), "{text}");
-        assert!(text.contains("4e5f6071  anna  hers") && text.contains("4e5f6071  -     nobody's"), "{text}");
+        assert!(text.contains("4e5f6071  anna  hers") && text.contains("4e5f6071  -     unnamed"), "{text}");
         assert!(!table(&rows, None).contains("BY") && !table(&named, Some(40)).contains("BY"));
     }
 }
