@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outpost_environment::config::{self, ConfigWatch};
 use outpost_environment::{
-    ActiveConfiguration, ConfigurationSnapshot, EnvironmentState, FailureCause, Registry, RegistryNews, RegistryOptions, Token, Variable,
+    ActiveConfiguration, ConfigurationSnapshot, EnvironmentState, FailureCause, Registry, RegistryEvent, RegistryOptions, Token, Variable,
 };
 use outpost_testkit::LinkKind;
 
@@ -58,7 +58,7 @@ async fn a_changed_file_is_checked_announced_and_applied() {
     let text = entry("new", "ws://127.0.0.1:2") + &entry("keep", "ws://127.0.0.1:1") + "[[environments]]\nid='bad'\n";
     std::fs::write(home.path().join("aside"), text).unwrap();
     std::fs::rename(home.path().join("aside"), &path).unwrap();
-    news(&mut watcher, |change| matches!(change.news, RegistryNews::Configured).then_some(())).await;
+    news(&mut watcher, |change| matches!(change.event, RegistryEvent::Configured).then_some(())).await;
     assert_eq!(ids(&registry), ["local", "new", "keep", "bad", "by-hand"]);
     assert!(matches!(registry.standing(&id("bad")), EnvironmentState::Failed { cause: FailureCause::Config, .. }));
     // What did not change keeps its handle.
@@ -66,8 +66,8 @@ async fn a_changed_file_is_checked_announced_and_applied() {
 
     // What is wrong as a whole changes nothing.
     std::fs::write(&path, "default = 'ghost'\n").unwrap();
-    let reason = news(&mut watcher, |change| match &change.news {
-        RegistryNews::Misconfigured { reason } => Some(reason.clone()),
+    let reason = news(&mut watcher, |change| match &change.event {
+        RegistryEvent::Misconfigured { reason } => Some(reason.clone()),
         _ => None,
     })
     .await;
@@ -76,7 +76,7 @@ async fn a_changed_file_is_checked_announced_and_applied() {
 
     // A new address is a new handle; what is gone from the file is gone.
     std::fs::write(&path, "default='keep'\n".to_owned() + &entry("keep", "ws://127.0.0.1:9")).unwrap();
-    news(&mut watcher, |change| matches!(change.news, RegistryNews::Configured).then_some(())).await;
+    news(&mut watcher, |change| matches!(change.event, RegistryEvent::Configured).then_some(())).await;
     assert_eq!(ids(&registry), ["local", "keep", "by-hand"]);
     assert!(!kept.is(&registry.get(&id("keep")).unwrap()));
     assert_eq!(registry.default_selection(&uri("/w"), &[]).primary().unwrap().environment_id, id("keep"));

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use outpost_environment::{
-    ConnectPolicy, ConnectionState, Connector, Environment, EnvironmentError, EnvironmentOptions, FailureKind, RegistryNews, Token,
+    ConnectPolicy, ConnectionState, Connector, Environment, EnvironmentError, EnvironmentOptions, FailureKind, RegistryEvent, Token,
 };
 use outpost_testkit::{ExecutorProcess, LinkKind};
 
@@ -52,8 +52,8 @@ over_sites! {
         })
         .await;
         assert!(!matches!(error, EnvironmentError::Fault(_)), "{error}");
-        let (told_was, told_now) = news(&mut watcher, |change| match &change.news {
-            RegistryNews::OtherExecutor { was, now, .. } => Some((was.clone(), now.clone())),
+        let (told_was, told_now) = news(&mut watcher, |change| match &change.event {
+            RegistryEvent::OtherExecutor { was, now, .. } => Some((was.clone(), now.clone())),
             _ => None,
         })
         .await;
@@ -99,9 +99,9 @@ async fn a_restarted_executor_is_the_same_one() {
     let strangers = soon("the end of the news", async {
         let mut strangers = 0;
         loop {
-            match watcher.next().await.news {
-                RegistryNews::OtherExecutor { .. } => strangers += 1,
-                RegistryNews::Environment { id: about, .. } if about == id("end") => return strangers,
+            match watcher.next().await.event {
+                RegistryEvent::OtherExecutor { .. } => strangers += 1,
+                RegistryEvent::Environment { id: about, .. } if about == id("end") => return strangers,
                 _ => {}
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use outpost_environment::{
     CommandLine, ConnectPolicy, ConnectionState, Connector, Definition, Environment, EnvironmentError, EnvironmentOptions,
-    EnvironmentState, FailureKind, Heartbeat, ProcessEvent, Registry, RegistryNews, RegistryOptions,
+    EnvironmentState, FailureKind, Heartbeat, ProcessEvent, Registry, RegistryEvent, RegistryOptions,
 };
 use outpost_rpc::LinkError;
 use outpost_rpc::link::ws;
@@ -120,8 +120,8 @@ over_sites! {
         assert_eq!(finish(&done).await, ("done\n".into(), Some(0)));
         assert_eq!(read_line(&one, &mut String::new()).await, "begun");
         barrier.close();
-        let (lost, reason) = news(&mut watcher, |change| match &change.news {
-            RegistryNews::Lost { processes, reason, .. } => Some((processes.clone(), reason.clone())),
+        let (lost, reason) = news(&mut watcher, |change| match &change.event {
+            RegistryEvent::Lost { processes, reason, .. } => Some((processes.clone(), reason.clone())),
             _ => None,
         })
         .await;
@@ -234,8 +234,8 @@ async fn a_laptop_that_sleeps_for_longer_than_the_grace_finds_its_processes_lost
     let mut watcher = registry.watch();
     barrier.close();
     // The executor keeps sessions for a second and says so; nobody tries for ten minutes.
-    let lost = news(&mut watcher, |change| match &change.news {
-        RegistryNews::Lost { processes, .. } => Some(processes.clone()),
+    let lost = news(&mut watcher, |change| match &change.event {
+        RegistryEvent::Lost { processes, .. } => Some(processes.clone()),
         _ => None,
     })
     .await;
@@ -258,8 +258,8 @@ async fn waits_grow_within_their_bounds_and_are_told() {
     registry.attach(id("dead"), dead, ConnectPolicy::Eager).unwrap();
     let began = tokio::time::Instant::now();
     for _ in 0..6 {
-        let retry_at = news(&mut watcher, |change| match &change.news {
-            RegistryNews::Environment { standing: EnvironmentState::Failed { retry_at, .. }, .. } => Some(retry_at.unwrap()),
+        let retry_at = news(&mut watcher, |change| match &change.event {
+            RegistryEvent::Environment { standing: EnvironmentState::Failed { retry_at, .. }, .. } => Some(retry_at.unwrap()),
             _ => None,
         })
         .await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use outpost_environment::{
     ActiveConfiguration, CommandLine, ConfigurationSnapshot, ConfiguredEnvironment, ConnectPolicy, ConnectionState, Connector,
     DefaultChoice, Definition, DefinitionError, Environment, EnvironmentError, EnvironmentState, FailureKind, InfoError, Registry,
-    RegistryError, RegistryEvent, RegistryNews, RegistryOptions, Token, Variable,
+    RegistryError, RegistryEvent, RegistryOptions, RegistryTransition, Token, Variable,
 };
 use outpost_testkit::LinkKind;
 use outpost_testkit::executor::{eventually, is_alive};
@@ -42,9 +42,9 @@ over_sites! {
     async fn s08_add_connects_in_the_background_and_again_when_replaced(site: Site) {
         let registry = registry();
         let before = registry.default_selection(&uri("/w"), &[]);
-        assert_eq!(registry.attach(id("box"), site.connector(), ConnectPolicy::Eager).unwrap(), RegistryEvent::Added);
+        assert_eq!(registry.attach(id("box"), site.connector(), ConnectPolicy::Eager).unwrap(), RegistryTransition::Added);
         let first = ready(&registry, "box").await;
-        assert_eq!(registry.attach(id("box"), site.connector(), ConnectPolicy::Eager).unwrap(), RegistryEvent::Replaced);
+        assert_eq!(registry.attach(id("box"), site.connector(), ConnectPolicy::Eager).unwrap(), RegistryTransition::Replaced);
         let second = ready(&registry, "box").await;
         assert!(!first.is(&second) && second.generation() > first.generation());
         // The old handle lives on for those who hold it.
@@ -171,11 +171,11 @@ async fn what_happens_before_a_watcher_first_looks_is_news_to_it() {
     registry.add(id("box"), definition).unwrap();
     let mut told = Vec::new();
     for _ in 0..2 {
-        if let RegistryNews::Environment { generation, event, .. } = soon("news", watcher.next()).await.news {
-            told.push((generation, event));
+        if let RegistryEvent::Environment { generation, transition, .. } = soon("news", watcher.next()).await.event {
+            told.push((generation, transition));
         }
     }
-    assert_eq!(told, [(1, RegistryEvent::Replayed), (2, RegistryEvent::Replaced)]);
+    assert_eq!(told, [(1, RegistryTransition::Replayed), (2, RegistryTransition::Replaced)]);
 }
 
 #[tokio::test]
@@ -259,7 +259,7 @@ async fn a_watcher_is_told_how_things_stand_and_then_what_changes() {
     let mut watcher = registry.watch();
     let first = watcher.next().await;
     assert!(
-        matches!(&first.news, RegistryNews::Environment { id: about, standing: EnvironmentState::Ready, event: RegistryEvent::Replayed, .. } if *about == id("a"))
+        matches!(&first.event, RegistryEvent::Environment { id: about, standing: EnvironmentState::Ready, transition: RegistryTransition::Replayed, .. } if *about == id("a"))
     );
     site.add_to(&registry, "b");
     let mut last = first.sequence;
@@ -268,7 +268,7 @@ async fn a_watcher_is_told_how_things_stand_and_then_what_changes() {
         let change = soon("news", watcher.next()).await;
         assert_eq!(change.sequence, last + 1, "nothing is left out");
         last = change.sequence;
-        if let RegistryNews::Environment { id: about, standing, .. } = change.news {
+        if let RegistryEvent::Environment { id: about, standing, .. } = change.event {
             assert_eq!(about, id("b"));
             seen.push(standing);
         }
@@ -276,8 +276,10 @@ async fn a_watcher_is_told_how_things_stand_and_then_what_changes() {
     assert_eq!(seen, [EnvironmentState::Idle, EnvironmentState::Connecting, EnvironmentState::Ready]);
     // Two who watch are told the same.
     registry.remove(&id("b")).unwrap();
-    let gone = news(&mut watcher, |change| match &change.news {
-        RegistryNews::Environment { standing: EnvironmentState::Missing, event: RegistryEvent::Removed, .. } => Some(change.sequence),
+    let gone = news(&mut watcher, |change| match &change.event {
+        RegistryEvent::Environment { standing: EnvironmentState::Missing, transition: RegistryTransition::Removed, .. } => {
+            Some(change.sequence)
+        }
         _ => None,
     })
     .await;
@@ -289,12 +291,15 @@ async fn a_watcher_that_sleeps_for_long_is_told_how_things_stand_again() {
     let registry = registry();
     let mut watcher = registry.watch();
     registry.add(id("a"), url("ws://127.0.0.1:1")).unwrap();
-    assert!(matches!(watcher.next().await.news, RegistryNews::Environment { event: RegistryEvent::Added, .. }));
+    assert!(matches!(watcher.next().await.event, RegistryEvent::Environment { transition: RegistryTransition::Added, .. }));
     for _ in 0..2000 {
         registry.add(id("a"), url("ws://127.0.0.1:1")).unwrap();
     }
     let change = watcher.next().await;
-    assert!(matches!(change.news, RegistryNews::Environment { event: RegistryEvent::Replayed, generation: 2001, .. }), "{change:?}");
+    assert!(
+        matches!(change.event, RegistryEvent::Environment { transition: RegistryTransition::Replayed, generation: 2001, .. }),
+        "{change:?}"
+    );
 }
 
 #[tokio::test]

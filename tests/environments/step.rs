@@ -2,7 +2,7 @@
 
 use outpost_environment::selection::{EnvironmentRequest, SelectionRequest, begin, decide, select};
 use outpost_environment::{
-    Captured, ConnectPolicy, Connector, Definition, EnvironmentState, RegistryEvent, RegistryNews, Token, ViewError,
+    Captured, ConnectPolicy, Connector, Definition, EnvironmentState, RegistryEvent, RegistryTransition, Token, ViewError,
 };
 use outpost_rpc::LinkError;
 use outpost_testkit::LinkKind;
@@ -41,8 +41,8 @@ over_sites! {
         watcher.next().await;
         drop((first, process, site));
         registry.attach(id("end"), never(), ConnectPolicy::Lazy).unwrap();
-        match watcher.next().await.news {
-            RegistryNews::Environment { id: about, event: RegistryEvent::Added, .. } => assert_eq!(about, id("end")),
+        match watcher.next().await.event {
+            RegistryEvent::Environment { id: about, transition: RegistryTransition::Added, .. } => assert_eq!(about, id("end")),
             other => panic!("{other:?}"),
         }
     }

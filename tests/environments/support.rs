@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use outpost_environment::{
     CommandLine, ConnectPolicy, ConnectionState, Connector, Environment, EnvironmentOptions, EnvironmentState, ProcessEvent, ProcessStart,
-    Registry, RegistryChange, RegistryNews, RegistryOptions, RemoteProcess, Waits, Watcher,
+    Registry, RegistryChange, RegistryEvent, RegistryOptions, RemoteProcess, Waits, Watcher,
 };
 use outpost_testkit::chaos::cut_after;
 use outpost_testkit::{Bench, LinkKind, Setup};
@@ -201,8 +201,8 @@ pub(crate) async fn standing(registry: &Registry, name: &str, fits: impl Fn(&Env
     let mut watcher = registry.watch();
     soon(&format!("{name} does not stand so"), async {
         loop {
-            match watcher.next().await.news {
-                RegistryNews::Environment { id: about, standing, .. } if about == id(name) && fits(&standing) => return standing,
+            match watcher.next().await.event {
+                RegistryEvent::Environment { id: about, standing, .. } if about == id(name) && fits(&standing) => return standing,
                 _ => {}
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outpost_environment::{
     CommandLine, ConnectPolicy, Connector, Definition, Environment, EnvironmentOptions, EnvironmentState, ProcessEvent, ProcessStart,
-    Registry, RegistryChange, RegistryNews, RegistryOptions, Waits, Watcher,
+    Registry, RegistryChange, RegistryEvent, RegistryOptions, Waits, Watcher,
 };
 use outpost_rpc::link::ws;
 use outpost_wire::{EnvironmentId, PathUri};
@@ -87,14 +87,14 @@ async fn a_restarted_executor_without_an_identity_is_a_stranger() {
     url.lock().unwrap().clone_from(&second.url);
     first.kill();
     // Its session is unknown there, so the process is lost; and nobody can say that it is the same machine.
-    let lost = until(&mut watcher, |change| match &change.news {
-        RegistryNews::Lost { processes, .. } => Some(processes.clone()),
+    let lost = until(&mut watcher, |change| match &change.event {
+        RegistryEvent::Lost { processes, .. } => Some(processes.clone()),
         _ => None,
     })
     .await;
     assert_eq!(lost, ["q"]);
     assert!(matches!(running.next().await, Some(ProcessEvent::Lost { .. })));
-    until(&mut watcher, |change| matches!(change.news, RegistryNews::OtherExecutor { .. }).then_some(())).await;
+    until(&mut watcher, |change| matches!(change.event, RegistryEvent::OtherExecutor { .. }).then_some(())).await;
     let new = registry.get(&id()).unwrap();
     assert!(!new.is(&old) && old.info().await.is_err());
     assert_eq!(output(&new, shell("p", "echo again")).await, "again\n");
@@ -117,8 +117,8 @@ async fn behind_a_command_it_is_said_to_be_unable_to_recover() {
     assert_eq!(output(&handle, shell("p", "echo there")).await, "there\n");
     let mut watcher = registry.watch();
     kill_tree(std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap());
-    let reason = until(&mut watcher, |change| match &change.news {
-        RegistryNews::Environment { standing: EnvironmentState::Failed { reason, .. }, .. } => Some(reason.clone()),
+    let reason = until(&mut watcher, |change| match &change.event {
+        RegistryEvent::Environment { standing: EnvironmentState::Failed { reason, .. }, .. } => Some(reason.clone()),
         _ => None,
     })
     .await;

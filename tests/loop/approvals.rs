@@ -426,8 +426,8 @@ async fn settings_that_cannot_be_read_stop_the_work() {
     harness.runtime.unload(id, InterruptReason::Shutdown).await;
     let store = harness.runtime.store();
     let lease = store.claim(id, outpost_store::ClaimMode::TakeOver).await.unwrap();
-    let seq = store.head(id).await.unwrap().last + 1;
-    let entry = outpost_thread::Entry { seq, at: 1, fact: SettingsChanged { settings: policy }.into() };
+    let ordinal = store.head(id).await.unwrap().last + 1;
+    let entry = outpost_thread::Entry { ordinal, at: 1, fact: SettingsChanged { settings: policy }.into() };
     store.append(&lease, vec![entry], outpost_store::Need::Durable).await.unwrap();
     store.release(lease).await;
     let again = harness.restarted().await;

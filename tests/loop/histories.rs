@@ -224,8 +224,8 @@ async fn a_journal_of_an_earlier_version_is_healed() {
         error: None,
         marker: Marker::User,
     };
-    for (seq, fact) in (at as u64 + 1..).zip([Fact::from(ended), end.into()]) {
-        entries.push(Entry { seq, at: 0, fact });
+    for (ordinal, fact) in (at as u64 + 1..).zip([Fact::from(ended), end.into()]) {
+        entries.push(Entry { ordinal, at: 0, fact });
     }
     let store = crate::harness::memory();
     let lease = store.create(id).await.unwrap();

@@ -72,7 +72,7 @@ pub(crate) struct ChosenModel {
     pub name: String,
     pub provider: String,
     /// What the context may hold; 0 if that is not known here.
-    pub window: u64,
+    pub context_window: u64,
 }
 
 /// Whether a user can be asked while it runs.
@@ -273,14 +273,18 @@ impl Agents {
         match &self.engine {
             AgentEngine::Here(assembly) => {
                 let (models, name) = (assembly.runtime.models(), assembly.runtime.models().model_name(settings));
-                ChosenModel { provider: models.provider_id(settings), window: assembly.runtime.config().window(&name), name }
+                ChosenModel {
+                    provider: models.provider_id(settings),
+                    context_window: assembly.runtime.config().context_window(&name),
+                    name,
+                }
             }
             AgentEngine::Server(remote) => {
-                let ChosenModel { name, provider, window } = remote.model_of(thread);
+                let ChosenModel { name, provider, context_window } = remote.model_of(thread);
                 ChosenModel {
                     name: settings.model.clone().unwrap_or(name),
                     provider: settings.model_provider.clone().unwrap_or(provider),
-                    window,
+                    context_window,
                 }
             }
         }

@@ -173,7 +173,7 @@ impl RemoteAgents {
         let chosen = |(opened, mirror): &(ThreadOpened, OpenedMirror)| ChosenModel {
             name: opened.model.clone(),
             provider: opened.model_provider.clone(),
-            window: mirror.window(),
+            context_window: mirror.context_window(),
         };
         found.map(chosen).unwrap_or_default()
     }

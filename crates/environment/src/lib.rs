@@ -60,7 +60,7 @@ pub use process_event_buffer::ProcessEvent;
 pub use provider::{ActiveConfiguration, ConfigurationSnapshot, ConfiguredEnvironment, DefaultChoice, Nameless, StartChoice, Variable};
 pub use registry::{
     EnvironmentOrigin, EnvironmentRow, EnvironmentState, FailureCause, InfoError, Registry, RegistryChange, RegistryError, RegistryEvent,
-    RegistryNews, RegistryOptions, Watcher,
+    RegistryOptions, RegistryTransition, Watcher,
 };
 pub use session_store::SessionMemory;
 pub use state::{Connected, ConnectionState, ExecutorIdentity, Failure, FailureKind, Obstacle};

@@ -2,7 +2,7 @@
 //!
 //! Nothing here runs by itself: an unused handle costs a few kilobytes and no task. A caller that connects something,
 //! be it by capturing a step, does so within a runtime. Whatever happens to a handle is told by its supervisor, written
-//! down here and passed on as news.
+//! down here and passed on as events.
 
 mod configure;
 mod entry;
@@ -32,7 +32,7 @@ use crate::state::{ConnectionState, ExecutorIdentity};
 use crate::view::{Captured, StepView};
 
 pub use entry::{EnvironmentOrigin, EnvironmentRow, EnvironmentState, FailureCause};
-pub use feed::{RegistryChange, RegistryEvent, RegistryNews, Watcher};
+pub use feed::{RegistryChange, RegistryEvent, RegistryTransition, Watcher};
 
 use entry::{Entries, Entry, Kind, Live, Recipe};
 use feed::Feed;
@@ -121,7 +121,7 @@ impl Registry {
     }
 
     /// Adds an environment, or gives one that there is a new handle. The default is never touched.
-    pub fn add(&self, id: EnvironmentId, definition: Definition) -> Result<RegistryEvent, RegistryError> {
+    pub fn add(&self, id: EnvironmentId, definition: Definition) -> Result<RegistryTransition, RegistryError> {
         self.0.options.admission.definition(&definition).map_err(RegistryError::Forbidden)?;
         let recipe = self.recipe(&definition);
         self.put(id, Kind::Defined(Box::new(definition)), recipe)
@@ -148,12 +148,12 @@ impl Registry {
     }
 
     /// Adds an environment that is reached in a way of the caller's own.
-    pub fn attach(&self, id: EnvironmentId, connector: Connector, connect: ConnectPolicy) -> Result<RegistryEvent, RegistryError> {
+    pub fn attach(&self, id: EnvironmentId, connector: Connector, connect: ConnectPolicy) -> Result<RegistryTransition, RegistryError> {
         let options = EnvironmentOptions { connect, ..self.0.options.environment.clone() };
         self.put(id, Kind::Attached, Recipe { connector, options })
     }
 
-    fn put(&self, id: EnvironmentId, kind: Kind, mut recipe: Recipe) -> Result<RegistryEvent, RegistryError> {
+    fn put(&self, id: EnvironmentId, kind: Kind, mut recipe: Recipe) -> Result<RegistryTransition, RegistryError> {
         let mut inside = self.lock();
         inside.check_open(&id)?;
         // Who replaces what is configured does not widen what may be done there.
@@ -169,10 +169,10 @@ impl Registry {
         };
         let entry = self.entry(&mut inside, id, kind, recipe);
         let mut after = After::default();
-        let event = inside.insert(Entry { origin, ..entry }, &mut after);
+        let transition = inside.insert(Entry { origin, ..entry }, &mut after);
         drop(inside);
         after.finish();
-        Ok(event)
+        Ok(transition)
     }
 
     /// Forgets an environment. A thread that names it finds it missing; a step that holds its handle keeps it, except where the
@@ -181,7 +181,7 @@ impl Registry {
         let mut inside = self.lock();
         inside.check_open(id)?;
         let entry = inside.entries.remove(id).ok_or_else(|| RegistryError::Unknown(id.clone()))?;
-        inside.tell(id, entry.generation, EnvironmentState::Missing, RegistryEvent::Removed);
+        inside.tell(id, entry.generation, EnvironmentState::Missing, RegistryTransition::Removed);
         drop(inside);
         entry.handle().into_iter().for_each(Environment::dismiss);
         Ok(())
@@ -302,19 +302,21 @@ impl Registry {
     /// News from now on, after how everything stands.
     pub fn watch(&self) -> Watcher {
         let told = self.lock().feed.subscribe();
-        let (read, ready) = self.news(None);
+        let (read, ready) = self.changes_after(None);
         Watcher { registry: self.clone(), told, ready, read }
     }
 
     /// What came after that number, or how everything stands.
-    fn news(&self, read: Option<u64>) -> (u64, VecDeque<RegistryChange>) {
+    fn changes_after(&self, read: Option<u64>) -> (u64, VecDeque<RegistryChange>) {
         let inside = self.lock();
         let last = inside.feed.last();
         let changes = match read.and_then(|read| inside.feed.after(read)) {
             Some(changes) => changes.cloned().collect(),
-            None => {
-                inside.entries.iter().map(|entry| RegistryChange { sequence: last, news: entry.news(RegistryEvent::Replayed) }).collect()
-            }
+            None => inside
+                .entries
+                .iter()
+                .map(|entry| RegistryChange { sequence: last, event: entry.event(RegistryTransition::Replayed) })
+                .collect(),
         };
         (last, changes)
     }
@@ -401,17 +403,17 @@ impl Inside {
         if id.is_local() { Err(RegistryError::Local) } else { Ok(()) }
     }
 
-    fn tell(&mut self, id: &EnvironmentId, generation: u64, standing: EnvironmentState, event: RegistryEvent) {
-        self.feed.tell(RegistryNews::Environment { id: id.clone(), generation, standing, event });
+    fn tell(&mut self, id: &EnvironmentId, generation: u64, standing: EnvironmentState, transition: RegistryTransition) {
+        self.feed.tell(RegistryEvent::Environment { id: id.clone(), generation, standing, transition });
     }
 
-    fn insert(&mut self, entry: Entry, after: &mut After) -> RegistryEvent {
+    fn insert(&mut self, entry: Entry, after: &mut After) -> RegistryTransition {
         after.eager.extend(entry.eager());
-        let event = if self.entries.get(&entry.id).is_some() { RegistryEvent::Replaced } else { RegistryEvent::Added };
-        self.feed.tell(entry.news(event));
+        let transition = if self.entries.get(&entry.id).is_some() { RegistryTransition::Replaced } else { RegistryTransition::Added };
+        self.feed.tell(entry.event(transition));
         if let Some(old) = self.entries.insert(entry) {
             after.retired.extend(old.live.map(|live| live.handle));
         }
-        event
+        transition
     }
 }

@@ -83,7 +83,7 @@ enum Refused {
     Silent(SharedError),
     ForGood(SharedError),
     /// Another executor is there than the one the handle is bound to.
-    Stranger(SharedError),
+    OtherExecutor(SharedError),
     /// Its provider failed.
     Unprovided(SharedError),
     /// The user has to log in first.
@@ -351,7 +351,7 @@ impl Supervisor {
                 Err(Refused::ForGood(reason)) => return Err(Loss::new(kind, reason)),
                 Err(Refused::Barred(obstacle, reason)) => return Err(Loss { kind, reason, obstacle }),
                 Err(Refused::Lacks(obstacle, reason)) if session.is_none() => return Err(Loss { kind, reason, obstacle }),
-                Err(Refused::Stranger(reason)) => return Err(Loss::new(FailureKind::OtherExecutor, reason)),
+                Err(Refused::OtherExecutor(reason)) => return Err(Loss::new(FailureKind::OtherExecutor, reason)),
                 Err(Refused::Login(reason)) if session.is_none() || Instant::now() >= deadline => {
                     return Err(Loss::new(FailureKind::NeedsLogin, reason));
                 }
@@ -453,7 +453,7 @@ impl Supervisor {
             Ok(Ok(_)) => return Err(Refused::ForGood("the executor answered with another session than the one asked for".into())),
             Ok(Err(CallError::Fault(fault))) if fault.code == fault::SESSION_ATTACHED => return Err(Refused::ForNow(fault.message.into())),
             Ok(Err(CallError::Fault(fault))) if fault.code == fault::OTHER_EXECUTOR => {
-                return Err(Refused::Stranger(format!("another executor answers now: {}", fault.message).into()));
+                return Err(Refused::OtherExecutor(format!("another executor answers now: {}", fault.message).into()));
             }
             Ok(Err(CallError::Fault(fault))) if session.is_some() => {
                 let hint = if self.connector.needs_keeper() { "; a command keeps its sessions only with `--keep`" } else { "" };
@@ -512,7 +512,7 @@ impl Supervisor {
         let name = |id: Option<&str>| id.map_or_else(|| "one that tells no identity".to_owned(), |id| format!("executor {id}"));
         let was = name(bound.as_ref().and_then(|bound| bound.executor_id.as_deref()));
         let told = format!("another executor answers now: {}, not {was}", name(identity.executor_id.as_deref()));
-        Err(Refused::Stranger(told.into()))
+        Err(Refused::OtherExecutor(told.into()))
     }
 
     /// Stays with a connection until it ends.

@@ -27,7 +27,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::auth::Auth;
 use crate::http_service::{HttpOutcome, HttpRequest, HttpService, OnLink, WebsocketOnly, plain};
-use crate::unauthenticated::{Failures, StrangerLimits, Strangers, UnauthenticatedSlot};
+use crate::unauthenticated::{Failures, UnauthenticatedConnections, UnauthenticatedLimits, UnauthenticatedSlot};
 
 /// How long a request may be, in bytes.
 const MAX_REQUEST: usize = 16 << 10;
@@ -36,7 +36,7 @@ const MAX_FORM: usize = 4 << 10;
 
 /// Who is let in.
 #[derive(Clone)]
-pub struct DoorRules {
+pub struct WebsocketAccess {
     pub auth: Auth,
     /// Pages that may connect from a browser.
     pub origins: Vec<WebOrigin>,
@@ -44,15 +44,15 @@ pub struct DoorRules {
     pub hosts: Vec<HostName>,
     /// Balancers in front of this listener: what they forward comes from whom they name.
     pub proxies: Vec<IpAddr>,
-    pub strangers: StrangerLimits,
+    pub unauthenticated: UnauthenticatedLimits,
     /// Where it answers that it serves.
     pub ready: &'static [&'static str],
 }
 
-impl From<Auth> for DoorRules {
+impl From<Auth> for WebsocketAccess {
     fn from(auth: Auth) -> Self {
         let (origins, hosts, proxies) = (Vec::new(), Vec::new(), Vec::new());
-        Self { auth, origins, hosts, proxies, strangers: StrangerLimits::default(), ready: &["/readyz"] }
+        Self { auth, origins, hosts, proxies, unauthenticated: UnauthenticatedLimits::default(), ready: &["/readyz"] }
     }
 }
 
@@ -62,7 +62,7 @@ pub struct AccessRules {
     pub origins: Vec<WebOrigin>,
     pub hosts: Vec<HostName>,
     pub proxies: Vec<IpAddr>,
-    pub strangers: StrangerLimits,
+    pub unauthenticated: UnauthenticatedLimits,
     /// Whether pages that came from here may connect: their origin is the name by which we are called.
     pub own_pages: bool,
 }
@@ -139,27 +139,28 @@ pub struct ConnectionAddresses {
 /// One per listener.
 pub struct ListenerAccess {
     threshold: AccessRules,
-    strangers: Arc<Strangers>,
+    unauthenticated: Arc<UnauthenticatedConnections>,
     failures: Failures,
     house: Arc<dyn HttpService>,
 }
 
 impl ListenerAccess {
     /// To a house with one room.
-    pub fn new(rules: DoorRules, on_link: impl Fn(Link) + Send + Sync + 'static) -> Arc<Self> {
-        let DoorRules { auth, origins, hosts, proxies, strangers, ready } = rules;
-        let threshold = AccessRules { origins, hosts, proxies, strangers, own_pages: false };
+    pub fn new(rules: WebsocketAccess, on_link: impl Fn(Link) + Send + Sync + 'static) -> Arc<Self> {
+        let WebsocketAccess { auth, origins, hosts, proxies, unauthenticated, ready } = rules;
+        let threshold = AccessRules { origins, hosts, proxies, unauthenticated, own_pages: false };
         Self::to(threshold, Arc::new(WebsocketOnly { auth, ready, on_link: Arc::new(on_link) }))
     }
 
     pub fn to(threshold: AccessRules, house: Arc<dyn HttpService>) -> Arc<Self> {
-        let (strangers, failures) = (Strangers::new(threshold.strangers), Failures::new(threshold.strangers));
-        Arc::new(Self { threshold, strangers, failures, house })
+        let (unauthenticated, failures) =
+            (UnauthenticatedConnections::new(threshold.unauthenticated), Failures::new(threshold.unauthenticated));
+        Arc::new(Self { threshold, unauthenticated, failures, house })
     }
 
     /// Reserves a slot for a new unauthenticated connection.
     pub fn admit(&self, ends: Option<ConnectionAddresses>) -> UnauthenticatedSlot {
-        self.strangers.admit(ends.map(|ends| ends.theirs).filter(|address| !self.is_proxy(*address)))
+        self.unauthenticated.admit(ends.map(|ends| ends.theirs).filter(|address| !self.is_proxy(*address)))
     }
 
     fn is_proxy(&self, address: IpAddr) -> bool {
@@ -215,7 +216,7 @@ impl ListenerAccess {
         });
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(self.threshold.strangers.patience)
+            .header_read_timeout(self.threshold.unauthenticated.patience)
             .max_buf_size(MAX_REQUEST)
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades()
@@ -247,7 +248,7 @@ impl ListenerAccess {
         let visit = HttpRequest { method: parts.method, uri: parts.uri, headers: parts.headers, body, ends };
         match self.house.receive(visit).await {
             HttpOutcome::Answer(response) => Answer::Plain(response),
-            HttpOutcome::Stranger(response) => {
+            HttpOutcome::Unauthenticated(response) => {
                 if let Some(sender) = sender {
                     tokio::time::sleep(self.failures.note(sender, Instant::now())).await;
                 }
@@ -353,7 +354,7 @@ mod tests {
 
     fn door(hosts: &[&str]) -> Arc<ListenerAccess> {
         let hosts = hosts.iter().map(|host| host.parse().unwrap()).collect();
-        ListenerAccess::new(DoorRules { hosts, ..DoorRules::from(Auth::Open) }, |_| {})
+        ListenerAccess::new(WebsocketAccess { hosts, ..WebsocketAccess::from(Auth::Open) }, |_| {})
     }
 
     #[test]
@@ -373,7 +374,7 @@ mod tests {
     #[test]
     fn who_is_behind_a_balancer_is_whom_it_names() {
         let proxies = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
-        let door = ListenerAccess::new(DoorRules { proxies, ..DoorRules::from(Auth::Open) }, |_| {});
+        let door = ListenerAccess::new(WebsocketAccess { proxies, ..WebsocketAccess::from(Auth::Open) }, |_| {});
         let sender = |theirs: &str, named: &[&str]| {
             let mut headers = HeaderMap::new();
             for named in named {

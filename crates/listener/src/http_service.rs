@@ -64,7 +64,7 @@ impl HttpRequest {
 pub enum HttpOutcome {
     Answer(Response<String>),
     /// The credentials are wrong or missing. Repeated failures from one address are answered with increasing delay.
-    Stranger(Response<String>),
+    Unauthenticated(Response<String>),
     /// A websocket, and who takes it.
     Link(OnLink),
 }
@@ -101,7 +101,7 @@ impl HttpService for WebsocketOnly {
             "/" => {
                 let credentials = visit.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
                 match self.auth.check(credentials, SystemTime::now()) {
-                    Err(refusal) => HttpOutcome::Stranger(plain(StatusCode::UNAUTHORIZED, refusal.to_string())),
+                    Err(refusal) => HttpOutcome::Unauthenticated(plain(StatusCode::UNAUTHORIZED, refusal.to_string())),
                     Ok(()) => {
                         let on_link = self.on_link.clone();
                         HttpOutcome::Link(Box::new(move |link| on_link(link)))

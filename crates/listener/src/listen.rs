@@ -23,7 +23,7 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::access::{ConnectionAddresses, DoorRules, ListenerAccess, Visitor};
+use crate::access::{ConnectionAddresses, ListenerAccess, Visitor, WebsocketAccess};
 
 /// How long a peer may take to close after the service ended the connection.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -115,7 +115,7 @@ impl Listener {
     }
 
     /// Serves for ever. Every upgraded connection is handed on as a link.
-    pub async fn serve(self, rules: impl Into<DoorRules>, on_link: impl Fn(Link) + Send + Sync + 'static) -> Infallible {
+    pub async fn serve(self, rules: impl Into<WebsocketAccess>, on_link: impl Fn(Link) + Send + Sync + 'static) -> Infallible {
         self.serve_door(ListenerAccess::new(rules.into(), on_link)).await
     }
 

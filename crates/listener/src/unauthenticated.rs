@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// What strangers are held to.
+/// What connections are held to.
 #[derive(Debug, Clone, Copy)]
-pub struct StrangerLimits {
+pub struct UnauthenticatedLimits {
     /// So many are talked to at once.
     pub count: usize,
     /// How long a connection may take to authenticate.
@@ -30,7 +30,7 @@ pub struct StrangerLimits {
     pub addresses: usize,
 }
 
-impl Default for StrangerLimits {
+impl Default for UnauthenticatedLimits {
     fn default() -> Self {
         Self {
             count: 256,
@@ -45,12 +45,12 @@ impl Default for StrangerLimits {
 }
 
 /// All unauthenticated connections, oldest first.
-pub struct Strangers {
-    limits: StrangerLimits,
-    inside: Mutex<VecDeque<Arc<Stranger>>>,
+pub struct UnauthenticatedConnections {
+    limits: UnauthenticatedLimits,
+    inside: Mutex<VecDeque<Arc<UnauthenticatedConnection>>>,
 }
 
-struct Stranger {
+struct UnauthenticatedConnection {
     since: Instant,
     gone: CancellationToken,
     /// Where it came from; nothing if that says nothing about who it is.
@@ -58,18 +58,18 @@ struct Stranger {
     has_spoken: AtomicBool,
 }
 
-/// A stranger's place; given back when it is dropped.
+/// A connection's place; given back when it is dropped.
 pub struct UnauthenticatedSlot {
-    strangers: Arc<Strangers>,
-    stranger: Arc<Stranger>,
+    connections: Arc<UnauthenticatedConnections>,
+    connection: Arc<UnauthenticatedConnection>,
 }
 
-impl Strangers {
-    pub fn new(limits: StrangerLimits) -> Arc<Self> {
+impl UnauthenticatedConnections {
+    pub fn new(limits: UnauthenticatedLimits) -> Arc<Self> {
         Arc::new(Self { limits, inside: Mutex::default() })
     }
 
-    fn inside(&self) -> MutexGuard<'_, VecDeque<Arc<Stranger>>> {
+    fn inside(&self) -> MutexGuard<'_, VecDeque<Arc<UnauthenticatedConnection>>> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,64 +79,67 @@ impl Strangers {
         if inside.len() >= self.limits.count {
             let address = address.map(network);
             // A flooding address evicts its own connections; only for other addresses are all of them examined.
-            let is_own = |first: &Arc<Stranger>| address.is_some() && first.address == address && !first.has_spoken.load(Ordering::Relaxed);
+            let is_own = |first: &Arc<UnauthenticatedConnection>| {
+                address.is_some() && first.address == address && !first.has_spoken.load(Ordering::Relaxed)
+            };
             let victim = if inside.front().is_some_and(is_own) { 0 } else { victim(&inside) };
-            inside.remove(victim).into_iter().for_each(|stranger| stranger.gone.cancel());
+            inside.remove(victim).into_iter().for_each(|connection| connection.gone.cancel());
         }
         let (since, gone) = (Instant::now(), CancellationToken::new());
-        let stranger = Arc::new(Stranger { since, gone, address: address.map(network), has_spoken: AtomicBool::new(false) });
-        inside.push_back(stranger.clone());
-        UnauthenticatedSlot { strangers: self.clone(), stranger }
+        let connection =
+            Arc::new(UnauthenticatedConnection { since, gone, address: address.map(network), has_spoken: AtomicBool::new(false) });
+        inside.push_back(connection.clone());
+        UnauthenticatedSlot { connections: self.clone(), connection }
     }
 }
 
 /// Who has to go: the first to come of those who say nothing from where most of those come. If all have said something, the same
 /// among all.
-fn victim(inside: &VecDeque<Arc<Stranger>>) -> usize {
-    let is_silent = |stranger: &&Arc<Stranger>| !stranger.has_spoken.load(Ordering::Relaxed);
-    let any_silent = inside.iter().any(|stranger| is_silent(&stranger));
-    let counts = |stranger: &&Arc<Stranger>| !any_silent || is_silent(stranger);
+fn victim(inside: &VecDeque<Arc<UnauthenticatedConnection>>) -> usize {
+    let is_silent = |connection: &&Arc<UnauthenticatedConnection>| !connection.has_spoken.load(Ordering::Relaxed);
+    let any_silent = inside.iter().any(|connection| is_silent(&connection));
+    let counts = |connection: &&Arc<UnauthenticatedConnection>| !any_silent || is_silent(connection);
     let mut crowds: HashMap<IpAddr, usize> = HashMap::new();
-    for address in inside.iter().filter(counts).filter_map(|stranger| stranger.address) {
+    for address in inside.iter().filter(counts).filter_map(|connection| connection.address) {
         *crowds.entry(address).or_default() += 1;
     }
     // Two from one place are no crowd.
     let crowd = crowds.into_iter().filter(|(_, count)| *count > 1).max_by_key(|(_, count)| *count).map(|(address, _)| address);
-    let is_of_crowd = |stranger: &&Arc<Stranger>| crowd.is_none() || stranger.address == crowd;
-    inside.iter().position(|stranger| counts(&stranger) && is_of_crowd(&stranger)).unwrap_or(0)
+    let is_of_crowd = |connection: &&Arc<UnauthenticatedConnection>| crowd.is_none() || connection.address == crowd;
+    inside.iter().position(|connection| counts(&connection) && is_of_crowd(&connection)).unwrap_or(0)
 }
 
 impl UnauthenticatedSlot {
     /// A new slot for a connection that was evicted although it had sent data that was not read yet.
     pub fn again(&self) -> Self {
-        let slot = self.strangers.admit(self.stranger.address);
+        let slot = self.connections.admit(self.connection.address);
         slot.speaks();
         slot
     }
 
     /// It has said something; those who have not go before it.
     pub fn speaks(&self) {
-        self.stranger.has_spoken.store(true, Ordering::Relaxed);
+        self.connection.has_spoken.store(true, Ordering::Relaxed);
     }
 
-    /// Ends when the stranger has taken too long, or has to make room.
+    /// Ends when the connection has taken too long, or has to make room.
     pub async fn over(&self) {
         tokio::select! {
-            () = self.stranger.gone.cancelled() => {}
-            () = sleep_until(self.stranger.since + self.strangers.limits.patience) => {}
+            () = self.connection.gone.cancelled() => {}
+            () = sleep_until(self.connection.since + self.connections.limits.patience) => {}
         }
     }
 }
 
 impl Drop for UnauthenticatedSlot {
     fn drop(&mut self) {
-        self.strangers.inside().retain(|other| !Arc::ptr_eq(other, &self.stranger));
+        self.connections.inside().retain(|other| !Arc::ptr_eq(other, &self.connection));
     }
 }
 
 /// From which addresses wrong credentials came.
 pub struct Failures {
-    limits: StrangerLimits,
+    limits: UnauthenticatedLimits,
     records: Mutex<HashMap<IpAddr, Record>>,
 }
 
@@ -146,7 +149,7 @@ struct Record {
 }
 
 impl Failures {
-    pub fn new(limits: StrangerLimits) -> Self {
+    pub fn new(limits: UnauthenticatedLimits) -> Self {
         Self { limits, records: Mutex::default() }
     }
 
@@ -193,8 +196,8 @@ fn network(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn limits() -> StrangerLimits {
-        StrangerLimits { count: 2, addresses: 2, ..StrangerLimits::default() }
+    fn limits() -> UnauthenticatedLimits {
+        UnauthenticatedLimits { count: 2, addresses: 2, ..UnauthenticatedLimits::default() }
     }
 
     fn from(last: u8) -> Option<IpAddr> {
@@ -202,44 +205,44 @@ mod tests {
     }
 
     fn is_gone(slot: &UnauthenticatedSlot) -> bool {
-        slot.stranger.gone.is_cancelled()
+        slot.connection.gone.is_cancelled()
     }
 
     #[tokio::test]
     async fn who_is_silent_and_one_of_a_crowd_gives_way() {
-        let strangers = Strangers::new(StrangerLimits { count: 4, ..limits() });
-        let other = strangers.admit(from(2));
-        let crowd: Vec<UnauthenticatedSlot> = (0..3).map(|_| strangers.admit(from(1))).collect();
+        let connections = UnauthenticatedConnections::new(UnauthenticatedLimits { count: 4, ..limits() });
+        let other = connections.admit(from(2));
+        let crowd: Vec<UnauthenticatedSlot> = (0..3).map(|_| connections.admit(from(1))).collect();
         crowd[0].speaks();
-        let next = strangers.admit(from(1));
+        let next = connections.admit(from(1));
         assert!(is_gone(&crowd[1]), "the first of the crowd that says nothing");
         assert!(!is_gone(&other) && !is_gone(&crowd[0]) && !is_gone(&crowd[2]) && !is_gone(&next));
         // It is told, long before its time would have been over.
         assert!(tokio::time::timeout(limits().patience / 2, crowd[1].over()).await.is_ok());
-        assert_eq!(strangers.inside().len(), 4);
+        assert_eq!(connections.inside().len(), 4);
         let back = crowd[1].again();
         assert!(!is_gone(&back) && is_gone(&crowd[2]), "who had spoken after all comes back");
         drop((crowd, back));
-        assert_eq!(strangers.inside().len(), 2, "a place that was taken is not given back twice");
+        assert_eq!(connections.inside().len(), 2, "a place that was taken is not given back twice");
     }
 
     /// Behind a balancer all clients have the same address.
     #[tokio::test]
     async fn those_of_whom_nothing_is_known_are_no_crowd() {
-        let strangers = Strangers::new(limits());
-        let (first, second) = (strangers.admit(None), strangers.admit(None));
-        let third = strangers.admit(None);
+        let connections = UnauthenticatedConnections::new(limits());
+        let (first, second) = (connections.admit(None), connections.admit(None));
+        let third = connections.admit(None);
         assert!(is_gone(&first) && !is_gone(&second) && !is_gone(&third));
         second.speaks();
         third.speaks();
-        let _fourth = strangers.admit(None);
+        let _fourth = connections.admit(None);
         assert!(is_gone(&second), "one of them is evicted");
     }
 
     #[tokio::test]
     async fn every_slot_expires() {
-        let strangers = Strangers::new(StrangerLimits { patience: Duration::from_millis(10), ..limits() });
-        strangers.admit(None).over().await;
+        let connections = UnauthenticatedConnections::new(UnauthenticatedLimits { patience: Duration::from_millis(10), ..limits() });
+        connections.admit(None).over().await;
     }
 
     #[test]

@@ -80,10 +80,10 @@ struct Slot {
     token: ProgressToken,
     /// How far the call was when it last said so.
     progress: Option<f64>,
-    news: mpsc::UnboundedSender<News>,
+    events: mpsc::UnboundedSender<CallEvent>,
 }
 
-enum News {
+enum CallEvent {
     Progress(ProgressNote),
     Question(Value, oneshot::Sender<ElicitationAnswer>),
 }
@@ -105,7 +105,7 @@ impl ClientHandler for Handler {
         if let Some(slot) = running.values_mut().find(is_new) {
             slot.progress = Some(params.progress);
             let note = ProgressNote { progress: params.progress, total: params.total, message: params.message };
-            let _ = slot.news.send(News::Progress(note));
+            let _ = slot.events.send(CallEvent::Progress(note));
         }
     }
 
@@ -119,13 +119,13 @@ impl ClientHandler for Handler {
         context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
         let origin = context.extensions.get::<InboundStreamOrigin>();
-        let Some(news) = self.0.meant(origin) else {
+        let Some(events) = self.0.meant(origin) else {
             tracing::warn!("an MCP server asks a question that belongs to no call, or to calls of several threads: declined");
             return Ok(ElicitResult::new(ElicitationAction::Decline));
         };
         let request = serde_json::to_value(&request).map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
         let (reply, answer) = oneshot::channel();
-        if news.send(News::Question(request, reply)).is_err() {
+        if events.send(CallEvent::Question(request, reply)).is_err() {
             return Ok(ElicitResult::new(ElicitationAction::Cancel));
         }
         let answer = tokio::select! {
@@ -144,13 +144,13 @@ impl ClientHandler for Handler {
 impl Calls {
     /// Whom a question is meant for: the call on whose stream it came, or else the only one who has calls out. What one user
     /// says must not reach the call of another.
-    fn meant(&self, origin: Option<&InboundStreamOrigin>) -> Option<mpsc::UnboundedSender<News>> {
+    fn meant(&self, origin: Option<&InboundStreamOrigin>) -> Option<mpsc::UnboundedSender<CallEvent>> {
         let running = lock(&self.running);
         if let Some(InboundStreamOrigin::OutboundRequest(id)) = origin {
-            return running.get(id).map(|slot| slot.news.clone());
+            return running.get(id).map(|slot| slot.events.clone());
         }
         let first = running.values().next()?;
-        running.values().all(|slot| slot.owner == first.owner).then(|| first.news.clone())
+        running.values().all(|slot| slot.owner == first.owner).then(|| first.events.clone())
     }
 }
 
@@ -407,19 +407,19 @@ impl Client {
             Ok(handle) => handle,
             Err(error) => return Err(self.error(error).await),
         };
-        let (sender, mut news) = mpsc::unbounded_channel();
-        let slot = Slot { owner: listener.owner().to_owned(), token: handle.progress_token.clone(), progress: None, news: sender };
+        let (sender, mut events) = mpsc::unbounded_channel();
+        let slot = Slot { owner: listener.owner().to_owned(), token: handle.progress_token.clone(), progress: None, events: sender };
         lock(&self.calls.running).insert(handle.id.clone(), slot);
         let entered = Entered { calls: &self.calls, id: handle.id.clone() };
         let answer = tokio::select! {
-            answer = self.await_answer(&mut handle, &mut news, request.timeout, listener) => answer,
+            answer = self.await_answer(&mut handle, &mut events, request.timeout, listener) => answer,
             () = request.cancel.cancelled() => None,
         };
         // Notifications are handled beside the answer that came after them; they need a moment.
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }
-        while let Ok(News::Progress(note)) = news.try_recv() {
+        while let Ok(CallEvent::Progress(note)) = events.try_recv() {
             listener.progress(note);
         }
         drop(entered);
@@ -450,7 +450,7 @@ impl Client {
     async fn await_answer(
         &self,
         handle: &mut RequestHandle<RoleClient>,
-        news: &mut mpsc::UnboundedReceiver<News>,
+        events: &mut mpsc::UnboundedReceiver<CallEvent>,
         timeout: Duration,
         listener: &dyn ElicitationListener,
     ) -> Option<Result<ServerResult, ServiceError>> {
@@ -474,10 +474,10 @@ impl Client {
             tokio::select! {
                 // What was told before the answer is heard before it.
                 biased;
-                Some(item) = news.recv() => match item {
-                    News::Progress(note) => listener.progress(note),
-                    News::Question(request, reply) if waiting.len() < QUESTIONS => waiting.push_back((request, reply)),
-                    News::Question(_, reply) => drop(reply.send(ElicitationAnswer::Cancelled)),
+                Some(item) = events.recv() => match item {
+                    CallEvent::Progress(note) => listener.progress(note),
+                    CallEvent::Question(request, reply) if waiting.len() < QUESTIONS => waiting.push_back((request, reply)),
+                    CallEvent::Question(_, reply) => drop(reply.send(ElicitationAnswer::Cancelled)),
                 },
                 answer = &mut handle.rx => return Some(answer.unwrap_or(Err(ServiceError::TransportClosed))),
                 answer = answered => {

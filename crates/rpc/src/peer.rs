@@ -178,7 +178,7 @@ impl Peer {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Lifts the limits for strangers.
+    /// Lifts the limits of an unauthenticated connection.
     pub fn admit(&self) {
         self.gate.open();
     }

@@ -139,7 +139,7 @@ impl RuntimeConfig {
     }
 
     /// The window of a model.
-    pub fn window(&self, model: &str) -> u64 {
+    pub fn context_window(&self, model: &str) -> u64 {
         self.facts(model).context_window
     }
 

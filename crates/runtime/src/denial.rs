@@ -26,7 +26,7 @@ pub(crate) struct Around {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct DenialNotice {
     pub model: String,
     pub user: String,
 }
@@ -46,7 +46,7 @@ struct Refusal {
 }
 
 /// What is told of a command that was probably refused something and printed this.
-pub(crate) fn told(printed: &str, around: &Around) -> Told {
+pub(crate) fn notice(printed: &str, around: &Around) -> DenialNotice {
     let Refusal { rule, wish, setting } = refusal(&cause(printed, around), &around.mode);
     let mode = around.mode.words();
     let begin = format!("The sandbox ({mode}) probably kept it from something it needs: {rule}.");
@@ -64,7 +64,7 @@ pub(crate) fn told(printed: &str, around: &Around) -> Told {
             format!("`{setting}` in config.toml allows it, or your yes when the agent asks"),
         ),
     };
-    Told { model: format!("{begin} {to_model}"), user: format!("the sandbox refused something: {rule}; {to_user}") }
+    DenialNotice { model: format!("{begin} {to_model}"), user: format!("the sandbox refused something: {rule}; {to_user}") }
 }
 
 /// What is told to a user whose own command was probably refused something and printed this: the rule, and the setting that allows it.
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_rule_and_what_allows_it_are_named() {
-        let told_of = |printed: &str, around: &Around| told(printed, around);
+        let told_of = |printed: &str, around: &Around| notice(printed, around);
         let write = told_of("touch: cannot touch '/srv/x': Read-only file system\n", &writable());
         assert!(write.model.contains("/srv/x may not be written") && write.model.contains(r#"{"file_system": {"write": ["/srv/x"]}}"#));
         assert!(write.user.contains(r#"`sandbox_workspace_write.writable_roots = ["/srv"]`"#), "{write:?}");

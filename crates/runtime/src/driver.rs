@@ -31,7 +31,7 @@ use outpost_store::{AppendError, Lease, Need, ReadError, Store, keep_checkpoint}
 use outpost_thread::{
     ApprovalId, CallId, Context, DamageNoted, Entry, Fact, InterruptReason, NextAction, Thread, ThreadId, TurnFinished, TurnId, TurnStatus,
 };
-use outpost_thread::{CompactReason, Marker, Raw, Seq, TurnStarted};
+use outpost_thread::{CompactReason, Marker, Ordinal, Raw, TurnStarted};
 use outpost_wire::envelope::TraceContext;
 use serde_json::json;
 use thiserror::Error;
@@ -158,7 +158,7 @@ struct TurnState {
     /// What the present step froze. Nothing after a restart: then it is captured anew.
     step: Option<Arc<StepTools>>,
     /// The items of the answer whose calls were looked at last, and where it stands.
-    answer: Option<(Seq, Vec<Raw>)>,
+    answer: Option<(Ordinal, Vec<Raw>)>,
     /// What users answered to calls that wait for more than a yes.
     answers: HashMap<CallId, Consent>,
     /// Why the context is being compacted, while it is.
@@ -364,11 +364,11 @@ impl Driver {
                 NextAction::Decide { turn, calls } => self.decide(turn, calls).await?,
                 NextAction::RunCalls { turn, calls } => self.run_approved(turn, calls).await?,
                 NextAction::ReattachCalls { turn, calls, .. } => {
-                    let strangers: Vec<_> = calls.into_iter().filter(|call| !self.calls.running.contains_key(&call.id)).collect();
-                    if strangers.is_empty() {
+                    let unattached: Vec<_> = calls.into_iter().filter(|call| !self.calls.running.contains_key(&call.id)).collect();
+                    if unattached.is_empty() {
                         return Ok(());
                     }
-                    self.reattach(turn, strangers).await?;
+                    self.reattach(turn, unattached).await?;
                 }
                 NextAction::FinishTurn { turn, status } => {
                     let reason = (status == TurnStatus::Interrupted).then_some(InterruptReason::User);
@@ -394,7 +394,7 @@ impl Driver {
             return Ok(());
         }
         let at = (self.shared.clock)();
-        let entry = |(seq, fact)| Entry { seq, at, fact };
+        let entry = |(ordinal, fact)| Entry { ordinal, at, fact };
         let entries: Vec<Entry> = (self.thread.last + 1..).zip(facts).map(entry).collect();
         let appended = loop {
             match self.journal.store.append(&self.journal.lease, entries.clone(), need).await {
@@ -417,7 +417,7 @@ impl Driver {
             if let Fact::ModelAnswered(answered) = &entry.fact
                 && !answered.calls.is_empty()
             {
-                self.turn.answer = Some((entry.seq, answered.items.clone()));
+                self.turn.answer = Some((entry.ordinal, answered.items.clone()));
             }
             let weight = 256 + entry.fact.data().map_or(0, |data| data.get().len());
             let end = entry.end();

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use outpost_store::{HistoryReader, ReadError, Store};
-use outpost_thread::{Seq, ThreadId};
+use outpost_thread::{Ordinal, ThreadId};
 
 use crate::feed::{FeedReader, Read};
 use crate::live::{LiveThread, ThreadActivity, ThreadEvent};
@@ -18,7 +18,7 @@ pub struct ThreadFollower {
     store: Store,
     feed: FeedReader<ThreadEvent>,
     /// The last entry that was returned.
-    last: Seq,
+    last: Ordinal,
     /// Entries that were read from the store and not returned yet.
     waiting: VecDeque<ThreadEvent>,
     /// Whether something is to be read from there first.
@@ -50,7 +50,7 @@ impl From<Followed> for ThreadEvent {
 
 impl LiveThread {
     /// Everything after an entry, without gaps: what is stored already, and then what happens.
-    pub fn follow(&self, after: Seq) -> ThreadFollower {
+    pub fn follow(&self, after: Ordinal) -> ThreadFollower {
         // First to listen and then to look, so that nothing falls in between.
         let feed = self.feed.subscribe();
         let behind = self.feed.mark() > after;
@@ -59,7 +59,7 @@ impl LiveThread {
     }
 
     /// The last entry that is stored and was told.
-    pub fn last_stored(&self) -> Seq {
+    pub fn last_stored(&self) -> Ordinal {
         self.feed.mark()
     }
 
@@ -105,10 +105,10 @@ impl ThreadFollower {
 
     fn take(&mut self, read: Read<ThreadEvent>) -> Option<Followed> {
         match read {
-            Read::Event(ThreadEvent::Entry(entry)) if entry.seq <= self.last => None,
+            Read::Event(ThreadEvent::Entry(entry)) if entry.ordinal <= self.last => None,
             Read::Event(event) => {
                 if let ThreadEvent::Entry(entry) = &event {
-                    self.last = entry.seq;
+                    self.last = entry.ordinal;
                 }
                 Some(Followed::Event(event))
             }
@@ -161,13 +161,13 @@ mod tests {
 
     const THREAD: ThreadId = ThreadId::new(Uuid::from_u128(7));
 
-    fn entry(seq: Seq) -> Entry {
-        let fact = if seq == 1 { ThreadCreated::new(THREAD).into() } else { MetadataChanged::default().into() };
-        Entry { seq, at: seq, fact }
+    fn entry(ordinal: Ordinal) -> Entry {
+        let fact = if ordinal == 1 { ThreadCreated::new(THREAD).into() } else { MetadataChanged::default().into() };
+        Entry { ordinal, at: ordinal, fact }
     }
 
     /// A thread with so many entries, whose feed remembers two events.
-    async fn thread(entries: Seq) -> (LiveThread, mpsc::Receiver<crate::live::DriverCommand>) {
+    async fn thread(entries: Ordinal) -> (LiveThread, mpsc::Receiver<crate::live::DriverCommand>) {
         let store = Store::Memory(MemoryStore::new(Arc::new(|| 0), None));
         let lease = store.create(THREAD).await.unwrap();
         store.append(&lease, (1..=entries).map(entry).collect(), Need::Stored).await.unwrap();
@@ -177,29 +177,29 @@ mod tests {
         (LiveThread { id: THREAD, mailbox, feed, store, status, maker: None, internal: false }, commands)
     }
 
-    fn publish(live: &LiveThread, seq: Seq) {
-        live.feed.publish(ThreadEvent::Entry(Arc::new(entry(seq))), 1);
-        live.feed.set_mark(seq);
+    fn publish(live: &LiveThread, ordinal: Ordinal) {
+        live.feed.publish(ThreadEvent::Entry(Arc::new(entry(ordinal))), 1);
+        live.feed.set_mark(ordinal);
     }
 
-    async fn seqs(follower: &mut ThreadFollower) -> Vec<Seq> {
-        let mut seqs = Vec::new();
+    async fn ordinals(follower: &mut ThreadFollower) -> Vec<Ordinal> {
+        let mut ordinals = Vec::new();
         while let Some(Followed::Event(ThreadEvent::Entry(entry))) = follower.ready().await {
-            seqs.push(entry.seq);
+            ordinals.push(entry.ordinal);
         }
-        seqs
+        ordinals
     }
 
     #[tokio::test]
     async fn what_was_stored_before_what_was_missed_and_what_is_new_comes_once_and_in_order() {
         let (live, _commands) = thread(9).await;
-        (1..=4).for_each(|seq| publish(&live, seq));
+        (1..=4).for_each(|ordinal| publish(&live, ordinal));
         let (mut behind, mut new) = (live.follow(2), live.follow_from_now());
         // More than the feed remembers.
-        (5..=9).for_each(|seq| publish(&live, seq));
-        assert_eq!(seqs(&mut behind).await, [3, 4, 5, 6, 7, 8, 9]);
-        assert_eq!(seqs(&mut new).await, [5, 6, 7, 8, 9]);
-        assert_eq!(seqs(&mut live.follow(9)).await, [0; 0]);
+        (5..=9).for_each(|ordinal| publish(&live, ordinal));
+        assert_eq!(ordinals(&mut behind).await, [3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(ordinals(&mut new).await, [5, 6, 7, 8, 9]);
+        assert_eq!(ordinals(&mut live.follow(9)).await, [0; 0]);
         live.feed.end();
         assert!(matches!(behind.next().await, Followed::End));
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use outpost_store::Store;
 use outpost_thread::{
-    Approval, ApprovalId, ApprovalKind, CallId, Decision, Entry, Fact, InputId, InputOrigin, InterruptReason, Raw, Seq, Settings, Thread,
-    ThreadId, TurnId, TurnKind,
+    Approval, ApprovalId, ApprovalKind, CallId, Decision, Entry, Fact, InputId, InputOrigin, InterruptReason, Ordinal, Raw, Settings,
+    Thread, ThreadId, TurnId, TurnKind,
 };
 use outpost_wire::SharedError;
 use outpost_wire::envelope::TraceContext;
@@ -229,7 +229,7 @@ pub struct BackgroundProcess {
     pub session: u64,
     pub call: CallId,
     /// The entry that asked for it.
-    pub asked_seq: Seq,
+    pub asked_ordinal: Ordinal,
     pub command: String,
     /// The environment that it runs in.
     pub environment: String,

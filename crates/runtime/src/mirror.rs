@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outpost_store::{MemoryStore, Need, Store};
-use outpost_thread::{ApprovalId, Decision, Entry, Fact, InterruptReason, Raw, Seq, Thread, ThreadId, TurnId};
+use outpost_thread::{ApprovalId, Decision, Entry, Fact, InterruptReason, Ordinal, Raw, Thread, ThreadId, TurnId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::feed::{FeedLimits, ThreadFeed};
@@ -45,7 +45,7 @@ pub struct ThreadMirror {
     /// All turns that have begun. The last alone would not do: while there is no connection, one may end and the next one begin.
     turns: watch::Sender<HashSet<TurnId>>,
     /// The last entry that is kept.
-    last: Seq,
+    last: Ordinal,
 }
 
 impl ThreadMirror {
@@ -67,7 +67,7 @@ impl ThreadMirror {
     }
 
     /// The last entry that is known.
-    pub fn last(&self) -> Seq {
+    pub fn last(&self) -> Ordinal {
         self.last
     }
 
@@ -93,10 +93,10 @@ impl ThreadMirror {
     /// Takes over entries in order; those that are known already are passed over. `false` if some are missing before them.
     pub async fn entries(&mut self, entries: Vec<Entry>, tells: Tells) -> bool {
         for entry in entries {
-            if entry.seq <= self.last {
+            if entry.ordinal <= self.last {
                 continue;
             }
-            if entry.seq != self.last + 1 || self.store.append(&self.lease, vec![entry.clone()], Need::Stored).await.is_err() {
+            if entry.ordinal != self.last + 1 || self.store.append(&self.lease, vec![entry.clone()], Need::Stored).await.is_err() {
                 return false;
             }
             self.last = entry.end();
@@ -117,7 +117,7 @@ impl ThreadMirror {
 
     fn fold(&self, entry: &Entry) -> ThreadActivity {
         let mut state = lock(&self.state);
-        let folded = match entry.seq {
+        let folded = match entry.ordinal {
             1 => Thread::begin(entry).map(|begun| *state = begun),
             _ => state.apply(entry),
         };
@@ -225,9 +225,9 @@ mod tests {
 
     const THREAD: ThreadId = ThreadId::new(Uuid::from_u128(7));
 
-    fn entry(seq: Seq) -> Entry {
-        let fact = if seq == 1 { ThreadCreated::new(THREAD).into() } else { MetadataChanged::default().into() };
-        Entry { seq, at: seq, fact }
+    fn entry(ordinal: Ordinal) -> Entry {
+        let fact = if ordinal == 1 { ThreadCreated::new(THREAD).into() } else { MetadataChanged::default().into() };
+        Entry { ordinal, at: ordinal, fact }
     }
 
     #[tokio::test]
@@ -241,7 +241,7 @@ mod tests {
         assert!(!mirror.entries(vec![entry(5)], Tells::Followers).await, "entry 4 is missing");
         assert_eq!((mirror.last(), live.snapshot().await.unwrap().last), (3, 3));
         let Some(Followed::Event(ThreadEvent::Entry(told))) = follow.ready().await else { panic!("entry 3 was not told") };
-        assert_eq!(told.seq, 3);
+        assert_eq!(told.ordinal, 3);
         assert!(follow.ready().await.is_none());
         let asked = tokio::spawn(async move { live.interrupt(None, InterruptReason::User).await });
         let Some(MirrorCommand::Interrupt { reply, .. }) = commands.recv().await else { panic!("not passed on") };
@@ -275,7 +275,7 @@ mod tests {
         let waker = Waker::from(looks.clone());
         assert!(begun.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         let started = TurnStarted::new(TurnId("t1".into()), vec![]);
-        assert!(mirror.entries(vec![Entry { seq: 2, at: 2, fact: started.into() }], Tells::Followers).await);
+        assert!(mirror.entries(vec![Entry { ordinal: 2, at: 2, fact: started.into() }], Tells::Followers).await);
         let seen = looks.seen.lock().unwrap().clone();
         assert!(matches!(seen.as_slice(), [ThreadActivity::Active { .. }]), "{seen:?}");
     }
@@ -287,10 +287,11 @@ mod tests {
         let initial = Thread::begin(&entry(1)).unwrap();
         let (_live, mut mirror, _commands) = ThreadMirror::new(initial, store, FeedLimits::default()).await.unwrap();
         let mut turns = mirror.turns();
-        let begins = |seq: Seq, turn: &str| Entry { seq, at: seq, fact: TurnStarted::new(TurnId(turn.into()), vec![]).into() };
+        let begins =
+            |ordinal: Ordinal, turn: &str| Entry { ordinal, at: ordinal, fact: TurnStarted::new(TurnId(turn.into()), vec![]).into() };
         let over =
             TurnFinished { turn: Some(TurnId("t1".into())), status: TurnStatus::Completed, reason: None, error: None, marker: Marker::Off };
-        let ends = Entry { seq: 3, at: 3, fact: over.into() };
+        let ends = Entry { ordinal: 3, at: 3, fact: over.into() };
         assert!(mirror.entries(vec![entry(1), begins(2, "t1"), ends, begins(4, "t2")], Tells::Followers).await);
         for turn in ["t1", "t2"] {
             assert!(turns.wait_for(|begun| begun.contains(&TurnId(turn.into()))).now_or_never().is_some(), "{turn}");

@@ -164,13 +164,13 @@ struct Run {
 
 impl Run {
     fn new() -> Self {
-        let first = Entry { seq: 1, at: 0, fact: ThreadCreated::new(ThreadId::new(Uuid::from_u128(1))).into() };
+        let first = Entry { ordinal: 1, at: 0, fact: ThreadCreated::new(ThreadId::new(Uuid::from_u128(1))).into() };
         let thread = Thread::begin(&first).unwrap();
         Self { journal: vec![first], thread, context: Context::new(), provider: None, count: 0 }
     }
 
     fn append(&mut self, fact: impl Into<Fact>) {
-        let entry = Entry { seq: self.thread.last + 1, at: 0, fact: fact.into() };
+        let entry = Entry { ordinal: self.thread.last + 1, at: 0, fact: fact.into() };
         // What does not fit behind damage counts as read.
         let _ = self.thread.apply(&entry);
         self.context.apply(&entry);
@@ -192,7 +192,7 @@ impl Run {
         let mut context = match &self.journal[start - 1].fact {
             Fact::ContextCompacted(compaction) => {
                 let needed = Context::needs(compaction).into_iter().chain(thread.waited_then.iter().copied());
-                let older: Vec<_> = needed.map(|seq| self.journal[seq as usize - 1].clone()).collect();
+                let older: Vec<_> = needed.map(|ordinal| self.journal[ordinal as usize - 1].clone()).collect();
                 Context::begin(compaction, start as u64, &older)
             }
             _ => Context::new(),
@@ -290,12 +290,12 @@ impl Run {
                 let items: Vec<Raw> = self.context.items().to_vec();
                 let kept = items.into_iter().zip(keeps.iter().cycle()).filter(|(_, keep)| **keep).map(|(item, _)| Kept::Item(item));
                 let kept = kept.chain([Kept::Item(message("user", "<context_summary>so far</context_summary>"))]).collect();
-                self.append(ContextCompacted { turn: running, reason: CompactReason::Full, kept, tokens: 1, window: 0 });
+                self.append(ContextCompacted { turn: running, reason: CompactReason::Full, kept, tokens: 1, context_generation: 0 });
             }
             (Happening::Revert(part), None) => {
                 let before = Self { journal: self.journal[..self.place(*part)].to_vec(), ..Self::new() };
                 let kept = before.reopened().1.kept(&self.journal);
-                self.append(ContextCompacted { turn: None, reason: CompactReason::Reverted, kept, tokens: 1, window: 0 });
+                self.append(ContextCompacted { turn: None, reason: CompactReason::Reverted, kept, tokens: 1, context_generation: 0 });
                 // What is kept stands in entries that the context may hold no longer.
                 self.reopen();
             }

@@ -74,7 +74,7 @@ pub(crate) enum JoinError {
 impl JoinError {
     fn reception(&self) -> HttpOutcome {
         let status = match self {
-            Self::Token => return HttpOutcome::Stranger(plain(StatusCode::UNAUTHORIZED, self.to_string())),
+            Self::Token => return HttpOutcome::Unauthenticated(plain(StatusCode::UNAUTHORIZED, self.to_string())),
             Self::Scope { .. } => StatusCode::FORBIDDEN,
             Self::Said(_) => StatusCode::BAD_REQUEST,
             Self::Configured(_) | Self::Doubled(..) | Self::Bound(BindError::Other { .. }) | Self::Registry(_) => StatusCode::CONFLICT,

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
-use outpost_environment::{EnvironmentState, Registry, RegistryEvent, RegistryNews};
+use outpost_environment::{EnvironmentState, Registry, RegistryEvent, RegistryTransition};
 use outpost_wire::app::event::{EnvironmentConnected, EnvironmentDisconnected, Notice};
 use outpost_wire::app::skills::SkillsChanged;
 use outpost_wire::intent::EnvironmentId;
@@ -18,11 +18,11 @@ pub(crate) async fn follow(server: Weak<ServerShared>, registry: Registry) {
     loop {
         let change = watcher.next().await;
         let Some(server) = server.upgrade() else { return };
-        let RegistryNews::Environment { id, standing, event, .. } = change.news else { continue };
+        let RegistryEvent::Environment { id, standing, transition, .. } = change.event else { continue };
         let is_ready = standing == EnvironmentState::Ready;
         let changed = if is_ready { ready.insert(id.clone()) } else { ready.remove(&id) };
         // How things stood when the server began is no news.
-        if changed && event != RegistryEvent::Replayed {
+        if changed && transition != RegistryTransition::Replayed {
             tell(&server, &id, is_ready).await;
         }
     }

@@ -55,7 +55,7 @@ impl<N: Into<Notice>> From<N> for ClientMessage {
 pub fn journal_entry(entry: &Entry) -> JournalEntry {
     // What cannot be written could not have been stored either.
     let data = entry.fact.data().ok().and_then(|data| data.read().ok()).unwrap_or_default();
-    JournalEntry { ordinal: entry.seq, at_ms: entry.at, version: VERSION, kind: entry.fact.kind().to_owned(), data }
+    JournalEntry { ordinal: entry.ordinal, at_ms: entry.at, version: VERSION, kind: entry.fact.kind().to_owned(), data }
 }
 
 /// What holds for a thread that says nothing else.
@@ -83,8 +83,8 @@ impl Defaults {
         settings.cwd.clone().unwrap_or_else(|| self.cwd.clone())
     }
 
-    pub fn window(&self, settings: &Settings) -> u64 {
-        self.config.window(&self.model(settings))
+    pub fn context_window(&self, settings: &Settings) -> u64 {
+        self.config.context_window(&self.model(settings))
     }
 
     pub fn approval(&self, settings: &Settings) -> AskForApproval {

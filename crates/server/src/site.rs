@@ -54,7 +54,7 @@ pub struct Site {
 /// Why a client is not let in.
 enum Refused {
     /// It is not authenticated.
-    Stranger(String),
+    Unauthenticated(String),
     /// Whether it may come in is not known now.
     Unknown(TokenError),
     /// It is known, and may not do that.
@@ -64,7 +64,7 @@ enum Refused {
 impl From<Refused> for HttpOutcome {
     fn from(refused: Refused) -> Self {
         match refused {
-            Refused::Stranger(text) => Self::Stranger(plain(StatusCode::UNAUTHORIZED, text)),
+            Refused::Unauthenticated(text) => Self::Unauthenticated(plain(StatusCode::UNAUTHORIZED, text)),
             Refused::Unknown(error) => {
                 tracing::warn!(%error, "a token cannot be checked");
                 Self::Answer(plain(StatusCode::SERVICE_UNAVAILABLE, "the store of the tokens does not answer; try again"))
@@ -108,7 +108,7 @@ impl Site {
             // It may have been revoked since it was checked.
             (None, Some(token)) => {
                 let person = self.tokens.person(token).await.map_err(Refused::Unknown)?;
-                person.ok_or_else(|| Refused::Stranger("token revoked or expired; ask for a new one".into()))
+                person.ok_or_else(|| Refused::Unauthenticated("token revoked or expired; ask for a new one".into()))
             }
             (None, None) => Ok(ClientIdentity::default()),
         }
@@ -147,7 +147,7 @@ impl Site {
         }
         match own.check(credentials, SystemTime::now()) {
             Ok(()) => Ok(Pass::default()),
-            Err(refusal) => Err(Refused::Stranger(refusal.to_string())),
+            Err(refusal) => Err(Refused::Unauthenticated(refusal.to_string())),
         }
     }
 
@@ -187,7 +187,7 @@ impl Site {
                 None => HttpOutcome::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "this machine gives no random numbers")),
             },
             Err(refused @ Refused::Unknown(_)) => refused.into(),
-            Err(_) => HttpOutcome::Stranger(web::redirect("/#wrong", None)),
+            Err(_) => HttpOutcome::Unauthenticated(web::redirect("/#wrong", None)),
         }
     }
 

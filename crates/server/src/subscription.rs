@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use outpost_runtime::follow::{Followed, ThreadFollower};
 use outpost_runtime::live::{LiveThread, ThreadEvent};
 use outpost_store::{ReadError, Store};
-use outpost_thread::{Entry, Seq, Thread, ThreadId};
+use outpost_thread::{Entry, Ordinal, Thread, ThreadId};
 use outpost_wire::Fault;
 use outpost_wire::app::event::{ServerRequestResolved, ThreadClosed};
 use outpost_wire::app::journal::ThreadEntry;
@@ -151,7 +151,7 @@ pub(crate) async fn recent(store: &Store, state: &Thread) -> Result<Vec<Entry>, 
     if let Some(since) = since {
         recent.extend(store.history(state.id, since - 1).await?.rest().await?.with_gaps());
     }
-    recent.sort_by_key(|entry| entry.seq);
+    recent.sort_by_key(|entry| entry.ordinal);
     Ok(recent)
 }
 
@@ -206,13 +206,13 @@ impl SubscriptionState {
 
     /// Tells everything durable that came after what was told last, up to an entry. Questions are left to the subscription that
     /// takes its place: it asks everything that is still open.
-    async fn catch_up(&mut self, until: Seq) -> Result<(), ReadError> {
+    async fn catch_up(&mut self, until: Ordinal) -> Result<(), ReadError> {
         if self.projector.last() >= until {
             return Ok(());
         }
         let mut history = self.store.history(self.teller.thread, self.projector.last()).await?;
         while let Some(batch) = history.next().await? {
-            for entry in batch.with_gaps().iter().filter(|entry| entry.seq <= until) {
+            for entry in batch.with_gaps().iter().filter(|entry| entry.ordinal <= until) {
                 let mut told = self.projector.entry(entry);
                 told.retain(|told| !matches!(told, ClientMessage::Ask(_)));
                 self.tell(&told);

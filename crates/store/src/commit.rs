@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use outpost_thread::{Seq, ThreadId};
+use outpost_thread::{Ordinal, ThreadId};
 use outpost_wire::SharedError;
 use rustix::fs::{FlockOperation, flock};
 use tokio::sync::oneshot;
@@ -55,7 +55,7 @@ pub(crate) struct JournalPiece {
     pub edition: u64,
     /// Where in the journal.
     pub offset: u64,
-    pub last: Seq,
+    pub last: Ordinal,
     /// Of the journal, below the home.
     pub path: String,
     pub bytes: Vec<u8>,

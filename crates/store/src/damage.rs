@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use outpost_thread::{DamageNoted, DamagedRange, Entry, Seq};
+use outpost_thread::{DamageNoted, DamagedRange, Entry, Ordinal};
 
 /// A place in a journal that is not as it was written. Ordinals `from` to `to` cannot be read; if `from` is greater than
 /// `to`, no entry is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    pub from: Seq,
-    pub to: Seq,
+    pub from: Ordinal,
+    pub to: Ordinal,
     /// Where in the file.
     pub offset: u64,
     pub bytes: u64,
@@ -93,9 +93,9 @@ pub(crate) fn with_gaps(entries: Vec<Entry>, damage: &[Damage]) -> Vec<Entry> {
     let mut all = Vec::with_capacity(entries.len() + 1);
     // When they were written is not known; not before what stands before them.
     let mut at = entries.first().map_or(0, |entry| entry.at);
-    let note = |damage: &Damage, at| Entry { seq: damage.from, at, fact: DamageNoted::in_place_of(damage.range()).into() };
+    let note = |damage: &Damage, at| Entry { ordinal: damage.from, at, fact: DamageNoted::in_place_of(damage.range()).into() };
     for entry in entries {
-        while let Some(damage) = gaps.next_if(|damage| damage.from < entry.seq) {
+        while let Some(damage) = gaps.next_if(|damage| damage.from < entry.ordinal) {
             all.push(note(damage, at));
         }
         at = entry.at;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
-use outpost_thread::{Entry, Raw, Seq, ThreadId};
+use outpost_thread::{Entry, Ordinal, Raw, ThreadId};
 use outpost_wire::SharedError;
 
 use crate::damage::{Damage, DamageKind};
@@ -55,7 +55,7 @@ pub async fn export(store: &Store, thread: ThreadId, out: &mut impl Write) -> Re
             let kind = entry.fact.kind();
             let data =
                 entry.fact.data().map_err(|error| ExportError::Unwritable { kind: kind.to_owned(), why: SharedError::new(error) })?;
-            sum = journal::write(&mut bytes, sum, LineParts { seq: entry.seq, at: entry.at, kind, data: data.get() });
+            sum = journal::write(&mut bytes, sum, LineParts { ordinal: entry.ordinal, at: entry.at, kind, data: data.get() });
             exported.entries += 1;
         }
         out.write_all(&bytes)?;
@@ -105,7 +105,7 @@ pub(crate) fn read_export(path: &Path) -> Result<(ThreadId, Vec<Entry>), ExportF
     if let Some(base) = header.base {
         return Err(ExportFileError::Shared { path: path.to_owned(), base: base.thread });
     }
-    let (mut sum, mut expected, mut number, mut entries): (_, Seq, u64, Vec<Entry>) = (header.sum, 1, 1, Vec::new());
+    let (mut sum, mut expected, mut number, mut entries): (_, Ordinal, u64, Vec<Entry>) = (header.sum, 1, 1, Vec::new());
     loop {
         line.clear();
         if reader.read_until(b'\n', &mut line).map_err(failed)? == 0 {
@@ -114,7 +114,7 @@ pub(crate) fn read_export(path: &Path) -> Result<(ThreadId, Vec<Entry>), ExportF
         number += 1;
         let damaged = || ExportFileError::Damaged { path: path.to_owned(), line: number };
         let bytes = line.strip_suffix(b"\n").ok_or_else(damaged)?;
-        let read = journal::read(bytes).filter(|read| read.seq == expected && read.follows(sum)).ok_or_else(damaged)?;
+        let read = journal::read(bytes).filter(|read| read.ordinal == expected && read.follows(sum)).ok_or_else(damaged)?;
         // Content that was put aside is not in this file.
         if journal::as_blob(read.data).is_some() {
             return Err(damaged());

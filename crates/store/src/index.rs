@@ -24,7 +24,7 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use outpost_thread::{Seq, ThreadId};
+use outpost_thread::{Ordinal, ThreadId};
 use tokio::sync::watch;
 
 pub use database::IndexError;
@@ -171,12 +171,12 @@ impl Index {
     }
 
     /// The highest ordinal that was ever seen in a thread: a journal that ends before it has lost its end.
-    pub async fn high_seq(&self, id: ThreadId) -> Result<Option<Seq>, IndexError> {
-        self.ask(move |database| Ok(database.find(id)?.map(|(_, row)| row.high_seq))).await
+    pub async fn high_ordinal(&self, id: ThreadId) -> Result<Option<Ordinal>, IndexError> {
+        self.ask(move |database| Ok(database.find(id)?.map(|(_, row)| row.high_ordinal))).await
     }
 
     /// Where turn `number` of a thread begins, counted from 1.
-    pub async fn turn_start(&self, id: ThreadId, number: u64) -> Result<Option<Seq>, IndexError> {
+    pub async fn turn_start(&self, id: ThreadId, number: u64) -> Result<Option<Ordinal>, IndexError> {
         self.ask(move |database| database.turn_start(id, number)).await
     }
 

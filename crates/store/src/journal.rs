@@ -11,7 +11,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use outpost_thread::{Entry, FORMAT, Fact, ForkBase, Raw, Seq, ThreadId, VERSION};
+use outpost_thread::{Entry, FORMAT, Fact, ForkBase, Ordinal, Raw, ThreadId, VERSION};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// A line is never longer than this, its end included. What is larger becomes a blob.
@@ -92,7 +92,7 @@ pub(crate) fn header(thread: ThreadId, base: Option<&ForkBase>) -> (Vec<u8>, Sum
 /// What a line says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LineParts<'a> {
-    pub seq: Seq,
+    pub ordinal: Ordinal,
     pub at: u64,
     /// Must be plain, see [`is_plain`].
     pub kind: &'a str,
@@ -105,7 +105,7 @@ pub(crate) fn write(out: &mut Vec<u8>, previous: Sum, parts: LineParts<'_>) -> S
     use std::io::Write;
     let start = out.len();
     // Writing into a vector cannot fail.
-    let _ = write!(out, "{{\"seq\":{},\"at\":{},\"kind\":\"{}\",\"data\":{}", parts.seq, parts.at, parts.kind, parts.data);
+    let _ = write!(out, "{{\"seq\":{},\"at\":{},\"kind\":\"{}\",\"data\":{}", parts.ordinal, parts.at, parts.kind, parts.data);
     for byte in &mut out[start..] {
         if matches!(*byte, b'\n' | b'\r') {
             // Only between tokens: inside of JSON strings it would be escaped.
@@ -187,7 +187,7 @@ fn split(line: &[u8]) -> Option<(&[u8], Sum)> {
 /// A line that is whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JournalLine<'a> {
-    pub seq: Seq,
+    pub ordinal: Ordinal,
     pub at: u64,
     pub kind: &'a str,
     pub data: &'a str,
@@ -206,14 +206,14 @@ impl JournalLine<'_> {
     }
 
     pub const fn parts(&self) -> LineParts<'_> {
-        LineParts { seq: self.seq, at: self.at, kind: self.kind, data: self.data }
+        LineParts { ordinal: self.ordinal, at: self.at, kind: self.kind, data: self.data }
     }
 }
 
 /// What is known of a whole line without holding on to its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
-    pub seq: Seq,
+    pub ordinal: Ordinal,
     pub at: u64,
     pub sum: Sum,
     own: u64,
@@ -230,14 +230,14 @@ impl Shape {
             return None;
         }
         let text = std::str::from_utf8(body).ok()?;
-        let (seq, rest) = number(text.strip_prefix("{\"seq\":")?)?;
+        let (ordinal, rest) = number(text.strip_prefix("{\"seq\":")?)?;
         let (at, rest) = number(rest.strip_prefix(",\"at\":")?)?;
         let rest = rest.strip_prefix(",\"kind\":\"")?;
         let (kind, rest) = rest.split_once('"')?;
         let data = rest.strip_prefix(",\"data\":")?;
         let data = (text.len() - data.len(), text.len());
         let kind_end = text.len() - rest.len() - 1;
-        Some(Self { seq, at, sum, own, kind: (kind_end - kind.len(), kind_end), data })
+        Some(Self { ordinal, at, sum, own, kind: (kind_end - kind.len(), kind_end), data })
     }
 
     /// Whether the line stands after one with this sum.
@@ -248,7 +248,14 @@ impl Shape {
     /// The line itself. None if these are other bytes.
     pub(crate) fn line<'a>(&self, bytes: &'a [u8]) -> Option<JournalLine<'a>> {
         let text = |(from, to): (usize, usize)| std::str::from_utf8(bytes.get(from..to)?).ok();
-        Some(JournalLine { seq: self.seq, at: self.at, kind: text(self.kind)?, data: text(self.data)?, sum: self.sum, own: self.own })
+        Some(JournalLine {
+            ordinal: self.ordinal,
+            at: self.at,
+            kind: text(self.kind)?,
+            data: text(self.data)?,
+            sum: self.sum,
+            own: self.own,
+        })
     }
 }
 
@@ -279,12 +286,12 @@ pub(crate) fn as_blob(data: &str) -> Option<BlobData> {
 
 /// The entry of a line, given its data.
 pub(crate) fn entry(version: u32, line: &JournalLine<'_>, data: Raw) -> Entry {
-    Entry { seq: line.seq, at: line.at, fact: Fact::read(version, line.kind, data) }
+    Entry { ordinal: line.ordinal, at: line.at, fact: Fact::read(version, line.kind, data) }
 }
 
 /// The same from the text of its data, which is looked at only once. None if that is no JSON.
 pub(crate) fn entry_of_text(version: u32, line: &JournalLine<'_>, data: &str) -> Option<Entry> {
-    Fact::read_text(version, line.kind, data).ok().map(|fact| Entry { seq: line.seq, at: line.at, fact })
+    Fact::read_text(version, line.kind, data).ok().map(|fact| Entry { ordinal: line.ordinal, at: line.at, fact })
 }
 
 #[cfg(test)]
@@ -295,15 +302,15 @@ mod tests {
 
     use super::*;
 
-    fn sample(seq: Seq) -> Entry {
-        Entry { seq, at: 1_763_247_600_000, fact: ThreadCreated::new(ThreadId::new(Uuid::nil())).into() }
+    fn sample(ordinal: Ordinal) -> Entry {
+        Entry { ordinal, at: 1_763_247_600_000, fact: ThreadCreated::new(ThreadId::new(Uuid::nil())).into() }
     }
 
-    fn line(seq: Seq, previous: Sum) -> (Vec<u8>, Sum) {
+    fn line(ordinal: Ordinal, previous: Sum) -> (Vec<u8>, Sum) {
         let mut out = Vec::new();
-        let entry = sample(seq);
+        let entry = sample(ordinal);
         let data = entry.fact.data().unwrap();
-        let sum = write(&mut out, previous, LineParts { seq, at: entry.at, kind: entry.fact.kind(), data: data.get() });
+        let sum = write(&mut out, previous, LineParts { ordinal, at: entry.at, kind: entry.fact.kind(), data: data.get() });
         assert_eq!(out.pop(), Some(b'\n'));
         (out, sum)
     }
@@ -316,7 +323,7 @@ mod tests {
         let (bytes, sum) = line(7, start);
         let shape = Shape::of(&bytes).unwrap();
         let read = shape.line(&bytes).unwrap();
-        assert_eq!((read.seq, read.at, read.kind, read.sum), (7, 1_763_247_600_000, "threadCreated", sum));
+        assert_eq!((read.ordinal, read.at, read.kind, read.sum), (7, 1_763_247_600_000, "threadCreated", sum));
         assert!(shape.follows(start));
         assert!(!shape.follows(sum));
         assert_eq!(entry_of_text(1, &read, read.data), Some(sample(7)));

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use outpost_thread::{Checkpoint, Entry, Fact, Seq, ThreadId};
+use outpost_thread::{Checkpoint, Entry, Fact, Ordinal, ThreadId};
 use outpost_wire::SharedError;
 use outpost_wire::calendar::UtcTime;
 
@@ -166,12 +166,12 @@ impl LocalStore {
         blocking(move || home.page(thread, request)).await
     }
 
-    pub async fn history(&self, thread: ThreadId, after: Seq) -> Result<LocalHistory, ReadError> {
+    pub async fn history(&self, thread: ThreadId, after: Ordinal) -> Result<LocalHistory, ReadError> {
         let home = self.0.clone();
         blocking(move || LocalHistory::new(home, thread, after)).await
     }
 
-    pub async fn entries(&self, thread: ThreadId, wanted: Vec<Seq>) -> Result<Vec<Entry>, ReadError> {
+    pub async fn entries(&self, thread: ThreadId, wanted: Vec<Ordinal>) -> Result<Vec<Entry>, ReadError> {
         let home = self.0.clone();
         blocking(move || home.pick(thread, &wanted)).await
     }
@@ -223,16 +223,16 @@ impl LocalStore {
         blocking(move || blobs.get(digest)).await
     }
 
-    pub async fn known_last(&self, thread: ThreadId) -> Option<Seq> {
+    pub async fn known_last(&self, thread: ThreadId) -> Option<Ordinal> {
         let home = self.0.clone();
         blocking(move || home.known_last(thread)).await
     }
 
-    pub async fn indexed_last(&self, thread: ThreadId) -> Option<Seq> {
-        self.index().ok()?.high_seq(thread).await.ok()?
+    pub async fn indexed_last(&self, thread: ThreadId) -> Option<Ordinal> {
+        self.index().ok()?.high_ordinal(thread).await.ok()?
     }
 
-    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<VerifyReport, ReadError> {
+    pub async fn verify(&self, thread: ThreadId, known: Option<Ordinal>) -> Result<VerifyReport, ReadError> {
         let home = self.0.clone();
         // Read first: another program may be writing meanwhile.
         let known = known.max(self.known_last(thread).await);
@@ -607,13 +607,13 @@ impl LocalHome {
     fn checkpoint(&self, thread: ThreadId) -> Option<Checkpoint> {
         let checkpoint = Checkpoint::decode(&fs::read(self.checkpoint_path(thread)).ok()?).ok()?;
         let lineage = SegmentLineage::open(self, thread).ok()?;
-        (checkpoint.thread.id == thread && lineage.bears_out(checkpoint.seq, &checkpoint.sum)).then_some(checkpoint)
+        (checkpoint.thread.id == thread && lineage.bears_out(checkpoint.ordinal, &checkpoint.sum)).then_some(checkpoint)
     }
 
     /// The highest ordinal that anything but the journal itself knows of.
-    pub(crate) fn known_last(&self, thread: ThreadId) -> Option<Seq> {
+    pub(crate) fn known_last(&self, thread: ThreadId) -> Option<Ordinal> {
         let checkpoint = fs::read(self.checkpoint_path(thread)).ok().and_then(|bytes| Checkpoint::decode(&bytes).ok());
-        checkpoint.filter(|checkpoint| checkpoint.thread.id == thread).map(|checkpoint| checkpoint.seq)
+        checkpoint.filter(|checkpoint| checkpoint.thread.id == thread).map(|checkpoint| checkpoint.ordinal)
     }
 
     fn replay(&self) -> io::Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use outpost_thread::{Checkpoint, Entry, Fact, ForkBase, Seq, ThreadId};
+use outpost_thread::{Checkpoint, Entry, Fact, ForkBase, Ordinal, ThreadId};
 use outpost_wire::SharedError;
 
 use crate::blob::{BlobError, Digest};
@@ -111,8 +111,8 @@ impl MemoryStore {
         let kept = threads.get_mut(&lease.thread).filter(|kept| kept.epoch == lease.epoch && kept.held_since.is_some()).ok_or_else(lost)?;
         let mut expected = kept.last() + 1;
         for entry in &entries {
-            if entry.seq != expected {
-                return Err(AppendError::Conflict { expected, found: entry.seq });
+            if entry.ordinal != expected {
+                return Err(AppendError::Conflict { expected, found: entry.ordinal });
             }
             expected = entry.end() + 1;
         }
@@ -143,7 +143,7 @@ impl MemoryStore {
     pub async fn page(&self, thread: ThreadId, request: PageRequest) -> Result<Page, ReadError> {
         self.read(thread, |kept| {
             let mut turns = 0;
-            let before = kept.entries.iter().filter(|entry| request.before.is_none_or(|before| entry.seq < before));
+            let before = kept.entries.iter().filter(|entry| request.before.is_none_or(|before| entry.ordinal < before));
             let mut entries: Vec<Entry> = Vec::new();
             let mut is_full = false;
             for entry in before.rev() {
@@ -155,22 +155,24 @@ impl MemoryStore {
                 entries.push(entry.clone());
             }
             entries.reverse();
-            let before = entries.first().map(|entry| entry.seq).filter(|_| is_full);
+            let before = entries.first().map(|entry| entry.ordinal).filter(|_| is_full);
             Page { entries, damage: Vec::new(), before }
         })
     }
 
-    pub(crate) fn history(&self, thread: ThreadId, after: Seq) -> Result<MemoryHistory, ReadError> {
-        self.read(thread, |kept| MemoryHistory(kept.entries.iter().filter(|entry| entry.seq > after).cloned().collect()))
+    pub(crate) fn history(&self, thread: ThreadId, after: Ordinal) -> Result<MemoryHistory, ReadError> {
+        self.read(thread, |kept| MemoryHistory(kept.entries.iter().filter(|entry| entry.ordinal > after).cloned().collect()))
     }
 
-    pub async fn entries(&self, thread: ThreadId, wanted: Vec<Seq>) -> Result<Vec<Entry>, ReadError> {
-        self.read(thread, |kept| wanted.iter().filter_map(|seq| kept.entries.iter().find(|entry| entry.seq == *seq)).cloned().collect())
+    pub async fn entries(&self, thread: ThreadId, wanted: Vec<Ordinal>) -> Result<Vec<Entry>, ReadError> {
+        self.read(thread, |kept| {
+            wanted.iter().filter_map(|ordinal| kept.entries.iter().find(|entry| entry.ordinal == *ordinal)).cloned().collect()
+        })
     }
 
     pub async fn fork(&self, request: ForkRequest) -> Result<Lease, ForkStoreError> {
         let (parent, ordinal) = (request.forked.parent, request.cut.ordinal);
-        let shared = self.read(parent, |source| source.entries.iter().filter(|entry| entry.seq <= ordinal).cloned().collect())?;
+        let shared = self.read(parent, |source| source.entries.iter().filter(|entry| entry.ordinal <= ordinal).cloned().collect())?;
         self.fork_of(shared, request).await
     }
 
@@ -183,13 +185,13 @@ impl MemoryStore {
             return Err(ForkStoreError::Exists(thread));
         }
         let mut entries = shared;
-        if entries.last().is_none_or(|entry| entry.seq != ordinal) {
+        if entries.last().is_none_or(|entry| entry.ordinal != ordinal) {
             return Err(ForkStoreError::OutOfRange { thread: parent, ordinal });
         }
         let own_from = entries.len();
         forked.base = ForkBase { thread: parent, ordinal, sum: String::new() };
         let facts = std::iter::once(Fact::from(forked)).chain(cut.close.map(Fact::from));
-        entries.extend(facts.zip(ordinal + 1..).map(|(fact, seq)| Entry { seq, at, fact }));
+        entries.extend(facts.zip(ordinal + 1..).map(|(fact, ordinal)| Entry { ordinal, at, fact }));
         threads.insert(thread, Kept { entries, own_from, epoch: 1, held_since: Some((self.0.clock)()), checkpoint: None });
         Ok(Lease { thread, epoch: 1 })
     }
@@ -219,7 +221,7 @@ impl MemoryStore {
         Ok(threads.get(&thread).filter(|kept| kept.entries.iter().any(crate::local::materializes)).map(Kept::summary))
     }
 
-    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<VerifyReport, ReadError> {
+    pub async fn verify(&self, thread: ThreadId, known: Option<Ordinal>) -> Result<VerifyReport, ReadError> {
         self.read(thread, |kept| {
             let last = kept.last();
             let cut = known.filter(|known| *known > last);
@@ -267,7 +269,7 @@ impl Kept {
         summary
     }
 
-    fn last(&self) -> Seq {
+    fn last(&self) -> Ordinal {
         self.entries.last().map_or(0, Entry::end)
     }
 }

@@ -1,7 +1,7 @@
 //! From a store to a state: the checkpoint, if there is one, and the entries after it. And to what the model sees, which is
 //! made from the last compaction on, when a turn needs it.
 
-use outpost_thread::{Checkpoint, Context, DamageNoted, DamagedRange, Entry, Fact, FoldError, Seq, Thread, ThreadCreated, ThreadId};
+use outpost_thread::{Checkpoint, Context, DamageNoted, DamagedRange, Entry, Fact, FoldError, Ordinal, Thread, ThreadCreated, ThreadId};
 
 use crate::damage::{Damage, DamageKind};
 use crate::lease::Lease;
@@ -33,9 +33,9 @@ pub async fn open_fork(store: &Store, id: ThreadId, parent: Thread) -> Result<Op
 
 /// The newest state that was kept of a thread, or of the prefix that it shares with an ancestor.
 async fn checkpoint(store: &Store, id: ThreadId) -> Option<Thread> {
-    let (mut thread, mut limit) = (id, Seq::MAX);
+    let (mut thread, mut limit) = (id, Ordinal::MAX);
     loop {
-        if let Some(checkpoint) = store.checkpoint(thread).await.filter(|checkpoint| checkpoint.seq <= limit) {
+        if let Some(checkpoint) = store.checkpoint(thread).await.filter(|checkpoint| checkpoint.ordinal <= limit) {
             return Some(checkpoint.thread);
         }
         let Some(Entry { fact: Fact::ThreadForked(fork), .. }) = store.head(thread).await.ok()?.first else { return None };
@@ -57,7 +57,7 @@ async fn fold(store: &Store, id: ThreadId, mut state: Option<Thread>) -> Result<
     while let Some(batch) = history.next().await? {
         let mut ranges = batch.damage.iter().filter(|damage| damage.from <= damage.to).peekable();
         for entry in &batch.entries {
-            while let Some(range) = ranges.next_if(|range| range.to < entry.seq) {
+            while let Some(range) = ranges.next_if(|range| range.to < entry.ordinal) {
                 skip(&mut state, id, range.range());
             }
             folded += 1;
@@ -65,7 +65,7 @@ async fn fold(store: &Store, id: ThreadId, mut state: Option<Thread>) -> Result<
                 noted.extend(fact.damage.iter().cloned());
             }
             match &mut state {
-                None if entry.seq > 1 => unfit.push(FoldError::NotCreated { kind: entry.fact.kind().to_owned() }),
+                None if entry.ordinal > 1 => unfit.push(FoldError::NotCreated { kind: entry.fact.kind().to_owned() }),
                 None if matches!(entry.fact, Fact::DamageNoted(_)) => {
                     // The beginning was given up by a repair, which noted the whole range.
                     noted.iter().for_each(|range| skip(&mut state, id, range.clone()));
@@ -102,7 +102,7 @@ async fn fold(store: &Store, id: ThreadId, mut state: Option<Thread>) -> Result<
 /// Facts that are written by code that is no thread's driver.
 pub struct FactsAside {
     /// The last entry that the thread has.
-    pub last: Seq,
+    pub last: Ordinal,
     /// When they became true, in milliseconds since 1970.
     pub at: u64,
     pub facts: Vec<Fact>,
@@ -112,7 +112,7 @@ pub struct FactsAside {
 /// The one way in which something is written outside a thread's driver, by the code that holds its lease meanwhile.
 pub async fn append_aside(store: &Store, lease: &Lease, aside: FactsAside) -> Result<Appended, AppendError> {
     let FactsAside { last, at, facts, need } = aside;
-    let entries = (last + 1..).zip(facts).map(|(seq, fact)| Entry { seq, at, fact }).collect();
+    let entries = (last + 1..).zip(facts).map(|(ordinal, fact)| Entry { ordinal, at, fact }).collect();
     store.append(lease, entries, need).await
 }
 
@@ -138,20 +138,20 @@ pub async fn context(store: &Store, thread: &Thread) -> Result<Context, ReadErro
 pub async fn context_with(store: &Store, thread: &Thread, mut visit: impl FnMut(&Entry)) -> Result<Context, ReadError> {
     let mut context = Context::new();
     let mut after = 0;
-    if thread.compacted_seq > 0 {
-        let found = store.entries(thread.id, vec![thread.compacted_seq]).await?;
+    if thread.compacted_ordinal > 0 {
+        let found = store.entries(thread.id, vec![thread.compacted_ordinal]).await?;
         // If the compaction itself is damaged, everything that is left is shown instead.
-        if let Some(Entry { seq, fact: Fact::ContextCompacted(compaction), .. }) = found.first() {
+        if let Some(Entry { ordinal, fact: Fact::ContextCompacted(compaction), .. }) = found.first() {
             let mut needed = Context::needs(compaction);
             needed.extend(&thread.waited_then);
-            context = Context::begin(compaction, *seq, &store.entries(thread.id, needed).await?);
-            after = *seq;
+            context = Context::begin(compaction, *ordinal, &store.entries(thread.id, needed).await?);
+            after = *ordinal;
         }
     }
     let mut history = store.history(thread.id, after).await?;
     while let Some(batch) = history.next().await? {
         // Another program may be writing: only what the state knows of belongs to it.
-        for entry in batch.with_gaps().iter().filter(|entry| entry.seq <= thread.last) {
+        for entry in batch.with_gaps().iter().filter(|entry| entry.ordinal <= thread.last) {
             context.apply(entry);
             visit(entry);
         }
@@ -171,7 +171,7 @@ pub fn unnoted<'a>(
 /// Goes on behind what cannot be read. A thread whose beginning is gone is one about which nothing else is known.
 fn skip(state: &mut Option<Thread>, id: ThreadId, range: DamagedRange) {
     if state.is_none() && range.from == 1 {
-        *state = Thread::begin(&Entry { seq: 1, at: 0, fact: ThreadCreated::new(id).into() }).ok();
+        *state = Thread::begin(&Entry { ordinal: 1, at: 0, fact: ThreadCreated::new(id).into() }).ok();
     }
     if let Some(thread) = state.as_mut().filter(|_| range.from <= range.to) {
         thread.skip(range);

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use memchr::{memchr, memmem, memrchr};
-use outpost_thread::{ForkBase, Seq};
+use outpost_thread::{ForkBase, Ordinal};
 
 use crate::damage::{Damage, DamageKind};
 use crate::journal::{self, HeaderError, JournalLine, LINE_LIMIT, Shape, Sum};
@@ -36,7 +36,7 @@ pub struct JournalStart {
     pub sum: Option<Sum>,
     pub end: u64,
     /// The first ordinal of the file: 1, or more in a fork.
-    pub first: Seq,
+    pub first: Ordinal,
 }
 
 impl JournalStart {
@@ -72,16 +72,16 @@ pub fn start(file: &File) -> Result<JournalStart, JournalError> {
 
 /// The first ordinal of a file whose first line is damaged: told by the first whole line and the number of lines before it
 /// that are not.
-fn first(file: &File) -> io::Result<Option<Seq>> {
+fn first(file: &File) -> io::Result<Option<Ordinal>> {
     // A file that has no whole line for so long is not one of ours, however long it goes on.
     let mut forward = Forward::new(file, ReaderPosition { offset: 0, last: 0, sum: None }, FOREIGN);
     let mut spoiled = 0;
     while let Some((begin, end, offset)) = forward.raw_line()? {
         let bytes = &forward.buffer[begin..end];
         match journal::read(bytes) {
-            Some(line) => return Ok(Some(line.seq.saturating_sub(spoiled).max(1))),
+            Some(line) => return Ok(Some(line.ordinal.saturating_sub(spoiled).max(1))),
             // The damaged first line itself is no entry, unless its end is what is damaged.
-            None => spoiled += Seq::from(offset > 0 || memmem::find(bytes, b"{\"seq\":").is_some()),
+            None => spoiled += Ordinal::from(offset > 0 || memmem::find(bytes, b"{\"seq\":").is_some()),
         }
     }
     Ok(None)
@@ -106,7 +106,7 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
 pub struct ReaderPosition {
     pub offset: u64,
     /// The ordinal before this place.
-    pub last: Seq,
+    pub last: Ordinal,
     /// The sum before this place. None if it is not known, so that nothing can be said about what lies between.
     pub sum: Option<Sum>,
 }
@@ -193,12 +193,18 @@ impl<'a> Forward<'a> {
                 continue;
             };
             let expected = self.place.last + 1;
-            let (seq, follows) = (line.seq, self.place.sum.is_none_or(|sum| line.follows(sum)));
+            let (ordinal, follows) = (line.ordinal, self.place.sum.is_none_or(|sum| line.follows(sum)));
             let damage = if let Some(bad) = self.bad.take() {
-                Some(Damage { from: expected, to: seq.saturating_sub(1), offset: bad.offset, bytes: offset - bad.offset, what: bad.what() })
-            } else if seq > expected && self.place.sum.is_some() {
-                Some(Damage { from: expected, to: seq - 1, offset, bytes: 0, what: DamageKind::Missing })
-            } else if seq < expected {
+                Some(Damage {
+                    from: expected,
+                    to: ordinal.saturating_sub(1),
+                    offset: bad.offset,
+                    bytes: offset - bad.offset,
+                    what: bad.what(),
+                })
+            } else if ordinal > expected && self.place.sum.is_some() {
+                Some(Damage { from: expected, to: ordinal - 1, offset, bytes: 0, what: DamageKind::Missing })
+            } else if ordinal < expected {
                 let bytes = (end + 1 - start) as u64;
                 // A line that was given out already, or belongs elsewhere: it is told and left out.
                 self.place.sum = None;
@@ -222,7 +228,7 @@ impl<'a> Forward<'a> {
         let Held { line, start, end, offset } = held;
         // It was looked at before; this is the same bytes.
         let Some(line) = line.line(&self.buffer[start..end]) else { return ReadOutcome::End };
-        let through = noted_through(&line).unwrap_or(line.seq);
+        let through = noted_through(&line).unwrap_or(line.ordinal);
         self.place = ReaderPosition { offset: offset + (end - start) as u64 + 1, last: through, sum: Some(line.sum) };
         ReadOutcome::Line { line, offset }
     }
@@ -244,7 +250,7 @@ impl<'a> Forward<'a> {
             return ReadOutcome::End;
         }
         let is_zero = rest.iter().all(|byte| *byte == 0);
-        let whole = whole_without_end(rest).filter(|line| line.seq == next).map(|line| (line, line_length(rest)));
+        let whole = whole_without_end(rest).filter(|line| line.ordinal == next).map(|line| (line, line_length(rest)));
         let start = self.start;
         self.start = self.buffer.len();
         self.at += length;
@@ -298,10 +304,10 @@ fn line_length(rest: &[u8]) -> usize {
 }
 
 /// In a repaired journal one line stands for all that are gone.
-fn noted_through(line: &JournalLine<'_>) -> Option<Seq> {
+fn noted_through(line: &JournalLine<'_>) -> Option<Ordinal> {
     #[derive(serde::Deserialize)]
     struct Through {
-        through: Option<Seq>,
+        through: Option<Ordinal>,
     }
     if line.kind != "damageNoted" {
         return None;
@@ -315,7 +321,7 @@ pub struct Tail {
     /// Where the next line goes, after the last line end that is not part of a torn or zeroed tail.
     pub end: u64,
     /// The ordinal before the next one.
-    pub last: Seq,
+    pub last: Ordinal,
     /// The sum before the next line.
     pub sum: Sum,
     /// Bytes behind `end` that were never acknowledged.
@@ -340,14 +346,14 @@ pub fn tail(file: &File, start: &JournalStart) -> io::Result<Tail> {
             break;
         };
         if let Some(line) = journal::read(bytes) {
-            (tail.last, tail.sum) = (noted_through(&line).unwrap_or(line.seq) + tail.spoiled, line.sum);
+            (tail.last, tail.sum) = (noted_through(&line).unwrap_or(line.ordinal) + tail.spoiled, line.sum);
             break;
         }
         tail.spoiled += u64::from(offset > 0);
     }
-    if let Some(line) = whole_without_end(&rest).filter(|line| line.seq == tail.last + 1) {
+    if let Some(line) = whole_without_end(&rest).filter(|line| line.ordinal == tail.last + 1) {
         let end = tail.end + line_length(&rest) as u64 + 1;
-        tail = Tail { end, last: line.seq, sum: line.sum, torn: 0, spoiled: 0, lacks_end: true };
+        tail = Tail { end, last: line.ordinal, sum: line.sum, torn: 0, spoiled: 0, lacks_end: true };
     }
     Ok(tail)
 }
@@ -428,10 +434,10 @@ impl<'a> Backward<'a> {
     }
 }
 
-/// The place before entry `seq`: by bisecting, since lines stand in order. `end` is the end of the last line.
-pub fn locate(file: &File, start: &JournalStart, end: u64, seq: Seq) -> io::Result<ReaderPosition> {
+/// The place before entry `ordinal`: by bisecting, since lines stand in order. `end` is the end of the last line.
+pub fn locate(file: &File, start: &JournalStart, end: u64, ordinal: Ordinal) -> io::Result<ReaderPosition> {
     let beginning = start.place();
-    if seq <= start.first {
+    if ordinal <= start.first {
         return Ok(beginning);
     }
     // Invariant: every line that starts before `low` has a smaller ordinal; `high` starts a line with one that is not smaller.
@@ -439,7 +445,7 @@ pub fn locate(file: &File, start: &JournalStart, end: u64, seq: Seq) -> io::Resu
     while high - low > CHUNK as u64 / 4 {
         let middle = low + (high - low) / 2;
         match line_behind(file, middle, high)? {
-            Some((at, number)) if number < seq => low = at,
+            Some((at, number)) if number < ordinal => low = at,
             Some((at, _)) if at < high => high = at,
             _ => high = middle,
         }
@@ -449,7 +455,7 @@ pub fn locate(file: &File, start: &JournalStart, end: u64, seq: Seq) -> io::Resu
     loop {
         let before = forward.place();
         match forward.find_next()? {
-            ReadOutcome::Line { line, .. } if line.seq >= seq => return Ok(before),
+            ReadOutcome::Line { line, .. } if line.ordinal >= ordinal => return Ok(before),
             ReadOutcome::Line { .. } | ReadOutcome::Damage(_) => {}
             ReadOutcome::End => return Ok(forward.place()),
         }
@@ -457,12 +463,12 @@ pub fn locate(file: &File, start: &JournalStart, end: u64, seq: Seq) -> io::Resu
 }
 
 /// The first whole line that starts behind `offset`.
-fn line_behind(file: &File, offset: u64, limit: u64) -> io::Result<Option<(u64, Seq)>> {
+fn line_behind(file: &File, offset: u64, limit: u64) -> io::Result<Option<(u64, Ordinal)>> {
     let Some(start) = line_start_behind(file, offset, limit)? else { return Ok(None) };
     let mut forward = Forward::new(file, ReaderPosition { offset: start, last: 0, sum: None }, limit);
     loop {
         match forward.find_next()? {
-            ReadOutcome::Line { line, offset } => return Ok(Some((offset, line.seq))),
+            ReadOutcome::Line { line, offset } => return Ok(Some((offset, line.ordinal))),
             ReadOutcome::Damage(_) => {}
             ReadOutcome::End => return Ok(None),
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use outpost_thread::{Checkpoint, Cut, Entry, Seq, ThreadForked, ThreadId};
+use outpost_thread::{Checkpoint, Cut, Entry, Ordinal, ThreadForked, ThreadId};
 use outpost_wire::SharedError;
 
 use crate::adoption::AdoptionKey;
@@ -69,15 +69,15 @@ impl Durability {
 pub struct Appended {
     /// As they were stored: a redactor may have changed them. These are the ones to fold and to publish.
     pub entries: Vec<Entry>,
-    pub last: Seq,
+    pub last: Ordinal,
     /// The last entry that a power cut cannot take.
-    pub durable: Seq,
+    pub durable: Ordinal,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
     #[error("entry {found} was to be written, but {expected} comes next")]
-    Conflict { expected: Seq, found: Seq },
+    Conflict { expected: Ordinal, found: Ordinal },
     #[error("the lease of thread {thread} is lost: {holder} took it over")]
     LeaseLost { thread: ThreadId, holder: String },
     #[error("no space is left in {}: free some and go on; what was written is safe, and nothing more is until then", place.display())]
@@ -101,7 +101,7 @@ pub enum ReadError {
     #[error("there is no thread {0}")]
     NotFound(ThreadId),
     #[error("thread {thread} continues thread {base}, of which entry {ordinal} cannot be found")]
-    Lineage { thread: ThreadId, base: ThreadId, ordinal: Seq },
+    Lineage { thread: ThreadId, base: ThreadId, ordinal: Ordinal },
     #[error("the journal of thread {thread} cannot be read: {why}")]
     Journal {
         thread: ThreadId,
@@ -122,10 +122,10 @@ pub struct ThreadHead {
     pub thread: ThreadId,
     /// The first entry of its own: `threadCreated`, or `threadForked`.
     pub first: Option<Entry>,
-    pub last: Seq,
+    pub last: Ordinal,
     /// The checksum of the last line, for a [`Checkpoint`]. Empty where a store has none.
     pub sum: String,
-    pub durable: Seq,
+    pub durable: Ordinal,
     /// Bytes of its own journal.
     pub bytes: u64,
     /// A torn tail, or spoiled lines at the end.
@@ -136,7 +136,7 @@ pub struct ThreadHead {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageRequest {
     /// Entries before this one; None is the end.
-    pub before: Option<Seq>,
+    pub before: Option<Ordinal>,
     /// At most this many turns.
     pub turns: usize,
     /// Stops within a turn when this much was read.
@@ -155,7 +155,7 @@ pub struct Page {
     pub entries: Vec<Entry>,
     pub damage: Vec<Damage>,
     /// Ask for this `before` to read what comes before; None at the beginning.
-    pub before: Option<Seq>,
+    pub before: Option<Ordinal>,
 }
 
 /// A fork: its first entry, and where it leaves its parent.
@@ -172,7 +172,7 @@ pub enum ForkStoreError {
     #[error("thread {0} exists already")]
     Exists(ThreadId),
     #[error("thread {thread} has no entry {ordinal} to fork at")]
-    OutOfRange { thread: ThreadId, ordinal: Seq },
+    OutOfRange { thread: ThreadId, ordinal: Ordinal },
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]
@@ -311,7 +311,7 @@ impl Store {
     }
 
     /// The history after entry `after`, forks' shared past included, in bounded pieces.
-    pub fn history(&self, thread: ThreadId, after: Seq) -> StoreFuture<'_, Result<HistoryReader, ReadError>> {
+    pub fn history(&self, thread: ThreadId, after: Ordinal) -> StoreFuture<'_, Result<HistoryReader, ReadError>> {
         Box::pin(async move {
             Ok(match self {
                 Self::Local(store) => HistoryReader::Local(store.history(thread, after).await?),
@@ -322,7 +322,7 @@ impl Store {
     }
 
     /// Single entries by their ordinals; those that cannot be read are left out.
-    pub fn entries(&self, thread: ThreadId, wanted: Vec<Seq>) -> StoreFuture<'_, Result<Vec<Entry>, ReadError>> {
+    pub fn entries(&self, thread: ThreadId, wanted: Vec<Ordinal>) -> StoreFuture<'_, Result<Vec<Entry>, ReadError>> {
         Box::pin(async move { either!(self, store => store.entries(thread, wanted).await) })
     }
 
@@ -352,12 +352,12 @@ impl Store {
     }
 
     /// Looks at every byte of a thread. `known` is the highest ordinal that another reader, such as the index, has seen.
-    pub fn verify(&self, thread: ThreadId, known: Option<Seq>) -> StoreFuture<'_, Result<VerifyReport, ReadError>> {
+    pub fn verify(&self, thread: ThreadId, known: Option<Ordinal>) -> StoreFuture<'_, Result<VerifyReport, ReadError>> {
         Box::pin(async move { either!(self, store => store.verify(thread, known).await) })
     }
 
     /// The highest ordinal that an index has ever seen of a thread.
-    pub fn indexed_last(&self, thread: ThreadId) -> StoreFuture<'_, Option<Seq>> {
+    pub fn indexed_last(&self, thread: ThreadId) -> StoreFuture<'_, Option<Ordinal>> {
         Box::pin(async move {
             match self {
                 Self::Local(store) => store.indexed_last(thread).await,
@@ -367,7 +367,7 @@ impl Store {
     }
 
     /// The highest ordinal that a checkpoint knows of.
-    pub fn known_last(&self, thread: ThreadId) -> StoreFuture<'_, Option<Seq>> {
+    pub fn known_last(&self, thread: ThreadId) -> StoreFuture<'_, Option<Ordinal>> {
         Box::pin(async move {
             match self {
                 Self::Local(store) => store.known_last(thread).await,

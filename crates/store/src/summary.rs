@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use outpost_thread::{
-    Entry, Fact, InputOrigin, InputReceived, Raw, Selection, Seq, Settings, ThreadCreated, ThreadForked, ThreadId, is_user_message,
+    Entry, Fact, InputOrigin, InputReceived, Ordinal, Raw, Selection, Settings, ThreadCreated, ThreadForked, ThreadId, is_user_message,
 };
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,8 @@ pub struct ThreadSummary {
     /// When its last turn began; output does not move it.
     pub recency_at: u64,
     /// The last ordinal.
-    pub seq: Seq,
+    #[serde(rename = "seq")]
+    pub ordinal: Ordinal,
     /// Finished turns.
     pub turns: u64,
     pub archived: bool,
@@ -80,7 +81,7 @@ impl ThreadSummary {
             created_at: 0,
             updated_at: 0,
             recency_at: 0,
-            seq: 0,
+            ordinal: 0,
             turns: 0,
             archived: false,
             name: None,
@@ -167,8 +168,8 @@ impl ThreadSummary {
     }
 
     /// An entry of which only this is known, because it needs no more.
-    pub fn pass(&mut self, seq: Seq, at: u64, kind: &str) {
-        self.seq = seq;
+    pub fn pass(&mut self, ordinal: Ordinal, at: u64, kind: &str) {
+        self.ordinal = ordinal;
         self.updated_at = self.updated_at.max(at);
         match kind {
             "turnStarted" => self.recency_at = self.recency_at.max(at),

@@ -1,6 +1,6 @@
 //! Looks at everything that a thread consists of, and says exactly what is wrong with it.
 
-use outpost_thread::{Seq, ThreadId};
+use outpost_thread::{Ordinal, ThreadId};
 
 use crate::damage::Damage;
 
@@ -10,7 +10,7 @@ pub struct VerifyReport {
     pub thread: ThreadId,
     /// Whole entries, shared ones included.
     pub entries: u64,
-    pub last: Seq,
+    pub last: Ordinal,
     pub bytes: u64,
     /// With the thread whose journal has it: a fork's past lies in the journals of others.
     pub damage: Vec<(ThreadId, Damage)>,

@@ -53,7 +53,7 @@ async fn what_was_written_is_read(place: Place) {
         let next = entries(written.len() as u64 + 1, plain_turn(turn));
         let appended = store.append(&lease, next.clone(), Need::BeforeCompleted).await.unwrap();
         assert_eq!(appended.entries, next);
-        assert_eq!(appended.last, next.last().unwrap().seq);
+        assert_eq!(appended.last, next.last().unwrap().ordinal);
         written.extend(next);
     }
     assert_eq!(all(store, lease.thread).await, written);
@@ -78,7 +78,7 @@ async fn ordinals_must_follow(place: Place) {
         assert!(matches!(error, AppendError::Conflict { expected, found: told } if expected == last + 1 && told == found), "{error}");
     }
     let mut gap = entries(last + 1, vec![input("x", None), input("y", None)]);
-    gap[1].seq += 1;
+    gap[1].ordinal += 1;
     assert!(matches!(store.append(&lease, gap, Need::Stored).await, Err(AppendError::Conflict { .. })));
     assert_eq!(all(store, lease.thread).await, written, "a refused append left something behind");
 }
@@ -185,7 +185,7 @@ async fn a_fork_shares_its_past(place: Place) {
     assert_eq!((opened.thread.id, opened.thread.metadata.forked_from), (id(2), Some(id(1))));
     for after in [0, 3, shared as u64, shared as u64 + 1, shared as u64 + 3] {
         let read = store.history(id(2), after).await.unwrap().rest().await.unwrap().entries;
-        assert_eq!(read.first().map(|entry| entry.seq), Some(after + 1));
+        assert_eq!(read.first().map(|entry| entry.ordinal), Some(after + 1));
     }
     let mut paged = Vec::new();
     let mut before = None;
@@ -294,7 +294,7 @@ async fn the_context_starts_at_the_last_compaction(place: Place) {
         let mut facts = plain_turn(turn);
         if turn == 2 {
             let kept = vec![Kept::Entry(2), Kept::Item(outpost_thread::Raw::parse("{\"summary\":1}").unwrap())];
-            facts.insert(0, ContextCompacted { turn: None, reason: CompactReason::Asked, kept, tokens: 5, window: 1 }.into());
+            facts.insert(0, ContextCompacted { turn: None, reason: CompactReason::Asked, kept, tokens: 5, context_generation: 1 }.into());
             // It waits while the context is made smaller.
             facts.insert(0, input("waits", None));
         }
@@ -304,7 +304,7 @@ async fn the_context_starts_at_the_last_compaction(place: Place) {
     }
     written.iter().for_each(|entry| whole.apply(entry));
     let opened = open(store, id(1)).await.unwrap();
-    assert!(opened.thread.compacted_seq > 0 && !opened.thread.waited_then.is_empty());
+    assert!(opened.thread.compacted_ordinal > 0 && !opened.thread.waited_then.is_empty());
     let read = outpost_store::context(store, &opened.thread).await.unwrap();
     assert_eq!(read, whole);
     assert_eq!(read.items().len(), 6);
@@ -396,7 +396,7 @@ async fn lists_show_threads_in_pages(place: Place) {
     assert_eq!(listed(store, ListQuery { shelf: ListScope::Archived, ..ListQuery::default() }).await, [id(7)]);
     assert_eq!(listed(store, ListQuery::default()).await.len(), 22);
     let summary = store.summary(id(7)).await.unwrap().unwrap();
-    assert_eq!((summary.name.as_deref(), summary.archived, summary.seq, summary.turns), (Some("The Seventh"), true, next, 1));
+    assert_eq!((summary.name.as_deref(), summary.archived, summary.ordinal, summary.turns), (Some("The Seventh"), true, next, 1));
     assert_eq!(summary.preview.as_deref(), Some("message 100"));
     assert_eq!(listed(store, ListQuery { kin: Some(Ancestry::DescendantsOf(id(7))), ..ListQuery::default() }).await, []);
     assert_eq!(store.summary(id(99)).await.unwrap(), None);
@@ -427,7 +427,7 @@ async fn a_fork_shows_what_it_inherited(place: Place) {
     let cut = Cut { ordinal: written.len() as u64, close: None };
     let child = store.fork(ForkRequest { forked: ThreadForked::new(id(2), id(1)), cut, at: 1_763_247_700_000 }).await.unwrap();
     let summary = store.summary(id(2)).await.unwrap().unwrap();
-    assert_eq!((summary.forked_from, summary.created_at, summary.seq), (Some(id(1)), 1_763_247_700_000, written.len() as u64 + 1));
+    assert_eq!((summary.forked_from, summary.created_at, summary.ordinal), (Some(id(1)), 1_763_247_700_000, written.len() as u64 + 1));
     assert_eq!((summary.preview.as_deref(), summary.turns), (Some("message 100"), 1));
     store.release(child).await;
     store.release(lease).await;

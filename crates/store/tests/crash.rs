@@ -171,9 +171,9 @@ async fn check(store: &Store, least: impl Fn(usize) -> u64) -> Vec<u64> {
         let mut rest = &read.entries[1..];
         while let Some(first) = rest.first() {
             // A turn whose append was killed may be there in part; it was not acknowledged, and the next one follows it.
-            let turn = entries(first.seq, plain_turn(first.seq - 1));
+            let turn = entries(first.ordinal, plain_turn(first.ordinal - 1));
             let whole = turn.iter().zip(rest).take_while(|(wanted, found)| wanted == found).count();
-            assert!(whole > 0, "thread {thread}: entry {} is not as it was written: {first:?}", first.seq);
+            assert!(whole > 0, "thread {thread}: entry {} is not as it was written: {first:?}", first.ordinal);
             rest = &rest[whole..];
         }
         assert_eq!(open(store, id(thread)).await.unwrap().unfit, []);

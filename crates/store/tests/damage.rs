@@ -47,17 +47,20 @@ impl Sample {
         let read = store.history(id(1), 0).await.unwrap().rest().await.unwrap();
         let mut seen = BTreeSet::new();
         for entry in &read.entries {
-            assert_eq!(Some(entry), self.entries.get(entry.seq as usize - 1), "{what}");
-            assert!(seen.insert(entry.seq), "{what}: entry {} twice", entry.seq);
+            assert_eq!(Some(entry), self.entries.get(entry.ordinal as usize - 1), "{what}");
+            assert!(seen.insert(entry.ordinal), "{what}: entry {} twice", entry.ordinal);
         }
         let named: BTreeSet<u64> = read.damage.iter().flat_map(|damage| damage.from..=damage.to).collect();
         let last = seen.last().max(named.last()).copied().unwrap_or(0);
-        for seq in 1..=last {
-            assert!(seen.contains(&seq) != named.contains(&seq), "{what}: entry {seq}, damage {:?}", read.damage);
+        for ordinal in 1..=last {
+            assert!(seen.contains(&ordinal) != named.contains(&ordinal), "{what}: entry {ordinal}, damage {:?}", read.damage);
         }
         let verdict = store.verify(id(1), Some(self.entries.len() as u64)).await.unwrap();
-        for seq in last + 1..=self.entries.len() as u64 {
-            assert!(verdict.damage.iter().any(|(_, damage)| (damage.from..=damage.to).contains(&seq)), "{what}: entry {seq} is not named");
+        for ordinal in last + 1..=self.entries.len() as u64 {
+            assert!(
+                verdict.damage.iter().any(|(_, damage)| (damage.from..=damage.to).contains(&ordinal)),
+                "{what}: entry {ordinal} is not named"
+            );
         }
         verdict.damage.into_iter().map(|(_, damage)| damage).collect()
     }
@@ -270,8 +273,8 @@ async fn what_is_missing_has_its_place_in_every_reading() {
     let sample = sample().await;
     let store = sample.spoil(&flipped(&sample, "answer 1"));
     let whole = store.history(id(1), 0).await.unwrap().rest().await.unwrap().with_gaps();
-    let seqs: Vec<u64> = whole.iter().map(|entry| entry.seq).collect();
-    assert_eq!(seqs, (1..=sample.entries.len() as u64).collect::<Vec<_>>());
+    let ordinals: Vec<u64> = whole.iter().map(|entry| entry.ordinal).collect();
+    assert_eq!(ordinals, (1..=sample.entries.len() as u64).collect::<Vec<_>>());
     let notes: Vec<&Entry> = whole.iter().filter(|entry| entry.fact.kind() == "damageNoted").collect();
     assert_eq!(notes.len(), 1);
     // Pages of every size, put together, are the same.
@@ -286,8 +289,8 @@ async fn what_is_missing_has_its_place_in_every_reading() {
                 break;
             }
         }
-        let read: Vec<u64> = pages.concat().iter().map(|entry| entry.seq).collect();
-        assert_eq!(read, seqs, "{bytes}");
+        let read: Vec<u64> = pages.concat().iter().map(|entry| entry.ordinal).collect();
+        assert_eq!(read, ordinals, "{bytes}");
     }
     // The list has a mark.
     let page = store.list(outpost_store::ListQuery::default()).await.unwrap();

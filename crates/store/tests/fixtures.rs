@@ -190,7 +190,7 @@ fn facts() -> Vec<Fact> {
             reason: CompactReason::Full,
             kept: vec![Kept::Entry(5), Kept::Item(raw(json!({"type": "message", "role": "user", "content": "<summary/>"})))],
             tokens: 7,
-            window: 1,
+            context_generation: 1,
         }
         .into(),
         TurnFinished {

@@ -39,10 +39,10 @@ async fn a_large_thread_opens_in_bounded_memory() {
     let page = store.page(id(1), PageRequest { before: None, turns: 10, bytes: 8 << 20 }).await.unwrap();
     let took = start.elapsed();
     assert_eq!(page.entries.len(), 60);
-    assert_eq!(page.entries.last().unwrap().seq, 1 + turns * 6);
+    assert_eq!(page.entries.last().unwrap().ordinal, 1 + turns * 6);
     let middle = 1 + turns / 2 * 6;
     let found = store.entries(id(1), vec![middle, 2, 1 + turns * 6]).await.unwrap();
-    assert_eq!(found.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [middle, 2, 1 + turns * 6]);
+    assert_eq!(found.iter().map(|entry| entry.ordinal).collect::<Vec<_>>(), [middle, 2, 1 + turns * 6]);
     let grown = peak().saturating_sub(before);
     assert!(grown < 16 << 20, "{grown} bytes more for a page of {bytes}");
     eprintln!("{bytes} bytes: last page after {took:?}, {} MB at most", peak() >> 20);

@@ -61,11 +61,11 @@ pub async fn make(store: &Store, big: BigThread) -> Lease {
     let text: String = "The quick brown fox jumps over the lazy dog. ".chars().cycle().take(big.text).collect();
     let per_batch = (AT_ONCE / (big.text as u64 + 1024)).max(1);
     let lease = store.create(big.thread).await.unwrap();
-    let mut entries = vec![Entry { seq: 1, at: big.at, fact: ThreadCreated::new(big.thread).into() }];
+    let mut entries = vec![Entry { ordinal: 1, at: big.at, fact: ThreadCreated::new(big.thread).into() }];
     let mut next = 2;
     for turn in 0..big.turns {
         for fact in plain_turn(turn, &text) {
-            entries.push(Entry { seq: next, at: big.at + next, fact });
+            entries.push(Entry { ordinal: next, at: big.at + next, fact });
             next += 1;
         }
         if turn % per_batch == per_batch - 1 || turn + 1 == big.turns {
@@ -97,7 +97,7 @@ pub async fn make_many(home: &Path, count: u64, at: u64) {
             making.spawn(async move {
                 let thread: ThreadId = format!("01928f2e-4c1d-7a33-9c55-{number:012}").parse().unwrap();
                 let facts = std::iter::once(ThreadCreated::new(thread).into()).chain(plain_turn(number, "an answer"));
-                let entries = (1..).zip(facts).map(|(seq, fact)| Entry { seq, at: at + number, fact }).collect();
+                let entries = (1..).zip(facts).map(|(ordinal, fact)| Entry { ordinal, at: at + number, fact }).collect();
                 let lease = store.create(thread).await.unwrap();
                 store.append(&lease, entries, Need::Stored).await.unwrap();
                 store.release(lease).await;

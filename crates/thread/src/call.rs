@@ -149,7 +149,8 @@ pub struct Call {
     pub tool: String,
     pub state: CallState,
     /// The entry whose items hold its parameters, and which item it is.
-    pub asked_seq: u64,
+    #[serde(rename = "askedSeq")]
+    pub asked_ordinal: u64,
     pub item: usize,
     pub started: Option<CallStarted>,
 }
@@ -173,6 +174,7 @@ pub enum CallState {
 pub struct Approval {
     pub id: ApprovalId,
     pub call: Option<CallId>,
-    pub asked_seq: u64,
+    #[serde(rename = "askedSeq")]
+    pub asked_ordinal: u64,
     pub asked: ApprovalAsked,
 }

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::Seq;
+use crate::id::Ordinal;
 use crate::state::Thread;
 
 /// Changes whenever [`Thread`] changes its shape; older checkpoints are then ignored.
@@ -15,7 +15,8 @@ const VERSION: u32 = 1;
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint {
     version: u32,
-    pub seq: Seq,
+    #[serde(rename = "seq")]
+    pub ordinal: Ordinal,
     /// The checksum of that entry's line.
     pub sum: String,
     pub thread: Thread,
@@ -37,7 +38,7 @@ impl Checkpoint {
         if thread.turn.is_some() {
             return Err(CheckpointError::TurnIsRunning);
         }
-        Ok(Self { version: VERSION, seq: thread.last, sum, thread: thread.clone() })
+        Ok(Self { version: VERSION, ordinal: thread.last, sum, thread: thread.clone() })
     }
 
     pub fn encode(&self) -> Result<Vec<u8>, CheckpointError> {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{Seq, TurnId};
+use crate::id::{Ordinal, TurnId};
 use crate::raw::Raw;
 
 /// The context starts anew here. Nothing is copied: what is kept is named by its ordinal.
@@ -18,16 +18,16 @@ pub struct ContextCompacted {
     /// How full the new context is.
     #[serde(default)]
     pub tokens: u64,
-    /// Counts the windows of the thread.
-    #[serde(default)]
-    pub window: u32,
+    /// How often the context began anew, this time included.
+    #[serde(default, rename = "window")]
+    pub context_generation: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Kept {
     /// The model items of an older entry.
-    Entry(Seq),
+    Entry(Ordinal),
     /// A model item: the summary.
     Item(Raw),
 }
@@ -53,5 +53,5 @@ pub struct TurnsReverted {
     /// The first turn that does not count.
     pub before: TurnId,
     /// The last entry that does.
-    pub through: Seq,
+    pub through: Ordinal,
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::compact::{ContextCompacted, Kept};
 use crate::entry::{DamagedRange, Entry, Fact};
-use crate::id::{InputId, Seq, TurnId};
+use crate::id::{InputId, Ordinal, TurnId};
 use crate::input::{InputOrigin, InputReceived};
 use crate::pairs::Pairs;
 use crate::raw::Raw;
@@ -36,7 +36,7 @@ pub struct Context {
 struct WaitingInput {
     input: InputId,
     turn: Option<TurnId>,
-    seq: Seq,
+    ordinal: Ordinal,
     items: Vec<Raw>,
 }
 
@@ -75,7 +75,7 @@ impl Context {
     }
 
     /// The items, and the entry that each comes from.
-    pub fn located(&self) -> impl Iterator<Item = (Seq, &Raw)> {
+    pub fn located(&self) -> impl Iterator<Item = (Ordinal, &Raw)> {
         self.pairs.from().iter().copied().zip(self.items())
     }
 
@@ -95,13 +95,14 @@ impl Context {
         let mut kept = Vec::new();
         let mut at = 0;
         while at < items.len() {
-            let seq = located[at];
-            let run = located[at..].iter().take_while(|from| **from == seq).count();
+            let ordinal = located[at];
+            let run = located[at..].iter().take_while(|from| **from == ordinal).count();
             let shown = &items[at..at + run];
-            let own = entries.iter().find(|entry| entry.seq == seq && !matches!(entry.fact, Fact::ContextCompacted(_))).map(model_items);
-            let is_whole = own.is_some_and(|own| own == shown) && located.iter().filter(|from| **from == seq).count() == run;
+            let own =
+                entries.iter().find(|entry| entry.ordinal == ordinal && !matches!(entry.fact, Fact::ContextCompacted(_))).map(model_items);
+            let is_whole = own.is_some_and(|own| own == shown) && located.iter().filter(|from| **from == ordinal).count() == run;
             if is_whole {
-                kept.push(Kept::Entry(seq));
+                kept.push(Kept::Entry(ordinal));
             } else {
                 kept.extend(shown.iter().cloned().map(Kept::Item));
             }
@@ -111,33 +112,33 @@ impl Context {
     }
 
     /// The entries that must be at hand before a compaction can be the beginning of a context.
-    pub fn needs(compaction: &ContextCompacted) -> Vec<Seq> {
-        compaction.kept.iter().filter_map(|kept| if let Kept::Entry(seq) = kept { Some(*seq) } else { None }).collect()
+    pub fn needs(compaction: &ContextCompacted) -> Vec<Ordinal> {
+        compaction.kept.iter().filter_map(|kept| if let Kept::Entry(ordinal) = kept { Some(*ordinal) } else { None }).collect()
     }
 
     /// Starts at a compaction. `older` are the entries before it that [`Context::needs`] and `Thread::waited_then` name; one that
     /// is missing is damage and left out.
-    pub fn begin(compaction: &ContextCompacted, seq: Seq, older: &[Entry]) -> Self {
+    pub fn begin(compaction: &ContextCompacted, ordinal: Ordinal, older: &[Entry]) -> Self {
         let mut context = Self::default();
         let kept = Self::needs(compaction);
         let mut stock = Vec::new();
         for entry in older {
-            if kept.contains(&entry.seq) {
-                stock.extend(model_items(entry).into_iter().map(|item| (entry.seq, item)));
+            if kept.contains(&entry.ordinal) {
+                stock.extend(model_items(entry).into_iter().map(|item| (entry.ordinal, item)));
             } else {
                 context.apply(entry);
             }
         }
-        context.compact(compaction, seq, &stock);
+        context.compact(compaction, ordinal, &stock);
         context
     }
 
     pub fn apply(&mut self, entry: &Entry) {
-        let seq = entry.seq;
+        let ordinal = entry.ordinal;
         match &entry.fact {
-            Fact::InputReceived(input) if input.origin == InputOrigin::History => self.add(seq, input_items(input)),
+            Fact::InputReceived(input) if input.origin == InputOrigin::History => self.add(ordinal, input_items(input)),
             Fact::InputReceived(input) => {
-                self.waiting.push(WaitingInput { input: input.input.clone(), turn: input.turn.clone(), seq, items: input_items(input) })
+                self.waiting.push(WaitingInput { input: input.input.clone(), turn: input.turn.clone(), ordinal, items: input_items(input) })
             }
             Fact::QueueChanged(change) => self.waiting.retain(|waiting| waiting.turn.is_some() || change.queue.contains(&waiting.input)),
             Fact::TurnStarted(turn) => {
@@ -145,7 +146,7 @@ impl Context {
                 for id in &turn.inputs {
                     if let Some(at) = self.waiting.iter().position(|waiting| waiting.input == *id) {
                         let waiting = self.waiting.remove(at);
-                        self.add(waiting.seq, waiting.items);
+                        self.add(waiting.ordinal, waiting.items);
                     }
                 }
             }
@@ -153,7 +154,7 @@ impl Context {
                 self.is_ours |= step.detail.is_some();
                 self.pairs.settle();
                 self.take_steering(&step.turn);
-                self.add(seq, step.items.iter().cloned());
+                self.add(ordinal, step.items.iter().cloned());
             }
             Fact::ModelAsked(asked) => {
                 // Another provider cannot read what the last one thought, and would refuse it.
@@ -163,25 +164,25 @@ impl Context {
                     self.revision += u32::from(self.pairs.forget_private());
                 }
             }
-            Fact::ModelAnswered(answer) => self.pairs.answer(seq, &answer.items, &answer.calls),
-            Fact::CallFinished(end) => self.pairs.end_call(&end.call, seq, &end.items, end.outcome),
+            Fact::ModelAnswered(answer) => self.pairs.answer(ordinal, &answer.items, &answer.calls),
+            Fact::CallFinished(end) => self.pairs.end_call(&end.call, ordinal, &end.items, end.outcome),
             Fact::ContextCompacted(compaction) => {
                 self.pairs.settle();
-                let old: Vec<(Seq, Raw)> = self.located().map(|(seq, item)| (seq, item.clone())).collect();
-                self.compact(compaction, seq, &old);
+                let old: Vec<(Ordinal, Raw)> = self.located().map(|(ordinal, item)| (ordinal, item.clone())).collect();
+                self.compact(compaction, ordinal, &old);
             }
-            Fact::TurnFinished(end) => self.finish(end, seq),
+            Fact::TurnFinished(end) => self.finish(end, ordinal),
             Fact::ThreadForked(_) => {
                 self.pairs.settle();
                 self.waiting.clear();
             }
             Fact::DamageNoted(noted) => {
-                for range in noted.here(seq) {
+                for range in noted.here(ordinal) {
                     // Whether they were taken up is not known; they were said.
                     for waiting in std::mem::take(&mut self.waiting) {
-                        self.add(waiting.seq, waiting.items);
+                        self.add(waiting.ordinal, waiting.items);
                     }
-                    self.add(seq, vec![missing(range)]);
+                    self.add(ordinal, vec![missing(range)]);
                 }
             }
             Fact::ThreadCreated(_)
@@ -202,17 +203,17 @@ impl Context {
         }
     }
 
-    fn add(&mut self, seq: Seq, items: impl IntoIterator<Item = Raw>) {
-        self.pairs.add(items.into_iter().map(|item| (seq, item)));
+    fn add(&mut self, ordinal: Ordinal, items: impl IntoIterator<Item = Raw>) {
+        self.pairs.add(items.into_iter().map(|item| (ordinal, item)));
     }
 
     fn take_steering(&mut self, turn: &TurnId) {
         for waiting in self.waiting.extract_if(.., |waiting| waiting.turn.as_ref() == Some(turn)).collect::<Vec<_>>() {
-            self.add(waiting.seq, waiting.items);
+            self.add(waiting.ordinal, waiting.items);
         }
     }
 
-    fn finish(&mut self, end: &TurnFinished, seq: Seq) {
+    fn finish(&mut self, end: &TurnFinished, ordinal: Ordinal) {
         self.pairs.settle();
         if let Some(turn) = &end.turn
             && end.status != TurnStatus::Completed
@@ -222,16 +223,16 @@ impl Context {
         if end.status == TurnStatus::Interrupted
             && let Some(item) = marker(end.marker, end.reason)
         {
-            self.add(seq, [item]);
+            self.add(ordinal, [item]);
         }
     }
 
     /// Starts anew with what is kept of the `old` items. The providers of the reasoning among them are no longer known.
-    fn compact(&mut self, compaction: &ContextCompacted, seq: Seq, old: &[(Seq, Raw)]) {
+    fn compact(&mut self, compaction: &ContextCompacted, ordinal: Ordinal, old: &[(Ordinal, Raw)]) {
         let mut items = Vec::new();
         for kept in &compaction.kept {
             match kept {
-                Kept::Item(item) => items.push((seq, item.clone())),
+                Kept::Item(item) => items.push((ordinal, item.clone())),
                 Kept::Entry(wanted) => items.extend(old.iter().filter(|(from, _)| from == wanted).cloned()),
             }
         }
@@ -402,8 +403,8 @@ mod tests {
             items: vec![item("message")],
         };
         let mut context = Context::new();
-        for (seq, fact) in [(2, said.into()), (3, noted(3, 7, Some(7))), (8, noted(3, 7, None)), (9, noted(9, 12, None))] {
-            context.apply(&Entry { seq, at: 0, fact });
+        for (ordinal, fact) in [(2, said.into()), (3, noted(3, 7, Some(7))), (8, noted(3, 7, None)), (9, noted(9, 12, None))] {
+            context.apply(&Entry { ordinal, at: 0, fact });
         }
         let texts: Vec<_> = context.items().iter().map(|item| user_text(item).unwrap_or_default()).collect();
         assert_eq!(texts.len(), 3, "{texts:?}");
@@ -438,8 +439,8 @@ mod tests {
         };
         let end = TurnFinished { turn: Some(turn), status: TurnStatus::Completed, reason: None, error: None, marker: Marker::Off };
         let mut context = Context::new();
-        for (seq, fact) in (1..).zip([Fact::from(answered), injected.into(), end.into()]) {
-            context.apply(&Entry { seq, at: 0, fact });
+        for (ordinal, fact) in (1..).zip([Fact::from(answered), injected.into(), end.into()]) {
+            context.apply(&Entry { ordinal, at: 0, fact });
         }
         let kind = |item: &Raw| item.read::<serde_json::Value>().unwrap()["type"].as_str().unwrap().to_owned();
         let kinds: Vec<String> = context.items().iter().map(kind).collect();

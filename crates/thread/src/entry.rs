@@ -12,7 +12,7 @@ use crate::call::{ApprovalAnswered, ApprovalAsked, CallFinished, CallRequest, Ca
 use crate::compact::{ContextCompacted, TurnsReverted};
 use crate::fork::ThreadForked;
 use crate::grant::PermissionsGranted;
-use crate::id::{CallId, Seq, ThreadId, TurnId};
+use crate::id::{CallId, Ordinal, ThreadId, TurnId};
 use crate::input::{InputReceived, QueueChanged};
 use crate::raw::Raw;
 use crate::state::{Settings, ThreadCreated};
@@ -24,7 +24,7 @@ use crate::wake::{WakeEnded, WakeSet};
 /// A fact with its place in the thread and the time at which it was written, in milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    pub seq: Seq,
+    pub ordinal: Ordinal,
     pub at: u64,
     pub fact: Fact,
 }
@@ -300,7 +300,7 @@ pub struct DamageNoted {
     pub damage: Vec<DamagedRange>,
     /// In a repaired journal: the ordinals up to this one are gone, and the next entry follows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub through: Option<Seq>,
+    pub through: Option<Ordinal>,
     /// The thread went on without them: the user had been shown what is missing, and started another turn.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continued: bool,
@@ -313,19 +313,19 @@ impl DamageNoted {
         Self { damage: vec![range], through, continued: false }
     }
 
-    /// The ranges in whose place this entry stands, if its ordinal is `seq`: what was lost at the end of a journal has ordinals that
+    /// The ranges in whose place this entry stands, if its ordinal is `ordinal`: what was lost at the end of a journal has ordinals that
     /// were used again. Other ranges are noted from afar.
-    pub fn here(&self, seq: Seq) -> impl Iterator<Item = &DamagedRange> {
-        self.damage.iter().filter(move |range| !self.continued && (self.through.is_some() || range.to >= seq))
+    pub fn here(&self, ordinal: Ordinal) -> impl Iterator<Item = &DamagedRange> {
+        self.damage.iter().filter(move |range| !self.continued && (self.through.is_some() || range.to >= ordinal))
     }
 }
 
 impl Entry {
     /// The last ordinal that it stands for: its own, unless it stands in the place of others.
-    pub fn end(&self) -> Seq {
+    pub fn end(&self) -> Ordinal {
         match &self.fact {
-            Fact::DamageNoted(noted) => noted.through.unwrap_or(0).max(self.seq),
-            _ => self.seq,
+            Fact::DamageNoted(noted) => noted.through.unwrap_or(0).max(self.ordinal),
+            _ => self.ordinal,
         }
     }
 }
@@ -334,8 +334,8 @@ impl Entry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DamagedRange {
-    pub from: Seq,
-    pub to: Seq,
+    pub from: Ordinal,
+    pub to: Ordinal,
     pub what: String,
 }
 

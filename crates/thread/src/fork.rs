@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::{input_items, is_user_message};
 use crate::entry::{Entry, Fact};
-use crate::id::{InputId, Seq, ThreadId, TurnId};
+use crate::id::{InputId, Ordinal, ThreadId, TurnId};
 use crate::input::InputOrigin;
 use crate::raw::Raw;
 use crate::state::{Parent, Settings, Thread};
@@ -80,7 +80,7 @@ impl ThreadForked {
 pub struct ForkBase {
     pub thread: ThreadId,
     /// The last entry that belongs to it.
-    pub ordinal: Seq,
+    pub ordinal: Ordinal,
     /// The checksum of that entry's line, by which a prefix that was changed is noticed. Empty where a store has none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sum: String,
@@ -111,7 +111,7 @@ impl From<u64> for ForkPoint {
 /// The answer: the last shared entry, and what the child writes after its first entry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cut {
-    pub ordinal: Seq,
+    pub ordinal: Ordinal,
     pub close: Option<TurnFinished>,
 }
 
@@ -129,23 +129,23 @@ pub enum ForkError {
 struct TurnSpan {
     id: TurnId,
     /// The first entry that belongs to it: its input, if that came while nothing was running.
-    begin: Seq,
-    started: Seq,
-    end: Option<Seq>,
+    begin: Ordinal,
+    started: Ordinal,
+    end: Option<Ordinal>,
 }
 
 /// What a cut needs to know of the entries: where user messages and turns stand. Fold the whole thread into it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outline {
-    last: Seq,
+    last: Ordinal,
     /// For each user message the last entry before it, or before the turn that took it up.
-    messages: Vec<Seq>,
+    messages: Vec<Ordinal>,
     turns: Vec<TurnSpan>,
     /// Inputs that wait for a turn: where they stand, and whether a turn was running when they came.
     waiting: Vec<Waiting>,
     history_is_open: bool,
     /// The last place at which no step was under way.
-    boundary: Seq,
+    boundary: Ordinal,
     open_calls: Vec<crate::id::CallId>,
     step_is_over: bool,
 }
@@ -153,7 +153,7 @@ pub struct Outline {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Waiting {
     input: InputId,
-    seq: Seq,
+    ordinal: Ordinal,
     came_during_turn: bool,
     message: Option<usize>,
 }
@@ -164,17 +164,17 @@ impl Outline {
         match &entry.fact {
             Fact::InputReceived(input) if input.origin == InputOrigin::History => {
                 let messages = input_items(input).iter().filter(|item| is_user_message(item)).count();
-                self.messages.extend(std::iter::repeat_n(entry.seq - 1, messages));
+                self.messages.extend(std::iter::repeat_n(entry.ordinal - 1, messages));
                 self.history_is_open |= messages > 0 && running.is_none();
             }
             Fact::InputReceived(input) => {
                 let message = (input.origin == InputOrigin::User).then(|| {
-                    self.messages.push(entry.seq - 1);
+                    self.messages.push(entry.ordinal - 1);
                     self.messages.len() - 1
                 });
                 if running.is_none() || input.turn != running {
                     let came_during_turn = running.is_some();
-                    self.waiting.push(Waiting { input: input.input.clone(), seq: entry.seq, came_during_turn, message });
+                    self.waiting.push(Waiting { input: input.input.clone(), ordinal: entry.ordinal, came_during_turn, message });
                 }
             }
             Fact::QueueChanged(change) => {
@@ -187,23 +187,23 @@ impl Outline {
                 }
             }
             Fact::TurnStarted(turn) => {
-                let mut begin = entry.seq;
+                let mut begin = entry.ordinal;
                 for waiting in self.waiting.extract_if(.., |waiting| turn.inputs.contains(&waiting.input)) {
                     if !waiting.came_during_turn {
-                        begin = begin.min(waiting.seq);
+                        begin = begin.min(waiting.ordinal);
                     } else if let Some(at) = waiting.message.and_then(|index| self.messages.get_mut(index)) {
                         // It stands in the middle of another turn; what it started begins here.
-                        *at = entry.seq - 1;
+                        *at = entry.ordinal - 1;
                     }
                 }
-                self.turns.push(TurnSpan { id: turn.turn.clone(), begin, started: entry.seq, end: None });
+                self.turns.push(TurnSpan { id: turn.turn.clone(), begin, started: entry.ordinal, end: None });
                 self.history_is_open = false;
                 self.step_is_over = true;
                 self.open_calls.clear();
             }
             Fact::StepCaptured(_) => {
                 if self.step_is_over && self.open_calls.is_empty() {
-                    self.boundary = entry.seq - 1;
+                    self.boundary = entry.ordinal - 1;
                 }
                 self.step_is_over = false;
                 self.open_calls.clear();
@@ -217,7 +217,7 @@ impl Outline {
                 None => self.history_is_open = false,
                 Some(id) => {
                     if let Some(turn) = self.turns.iter_mut().rev().find(|turn| turn.id == *id) {
-                        turn.end = Some(entry.seq);
+                        turn.end = Some(entry.ordinal);
                     }
                     self.step_is_over = true;
                     self.open_calls.clear();
@@ -257,9 +257,9 @@ impl Outline {
             | Fact::DamageNoted(_)
             | Fact::Unknown { .. } => {}
         }
-        self.last = entry.seq;
+        self.last = entry.ordinal;
         if self.step_is_over && self.open_calls.is_empty() {
-            self.boundary = entry.seq;
+            self.boundary = entry.ordinal;
         }
     }
 
@@ -300,7 +300,7 @@ impl Outline {
         self.turns.iter().position(|turn| turn.id == *id).ok_or_else(|| ForkError::UnknownTurn(id.clone()))
     }
 
-    fn before_message(&self, n: u64) -> Seq {
+    fn before_message(&self, n: u64) -> Ordinal {
         let message = usize::try_from(n).ok().and_then(|n| self.messages.get(n));
         match (message, self.running()) {
             (Some(before), _) => *before,
@@ -311,7 +311,7 @@ impl Outline {
     }
 
     /// The cut at `ordinal`, with an end for what is open there.
-    fn interrupted(&self, ordinal: Seq, marker: Marker) -> Cut {
+    fn interrupted(&self, ordinal: Ordinal, marker: Marker) -> Cut {
         let around = self.turns.iter().rev().find(|turn| turn.started <= ordinal).filter(|turn| turn.end.is_none_or(|end| end > ordinal));
         let close = match around {
             Some(turn) => Some(closing(Some(turn.id.clone()), marker)),

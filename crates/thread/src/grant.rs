@@ -44,9 +44,9 @@ mod tests {
 
     fn fold(facts: Vec<Fact>) -> Thread {
         let id = ThreadId::new(Uuid::from_u128(1));
-        let mut thread = Thread::begin(&Entry { seq: 1, at: 1, fact: ThreadCreated::new(id).into() }).unwrap();
-        for (seq, fact) in (2..).zip(facts) {
-            thread.apply(&Entry { seq, at: seq, fact }).unwrap();
+        let mut thread = Thread::begin(&Entry { ordinal: 1, at: 1, fact: ThreadCreated::new(id).into() }).unwrap();
+        for (ordinal, fact) in (2..).zip(facts) {
+            thread.apply(&Entry { ordinal, at: ordinal, fact }).unwrap();
         }
         thread
     }
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn a_grant_for_a_turn_that_is_over_is_none() {
         let mut thread = fold(vec![begun(), ended()]);
-        let late = Entry { seq: thread.last + 1, at: 9, fact: granted(GrantScope::Turn) };
+        let late = Entry { ordinal: thread.last + 1, at: 9, fact: granted(GrantScope::Turn) };
         assert!(thread.apply(&late).is_err());
         assert_eq!(held(&thread), []);
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 /// The ordinal of an entry in its thread. The first is 1; 0 means "before everything".
-pub type Seq = u64;
+pub type Ordinal = u64;
 
 /// A durable conversation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

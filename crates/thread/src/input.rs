@@ -64,7 +64,8 @@ impl InputOrigin {
 pub struct QueuedInput {
     pub id: InputId,
     /// Where the journal has it.
-    pub seq: u64,
+    #[serde(rename = "seq")]
+    pub ordinal: u64,
     pub client_key: Option<String>,
     pub origin: InputOrigin,
 }

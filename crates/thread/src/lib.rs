@@ -48,7 +48,7 @@ pub use entry::{
 };
 pub use fork::{Cut, ForkBase, ForkError, ForkPoint, Outline, ThreadForked, closing};
 pub use grant::{GrantScope, PermissionsGranted};
-pub use id::{ApprovalId, CallId, InputId, Seq, ThreadId, ThreadIdError, TurnId};
+pub use id::{ApprovalId, CallId, InputId, Ordinal, ThreadId, ThreadIdError, TurnId};
 pub use inherit::{InheritedHistory, inherited};
 pub use input::{InputOrigin, InputReceived, QueueChanged, QueuedInput};
 pub use outpost_wire::intent::Selection;

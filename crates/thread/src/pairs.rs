@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::call::{CallOutcome, CallRequest};
-use crate::id::{CallId, Seq};
+use crate::id::{CallId, Ordinal};
 use crate::raw::Raw;
 
 /// APIs refuse longer names of tools, and longer ids of calls.
@@ -24,11 +24,11 @@ const LONGEST_ID: usize = 64;
 pub(crate) struct Pairs {
     items: Arc<Vec<Raw>>,
     /// Which entry each item comes from.
-    from: Vec<Seq>,
+    from: Vec<Ordinal>,
     /// Calls among the items that have no output there yet. One of them at least has none at all.
     open: Vec<OpenCall>,
     /// What came while calls were open: nothing stands between a call and its output.
-    behind: Vec<(Seq, Raw)>,
+    behind: Vec<(Ordinal, Raw)>,
     /// The ids of all calls.
     ids: HashSet<String>,
     /// How many items only the provider can read that made them.
@@ -41,9 +41,9 @@ struct OpenCall {
     id: CallId,
     /// In the item; another one if the journal's was taken or is too long.
     shown: String,
-    seq: Seq,
+    ordinal: Ordinal,
     kind: CallKind,
-    output: Option<(Seq, Raw)>,
+    output: Option<(Ordinal, Raw)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl Pairs {
         self.items.clone()
     }
 
-    pub(crate) fn from(&self) -> &[Seq] {
+    pub(crate) fn from(&self) -> &[Ordinal] {
         &self.from
     }
 
@@ -168,56 +168,56 @@ impl Pairs {
 
     /// Adds what stands in the history by itself: messages, and whatever was given as a history. An output without its call is left
     /// out; a call whose output is not there when something else follows gets one that says so.
-    pub(crate) fn add(&mut self, items: impl IntoIterator<Item = (Seq, Raw)>) {
-        let items: Vec<(Seq, Raw)> = items.into_iter().collect();
+    pub(crate) fn add(&mut self, items: impl IntoIterator<Item = (Ordinal, Raw)>) {
+        let items: Vec<(Ordinal, Raw)> = items.into_iter().collect();
         let mut outputs: HashMap<String, usize> = HashMap::new();
         let of_output = |item: &Raw| Shape::of(item).filter(Shape::is_output).map(|shape| shape.call_id().to_owned());
         for id in items.iter().filter_map(|(_, item)| of_output(item)) {
             *outputs.entry(id).or_default() += 1;
         }
         let mut own = HashSet::new();
-        for (seq, item) in items {
+        for (ordinal, item) in items {
             let Some(shape) = Shape::of(&item) else { continue };
             if shape.is_output() {
                 let id = shape.call_id().to_owned();
                 outputs.entry(id.clone()).and_modify(|count| *count -= 1);
-                self.answer_call(&CallId(id), seq, std::slice::from_ref(&item));
+                self.answer_call(&CallId(id), ordinal, std::slice::from_ref(&item));
             } else if shape.is_private() && !shape.is_sealed() {
                 // Its provider is unknown, and every other provider would refuse it.
             } else if let Some(kind) = shape.call() {
-                own.insert(self.open_call(seq, &item, &shape, kind, None));
+                own.insert(self.open_call(ordinal, &item, &shape, kind, None));
             } else {
                 // A call that runs right now is waited for; one of this history has ended, whatever became of it.
                 self.stop(|call| own.contains(&call.shown) && outputs.get(call.id.as_str()).is_none_or(|count| *count == 0));
-                self.add_aside(seq, sound_message(&item).unwrap_or(item));
+                self.add_aside(ordinal, sound_message(&item).unwrap_or(item));
             }
         }
     }
 
     /// Adds what belongs to no answer: it waits while calls are open.
-    fn add_aside(&mut self, seq: Seq, item: Raw) {
+    fn add_aside(&mut self, ordinal: Ordinal, item: Raw) {
         if self.open.is_empty() {
-            self.push(seq, item);
+            self.push(ordinal, item);
         } else {
-            self.behind.push((seq, item));
+            self.behind.push((ordinal, item));
         }
     }
 
     /// Adds an answer of the model. Its calls wait for their outputs.
-    pub(crate) fn answer(&mut self, seq: Seq, items: &[Raw], calls: &[CallRequest]) {
+    pub(crate) fn answer(&mut self, ordinal: Ordinal, items: &[Raw], calls: &[CallRequest]) {
         for (index, item) in items.iter().enumerate() {
             let Some(shape) = Shape::of(item) else { continue };
             let asked = calls.iter().find(|call| call.item == index).map(|call| &call.call);
             match shape.call() {
-                Some(kind) => drop(self.open_call(seq, item, &shape, kind, asked)),
-                None if shape.is_output() => self.answer_call(&CallId(shape.call_id().to_owned()), seq, std::slice::from_ref(item)),
-                None => self.push(seq, item.clone()),
+                Some(kind) => drop(self.open_call(ordinal, item, &shape, kind, asked)),
+                None if shape.is_output() => self.answer_call(&CallId(shape.call_id().to_owned()), ordinal, std::slice::from_ref(item)),
+                None => self.push(ordinal, item.clone()),
             }
         }
     }
 
     /// A call has ended. The first output among the items is its own; messages stand behind the outputs of all open calls.
-    pub(crate) fn end_call(&mut self, call: &CallId, seq: Seq, items: &[Raw], outcome: CallOutcome) {
+    pub(crate) fn end_call(&mut self, call: &CallId, ordinal: Ordinal, items: &[Raw], outcome: CallOutcome) {
         let is_open = self.open.iter().any(|open| open.id == *call && open.output.is_none());
         if is_open && !items.iter().any(|item| Shape::of(item).is_some_and(|shape| shape.is_output())) {
             let text = match outcome {
@@ -227,24 +227,24 @@ impl Pairs {
             self.stop_with(text, |open| open.id == *call);
         }
         // An output without a call is of no use to the model: it belongs to a command of the user's, or to one that outlived its turn.
-        self.answer_call(call, seq, items);
+        self.answer_call(call, ordinal, items);
     }
 
-    fn answer_call(&mut self, call: &CallId, seq: Seq, items: &[Raw]) {
+    fn answer_call(&mut self, call: &CallId, ordinal: Ordinal, items: &[Raw]) {
         for item in items {
             let Some(shape) = Shape::of(item) else { continue };
             if !shape.is_output() {
-                self.add_aside(seq, item.clone());
+                self.add_aside(ordinal, item.clone());
             } else if let Some(open) = self.open.iter_mut().find(|open| open.id == *call && open.output.is_none()) {
                 let fits = shape.kind == open.kind.output_type() && shape.call_id() == open.shown;
-                open.output = Some((seq, if fits { item.clone() } else { fitted(item, open) }));
+                open.output = Some((ordinal, if fits { item.clone() } else { fitted(item, open) }));
             }
         }
         self.close();
     }
 
     /// Adds a call; the id under which it is shown.
-    fn open_call(&mut self, seq: Seq, item: &Raw, shape: &Shape<'_>, kind: CallKind, asked: Option<&CallId>) -> String {
+    fn open_call(&mut self, ordinal: Ordinal, item: &Raw, shape: &Shape<'_>, kind: CallKind, asked: Option<&CallId>) -> String {
         let id = asked.cloned().unwrap_or_else(|| CallId(shape.call_id().to_owned()));
         let shown = self.free_id(shape.call_id());
         let name = match kind {
@@ -254,8 +254,8 @@ impl Pairs {
         let is_sound = shown == shape.call_id() && shape.name.as_deref().unwrap_or_default() == name && has_input(item, kind);
         let item = if is_sound { item.clone() } else { sound_call(item, kind, &shown, &name) };
         self.ids.insert(shown.clone());
-        self.open.push(OpenCall { id, shown: shown.clone(), seq, kind, output: None });
-        self.push(seq, item);
+        self.open.push(OpenCall { id, shown: shown.clone(), ordinal, kind, output: None });
+        self.push(ordinal, item);
         shown
     }
 
@@ -282,7 +282,7 @@ impl Pairs {
     fn stop_with(&mut self, text: &str, which: impl Fn(&OpenCall) -> bool) {
         for open in self.open.iter_mut().filter(|open| open.output.is_none()) {
             if which(open) {
-                open.output = Some((open.seq, open.kind.output(&open.shown, text)));
+                open.output = Some((open.ordinal, open.kind.output(&open.shown, text)));
             }
         }
         self.close();
@@ -293,18 +293,18 @@ impl Pairs {
         if self.open.iter().any(|open| open.output.is_none()) {
             return;
         }
-        for (seq, item) in std::mem::take(&mut self.open).into_iter().filter_map(|open| open.output) {
-            self.push(seq, item);
+        for (ordinal, item) in std::mem::take(&mut self.open).into_iter().filter_map(|open| open.output) {
+            self.push(ordinal, item);
         }
-        for (seq, item) in std::mem::take(&mut self.behind) {
-            self.push(seq, item);
+        for (ordinal, item) in std::mem::take(&mut self.behind) {
+            self.push(ordinal, item);
         }
     }
 
-    fn push(&mut self, seq: Seq, item: Raw) {
+    fn push(&mut self, ordinal: Ordinal, item: Raw) {
         self.private += usize::from(is_private(&item));
         Arc::make_mut(&mut self.items).push(item);
-        self.from.push(seq);
+        self.from.push(ordinal);
     }
 
     /// Leaves out what only the provider can read that made it; whether there was anything.
@@ -477,9 +477,9 @@ mod tests {
     #[test]
     fn no_two_calls_share_an_id() {
         let mut pairs = Pairs::default();
-        for seq in [1, 3] {
-            pairs.answer(seq, &[call("a")], &asked(&["a"]));
-            pairs.end_call(&"a".into(), seq + 1, &[output("a", "x")], CallOutcome::Completed);
+        for ordinal in [1, 3] {
+            pairs.answer(ordinal, &[call("a")], &asked(&["a"]));
+            pairs.end_call(&"a".into(), ordinal + 1, &[output("a", "x")], CallOutcome::Completed);
         }
         pairs.answer(5, &[call(&"long".repeat(30)), call("")], &asked(&[&"long".repeat(30), ""]));
         pairs.settle();

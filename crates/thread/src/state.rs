@@ -13,7 +13,7 @@ use crate::call::{Approval, Call, CallState};
 use crate::entry::{AgentSpawned, DamagedRange, Entry, Fact, MetadataChanged};
 use crate::fork::ThreadForked;
 use crate::grant::{GrantScope, PermissionsGranted};
-use crate::id::{InputId, Seq, ThreadId, TurnId};
+use crate::id::{InputId, Ordinal, ThreadId, TurnId};
 use crate::input::{InputOrigin, QueuedInput};
 use crate::raw::Raw;
 use crate::turn::{Turn, TurnStatus};
@@ -207,11 +207,11 @@ pub struct Keyed {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FoldError {
     #[error("entry {found} cannot follow entry {last}")]
-    Order { last: Seq, found: Seq },
+    Order { last: Ordinal, found: Ordinal },
     #[error("the first entry of a thread must say how it came to be, not `{kind}`")]
     NotCreated { kind: String },
-    #[error("entry {seq} (`{kind}`) does not fit: {why}")]
-    Unfit { seq: Seq, kind: String, why: &'static str },
+    #[error("entry {ordinal} (`{kind}`) does not fit: {why}")]
+    Unfit { ordinal: Ordinal, kind: String, why: &'static str },
 }
 
 /// The state of a thread after its last entry.
@@ -221,7 +221,7 @@ pub struct Thread {
     pub id: ThreadId,
     pub created_at: u64,
     /// The last entry that was folded.
-    pub last: Seq,
+    pub last: Ordinal,
     pub last_at: u64,
     pub metadata: ThreadMetadata,
     pub instructions: Option<Raw>,
@@ -251,10 +251,12 @@ pub struct Thread {
     pub grants: Vec<PermissionsGranted>,
     pub usage: ThreadUsage,
     /// The last compaction, or 0.
-    pub compacted_seq: Seq,
+    #[serde(rename = "compactedSeq")]
+    pub compacted_ordinal: Ordinal,
     /// Inputs that were received before it and taken up after it, or still wait.
-    pub waited_then: Vec<Seq>,
-    pub window: u32,
+    pub waited_then: Vec<Ordinal>,
+    #[serde(rename = "window")]
+    pub context_generation: u32,
     /// Finished turns.
     pub turns: u64,
     pub user_messages: u64,
@@ -293,7 +295,7 @@ impl Thread {
         Ok(Self {
             id: created.thread,
             created_at: entry.at,
-            last: entry.seq,
+            last: entry.ordinal,
             last_at: entry.at,
             metadata,
             instructions: created.instructions.clone(),
@@ -311,9 +313,9 @@ impl Thread {
             woken: 0,
             grants: Vec::new(),
             usage: ThreadUsage::default(),
-            compacted_seq: 0,
+            compacted_ordinal: 0,
             waited_then: Vec::new(),
-            window: 0,
+            context_generation: 0,
             turns: 0,
             user_messages: 0,
             history_is_open: false,
@@ -344,8 +346,8 @@ impl Thread {
     }
 
     /// From where on the journal must be read to make the model's [`crate::Context`]: the last compaction, or the beginning.
-    pub fn context_start(&self) -> Seq {
-        self.compacted_seq.max(1)
+    pub fn context_start(&self) -> Ordinal {
+        self.compacted_ordinal.max(1)
     }
 
     /// What became of the input that came with this key.
@@ -385,12 +387,12 @@ impl Thread {
 
     /// Folds the next entry in.
     pub fn apply(&mut self, entry: &Entry) -> Result<(), FoldError> {
-        if entry.seq != self.last + 1 {
-            return Err(FoldError::Order { last: self.last, found: entry.seq });
+        if entry.ordinal != self.last + 1 {
+            return Err(FoldError::Order { last: self.last, found: entry.ordinal });
         }
-        self.last = entry.seq;
+        self.last = entry.ordinal;
         self.last_at = entry.at;
-        self.fold(entry).map_err(|why| FoldError::Unfit { seq: entry.seq, kind: entry.fact.kind().to_owned(), why })
+        self.fold(entry).map_err(|why| FoldError::Unfit { ordinal: entry.ordinal, kind: entry.fact.kind().to_owned(), why })
     }
 
     fn fold(&mut self, entry: &Entry) -> Result<(), &'static str> {
@@ -408,12 +410,12 @@ impl Thread {
                     self.capability_roots.clone_from(roots);
                 }
             }
-            Fact::InputReceived(input) => self.received(input, entry.seq),
+            Fact::InputReceived(input) => self.received(input, entry.ordinal),
             Fact::QueueChanged(change) => self.requeue(&change.queue),
             Fact::TurnStarted(fact) => {
                 if let Some(open) = &self.turn {
                     // The end of the one before is among what was lost.
-                    if !self.damage.iter().any(|range| range.to > open.started_seq) {
+                    if !self.damage.iter().any(|range| range.to > open.started_ordinal) {
                         return Err("another turn is running");
                     }
                     self.turns += 1;
@@ -426,13 +428,13 @@ impl Thread {
                     keyed.turn = Some(fact.turn.clone());
                 }
                 self.history_is_open = false;
-                self.turn = Some(Turn::new(fact, entry.seq, entry.at, self.usage.total.total));
+                self.turn = Some(Turn::new(fact, entry.ordinal, entry.at, self.usage.total.total));
             }
             Fact::TurnSettingsChanged(fact) => running(&mut self.turn, &fact.turn)?.settings.apply(&fact.settings),
             Fact::StepCaptured(fact) => {
                 let turn = running(&mut self.turn, &fact.turn)?;
                 turn.step = Some(fact.step);
-                turn.step_seq = entry.seq;
+                turn.step_ordinal = entry.ordinal;
                 (turn.asked, turn.answered, turn.follow_up) = (false, false, false);
                 // What was asked for in an earlier step is over, or this step would not have been captured.
                 turn.calls.retain(|call| call.state != CallState::Finished);
@@ -449,7 +451,7 @@ impl Thread {
                     id: request.call.clone(),
                     tool: request.tool.clone(),
                     state: CallState::Requested,
-                    asked_seq: entry.seq,
+                    asked_ordinal: entry.ordinal,
                     item: request.item,
                     started: None,
                 }));
@@ -468,7 +470,7 @@ impl Thread {
                 turn.approvals.push(Approval {
                     id: fact.approval.clone(),
                     call: fact.call.clone(),
-                    asked_seq: entry.seq,
+                    asked_ordinal: entry.ordinal,
                     asked: (**fact).clone(),
                 });
             }
@@ -497,7 +499,7 @@ impl Thread {
                         id: fact.call.clone(),
                         tool: fact.tool.clone(),
                         state: CallState::Started,
-                        asked_seq: entry.seq,
+                        asked_ordinal: entry.ordinal,
                         item: 0,
                         started: Some((**fact).clone()),
                     }),
@@ -523,9 +525,9 @@ impl Thread {
             }
             Fact::AgentClosed(fact) => self.agents.get_mut(&fact.child).ok_or("there is no such agent")?.open = false,
             Fact::ContextCompacted(fact) => {
-                self.compacted_seq = entry.seq;
-                self.waited_then = self.steering.iter().chain(&self.queued).map(|input| input.seq).collect();
-                self.window = fact.window.max(self.window + 1);
+                self.compacted_ordinal = entry.ordinal;
+                self.waited_then = self.steering.iter().chain(&self.queued).map(|input| input.ordinal).collect();
+                self.context_generation = fact.context_generation.max(self.context_generation + 1);
                 self.usage.compacted(fact.tokens);
                 if let Some(turn) = &mut self.turn {
                     turn.compacted_before = Some(turn.next_step());
@@ -542,7 +544,7 @@ impl Thread {
                 for range in &fact.damage {
                     self.note(range.clone());
                 }
-                if fact.here(entry.seq).next().is_some() {
+                if fact.here(entry.ordinal).next().is_some() {
                     self.lose();
                 }
                 self.damage_is_new &= !fact.continued;
@@ -566,7 +568,7 @@ impl Thread {
         merge(&mut self.metadata.labels, &change.labels);
     }
 
-    fn received(&mut self, fact: &crate::input::InputReceived, seq: Seq) {
+    fn received(&mut self, fact: &crate::input::InputReceived, ordinal: Ordinal) {
         let items = crate::context::input_items(fact);
         self.usage.added(&items);
         if fact.origin == InputOrigin::History {
@@ -590,7 +592,7 @@ impl Thread {
             }
             self.keys.push_back(Keyed { key: key.clone(), input: fact.input.clone(), turn: fact.turn.clone() });
         }
-        let input = QueuedInput { id: fact.input.clone(), seq, client_key: fact.client_key.clone(), origin: fact.origin };
+        let input = QueuedInput { id: fact.input.clone(), ordinal, client_key: fact.client_key.clone(), origin: fact.origin };
         match &self.turn {
             Some(turn) if Some(&turn.id) == fact.turn.as_ref() => {
                 // Someone sees what the turn does.

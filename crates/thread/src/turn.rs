@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::call::{Approval, Call};
 use crate::grant::PermissionsGranted;
-use crate::id::{InputId, Seq, TurnId};
+use crate::id::{InputId, Ordinal, TurnId};
 use crate::raw::Raw;
 use crate::state::Settings;
 
@@ -115,7 +115,8 @@ impl Marker {
 pub struct Turn {
     pub id: TurnId,
     pub kind: TurnKind,
-    pub started_seq: Seq,
+    #[serde(rename = "startedSeq")]
+    pub started_ordinal: Ordinal,
     pub started_at: u64,
     /// The tokens that the thread had used by then.
     #[serde(default)]
@@ -130,7 +131,8 @@ pub struct Turn {
     /// The step that was captured last.
     pub step: Option<u32>,
     /// Where that step was captured.
-    pub step_seq: Seq,
+    #[serde(rename = "stepSeq")]
+    pub step_ordinal: Ordinal,
     pub asked: bool,
     /// The answer to this step is whole.
     pub answered: bool,
@@ -148,11 +150,11 @@ pub struct Turn {
 }
 
 impl Turn {
-    pub(crate) fn new(fact: &TurnStarted, seq: Seq, at: u64, tokens_before: u64) -> Self {
+    pub(crate) fn new(fact: &TurnStarted, ordinal: Ordinal, at: u64, tokens_before: u64) -> Self {
         Self {
             id: fact.turn.clone(),
             kind: fact.kind,
-            started_seq: seq,
+            started_ordinal: ordinal,
             started_at: at,
             tokens_before,
             selection: fact.selection.clone(),
@@ -160,7 +162,7 @@ impl Turn {
             output_schema: fact.output_schema.clone(),
             inputs: fact.inputs.clone(),
             step: None,
-            step_seq: seq,
+            step_ordinal: ordinal,
             asked: false,
             answered: false,
             follow_up: true,

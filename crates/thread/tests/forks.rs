@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 fn journal(facts: Vec<Fact>) -> Vec<Entry> {
     let created = ThreadCreated { thread_source: Some("user".into()), ..ThreadCreated::new(id()) };
-    std::iter::once(created.into()).chain(facts).zip(1..).map(|(fact, seq)| Entry { seq, at: seq, fact }).collect()
+    std::iter::once(created.into()).chain(facts).zip(1..).map(|(fact, ordinal)| Entry { ordinal, at: ordinal, fact }).collect()
 }
 
 fn outline(journal: &[Entry]) -> Outline {
@@ -74,7 +74,7 @@ fn child() -> ThreadId {
 /// The fork as it would be read.
 fn forked(journal: &[Entry], cut: &Cut, forked: ThreadForked) -> (Thread, Context) {
     let own = std::iter::once(Fact::from(forked)).chain(cut.close.clone().map(Fact::from));
-    let own = own.zip(cut.ordinal + 1..).map(|(fact, seq)| Entry { seq, at: 1000 + seq, fact });
+    let own = own.zip(cut.ordinal + 1..).map(|(fact, ordinal)| Entry { ordinal, at: 1000 + ordinal, fact });
     let entries: Vec<Entry> = journal[..cut.ordinal as usize].iter().cloned().chain(own).collect();
     let mut thread = Thread::begin(&entries[0]).unwrap();
     let mut context = Context::new();

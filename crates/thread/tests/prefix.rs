@@ -140,8 +140,8 @@ proptest! {
         let mut context = match &first.fact {
             Fact::ContextCompacted(compaction) => {
                 let needed = Context::needs(compaction).into_iter().chain(whole.thread.waited_then.iter().copied());
-                let older: Vec<_> = needed.map(|seq| whole.journal[seq as usize - 1].clone()).collect();
-                Context::begin(compaction, first.seq, &older)
+                let older: Vec<_> = needed.map(|ordinal| whole.journal[ordinal as usize - 1].clone()).collect();
+                Context::begin(compaction, first.ordinal, &older)
             }
             _ => Context::new(),
         };

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use outpost_store::{CommitConfig, Durability, Lease, LocalConfig, LocalStore, Need, Store};
 use outpost_thread::{
     CallFinished, CallOutcome, CallRequest, CallStarted, Checkpoint, Entry, Fact, InputOrigin, InputReceived, Marker, ModelAnswered,
-    ModelAsked, Raw, Seq, Settings, StepCaptured, ThreadCreated, ThreadId, TokenTotals, TurnFinished, TurnId, TurnStarted, TurnStatus,
+    ModelAsked, Ordinal, Raw, Settings, StepCaptured, ThreadCreated, ThreadId, TokenTotals, TurnFinished, TurnId, TurnStarted, TurnStatus,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -37,7 +37,7 @@ pub(crate) fn now() -> u64 {
 /// A thread that is being written.
 pub(crate) struct Made {
     pub lease: Lease,
-    pub last: Seq,
+    pub last: Ordinal,
     turns: u64,
 }
 
@@ -54,8 +54,8 @@ impl Made {
 
     pub(crate) async fn append(&mut self, store: &Store, facts: Vec<Fact>, need: Need) -> anyhow::Result<()> {
         let at = now();
-        let entries: Vec<Entry> = facts.into_iter().zip(self.last + 1..).map(|(fact, seq)| Entry { seq, at, fact }).collect();
-        self.last += entries.len() as Seq;
+        let entries: Vec<Entry> = facts.into_iter().zip(self.last + 1..).map(|(fact, ordinal)| Entry { ordinal, at, fact }).collect();
+        self.last += entries.len() as Ordinal;
         store.append(&self.lease, entries, need).await?;
         Ok(())
     }

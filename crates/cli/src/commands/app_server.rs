@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use outpost_config::Config;
-use outpost_listener::access::DoorRules;
+use outpost_listener::access::WebsocketAccess;
 use outpost_listener::listen::{ListenAddr, Listener};
 use outpost_rpc::link::stdio;
 use outpost_server::{Facts, Server, ServerParts};
 use outpost_wire::PathUri;
 
-use super::executor::{announce, door_rules, stop_signal};
+use super::executor::{announce, stop_signal, websocket_access};
 use super::{FAILED, USAGE, cannot_listen, complain};
 use crate::assembly::{Assembly, NodeRole, RuntimeOptions};
 use crate::executor_args::{AppListen, AppServerArguments};
@@ -25,8 +25,8 @@ use crate::{ProcessContext, store};
 
 pub(crate) async fn run(arguments: AppServerArguments, own: &ProcessContext) -> ExitCode {
     let rules = match &arguments.listen {
-        AppListen::At(address) => match door_rules(&arguments.auth, address, APP, &own.secrets) {
-            Ok(rules) => Some(DoorRules { ready: &["/readyz", "/healthz"], ..rules }),
+        AppListen::At(address) => match websocket_access(&arguments.auth, address, APP, &own.secrets) {
+            Ok(rules) => Some(WebsocketAccess { ready: &["/readyz", "/healthz"], ..rules }),
             Err(error) => return complain(&error, USAGE),
         },
         AppListen::Off => None,
@@ -43,7 +43,7 @@ pub(crate) async fn run(arguments: AppServerArguments, own: &ProcessContext) -> 
     }
 }
 
-async fn serve(arguments: &AppServerArguments, rules: Option<DoorRules>, own: &ProcessContext) -> anyhow::Result<()> {
+async fn serve(arguments: &AppServerArguments, rules: Option<WebsocketAccess>, own: &ProcessContext) -> anyhow::Result<()> {
     let listen = &arguments.listen;
     let stop = stop_signal()?;
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;

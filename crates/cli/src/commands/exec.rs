@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use outpost_environment::{EnvironmentState, RegistryNews, Watcher};
+use outpost_environment::{EnvironmentState, RegistryEvent, Watcher};
 use outpost_runtime::follow::ThreadFollower;
 use outpost_runtime::live::{BackgroundProcess, LiveThread, NewInput, ThreadActivity, ThreadEvent};
 use outpost_store::PageRequest;
@@ -227,7 +227,7 @@ impl End {
     /// What was stored of the current or last turn before anything was followed.
     async fn hear_last_turn(&mut self, agents: &Agents, before: &Thread) {
         let page = agents.store().page(before.id, PageRequest { turns: 1, ..PageRequest::default() }).await;
-        for entry in page.map(|page| page.entries).unwrap_or_default().into_iter().filter(|entry| entry.seq <= before.last) {
+        for entry in page.map(|page| page.entries).unwrap_or_default().into_iter().filter(|entry| entry.ordinal <= before.last) {
             self.event(&ThreadEvent::Entry(Arc::new(entry)));
         }
     }
@@ -333,7 +333,7 @@ impl Machines {
     async fn failed(&mut self) -> String {
         let Some(watcher) = &mut self.watcher else { return std::future::pending().await };
         loop {
-            if let RegistryNews::Environment { id, standing: EnvironmentState::Failed { reason, .. }, .. } = watcher.next().await.news
+            if let RegistryEvent::Environment { id, standing: EnvironmentState::Failed { reason, .. }, .. } = watcher.next().await.event
                 && let Some(at) = self.selected.iter().position(|selected| *selected == id)
             {
                 self.selected.remove(at);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use outpost_executor::{Executor, Lifetime};
-use outpost_listener::access::DoorRules;
+use outpost_listener::access::WebsocketAccess;
 use outpost_listener::auth::{Auth, SignedBearer};
 use outpost_listener::listen::{ListenAddr, Listener};
 use outpost_rpc::link::stdio;
@@ -33,7 +33,7 @@ pub(crate) async fn run(arguments: Box<ExecutorArguments>, own: &ProcessContext)
         (None, true) => Some(ListenAddr::Ws(([127, 0, 0, 1], 0).into())),
         (None, false) => None,
     };
-    let rules = listen.as_ref().map(|listen| door_rules(&arguments.auth, listen, EXECUTOR, &own.secrets)).transpose();
+    let rules = listen.as_ref().map(|listen| websocket_access(&arguments.auth, listen, EXECUTOR, &own.secrets)).transpose();
     let (rules, servers) = match rules.and_then(|rules| Ok((rules, join::servers(&arguments, own)?))) {
         Ok(checked) => checked,
         Err(error) => return complain(&error, USAGE),
@@ -54,7 +54,7 @@ pub(crate) async fn run(arguments: Box<ExecutorArguments>, own: &ProcessContext)
 /// Serves clients that connect, and servers it dialled in to.
 async fn serve(
     arguments: &ExecutorArguments,
-    door: Option<(ListenAddr, DoorRules)>,
+    door: Option<(ListenAddr, WebsocketAccess)>,
     servers: Vec<join::JoinTarget>,
     own: &ProcessContext,
 ) -> anyhow::Result<()> {
@@ -165,9 +165,14 @@ fn malformed(listen: Option<&ListenAddr>) -> &'static str {
 }
 
 /// Who is let in. `name` is that of the token that is asked for if nothing else is said.
-pub(crate) fn door_rules(arguments: &AuthArguments, listen: &ListenAddr, name: &str, secrets: &Secrets) -> anyhow::Result<DoorRules> {
+pub(crate) fn websocket_access(
+    arguments: &AuthArguments,
+    listen: &ListenAddr,
+    name: &str,
+    secrets: &Secrets,
+) -> anyhow::Result<WebsocketAccess> {
     let (origins, hosts, proxies) = (arguments.allow_origin.clone(), arguments.allow_host.clone(), arguments.trusted_proxy.clone());
-    Ok(DoorRules { origins, hosts, proxies, ..DoorRules::from(auth(arguments, listen, name, secrets)?) })
+    Ok(WebsocketAccess { origins, hosts, proxies, ..WebsocketAccess::from(auth(arguments, listen, name, secrets)?) })
 }
 
 fn auth(arguments: &AuthArguments, listen: &ListenAddr, name: &str, secrets: &Secrets) -> anyhow::Result<Auth> {

@@ -22,7 +22,7 @@ use outpost_server::web::Sessions;
 use outpost_store::{NodeAddress, Store};
 
 use super::app_server::{assemble, on_link, own_socket};
-use super::executor::{door_rules, stop_signal};
+use super::executor::{stop_signal, websocket_access};
 use super::{FAILED, USAGE, cannot_listen, complain, token};
 use crate::ProcessContext;
 use crate::assembly::NodeRole;
@@ -105,7 +105,7 @@ fn plan(arguments: &ServeArguments, own: &ProcessContext) -> anyhow::Result<(Hom
 
 fn access(arguments: &ServeArguments, listen: &ListenAddr, home: &Home, own: &ProcessContext) -> anyhow::Result<ClientAccess> {
     if arguments.auth.ws_auth.is_some() || arguments.auth.no_auth {
-        return Ok(match door_rules(&arguments.auth, listen, APP, &own.secrets)?.auth {
+        return Ok(match websocket_access(&arguments.auth, listen, APP, &own.secrets)?.auth {
             Auth::Open => ClientAccess::Open,
             asked => ClientAccess::Tokens(asked),
         });

@@ -48,7 +48,7 @@ async fn look(config: &Config, home: &Home, kept: &str) -> anyhow::Result<Vec<Fi
     let mut findings = vec![Finding::good("store", format!("in {kept}, {count} thread{}", if count == 1 { "" } else { "s" }))];
     let mut whole = 0;
     for thread in &page.threads {
-        let verdict = store.verify(thread.id, Some(thread.seq)).await;
+        let verdict = store.verify(thread.id, Some(thread.ordinal)).await;
         match verdict {
             Ok(verdict) if verdict.is_whole() => whole += 1,
             Ok(verdict) => {

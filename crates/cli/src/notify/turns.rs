@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use outpost_runtime::Runtime;
 use outpost_runtime::live::{LiveThread, ThreadActivity, ThreadEvent};
 use outpost_store::PageRequest;
-use outpost_thread::{Fact, Seq, ThreadId};
+use outpost_thread::{Fact, Ordinal, ThreadId};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -29,10 +29,10 @@ pub(crate) struct Notifying {
 
 /// How far each loaded thread was told.
 #[derive(Clone, Default)]
-struct NotifiedUpTo(Arc<Mutex<HashMap<ThreadId, Seq>>>);
+struct NotifiedUpTo(Arc<Mutex<HashMap<ThreadId, Ordinal>>>);
 
 impl NotifiedUpTo {
-    fn lock(&self) -> MutexGuard<'_, HashMap<ThreadId, Seq>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ThreadId, Ordinal>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -104,7 +104,7 @@ struct TurnWatch {
     thread: LiveThread,
     notifier: Notifier,
     /// What was told before, if the thread is not new here.
-    after: Option<Seq>,
+    after: Option<Ordinal>,
     /// Of one that is new, a turn may be over before it is followed. What is older was told by the process that drove it then.
     since: u64,
     told: NotifiedUpTo,
@@ -133,7 +133,7 @@ impl TurnWatch {
                 break;
             }
             if let ThreadEvent::Entry(entry) = &event {
-                last = entry.seq;
+                last = entry.ordinal;
             }
             self.hear(&event);
         }
@@ -156,7 +156,7 @@ impl TurnWatch {
 }
 
 /// The first entry of the current or last turn.
-async fn last_turn(runtime: &Runtime, thread: ThreadId) -> Seq {
+async fn last_turn(runtime: &Runtime, thread: ThreadId) -> Ordinal {
     let last = runtime.store_of(thread).await.page(thread, PageRequest { turns: 1, ..PageRequest::default() }).await;
-    last.ok().and_then(|page| page.entries.first().map(|entry| entry.seq)).unwrap_or(1)
+    last.ok().and_then(|page| page.entries.first().map(|entry| entry.ordinal)).unwrap_or(1)
 }

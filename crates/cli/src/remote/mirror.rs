@@ -53,7 +53,7 @@ pub(crate) struct OpenedMirror {
 
 impl OpenedMirror {
     /// What the context of its model may hold; 0 until the server has told.
-    pub(crate) fn window(&self) -> u64 {
+    pub(crate) fn context_window(&self) -> u64 {
         self.window.0.load(Ordering::Relaxed)
     }
 }
@@ -115,7 +115,7 @@ impl RemoteServer {
 }
 
 pub(super) fn entry(entry: JournalEntry) -> Entry {
-    Entry { seq: entry.ordinal, at: entry.at_ms, fact: Fact::read(entry.version, &entry.kind, Raw::from(entry.data)) }
+    Entry { ordinal: entry.ordinal, at: entry.at_ms, fact: Fact::read(entry.version, &entry.kind, Raw::from(entry.data)) }
 }
 
 impl Notified {
@@ -132,7 +132,7 @@ impl Notified {
 impl RemoteServer {
     /// A handle of a thread that is not followed here: it can be answered, and that is all.
     pub(crate) async fn answerable(&self, id: ThreadId) -> Option<LiveThread> {
-        let initial = Thread::begin(&Entry { seq: 1, at: 0, fact: ThreadCreated::new(id).into() }).ok()?;
+        let initial = Thread::begin(&Entry { ordinal: 1, at: 0, fact: ThreadCreated::new(id).into() }).ok()?;
         let store = MemoryStore::new(std::sync::Arc::new(crate::store::now), None);
         let (thread, mirror, commands) = ThreadMirror::new(initial, store, FeedLimits::default()).await?;
         let remote = RemoteThread::new(self, &mirror);
@@ -155,7 +155,7 @@ fn initial(opened: &ThreadOpened) -> anyhow::Result<Thread> {
         Some(Attachment::new(EnvironmentId::parse(&place.environment_id).ok()?, cwd))
     });
     created.selection = Selection::new(places.collect()).ok();
-    Ok(Thread::begin(&Entry { seq: 1, at: 0, fact: created.into() })?)
+    Ok(Thread::begin(&Entry { ordinal: 1, at: 0, fact: created.into() })?)
 }
 
 struct Pump {
@@ -467,7 +467,7 @@ impl RemoteThread {
         let process = |terminal: outpost_wire::app::thread::BackgroundTerminal| BackgroundProcess {
             session: terminal.process_id.parse().unwrap_or_default(),
             call: CallId(terminal.item_id),
-            asked_seq: 0,
+            asked_ordinal: 0,
             command: terminal.command,
             environment: terminal.environment_id.unwrap_or_default(),
         };

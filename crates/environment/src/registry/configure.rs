@@ -6,7 +6,7 @@ use std::path::Path;
 use outpost_wire::EnvironmentId;
 
 use super::entry::{Entry, EnvironmentOrigin, EnvironmentState, FailureCause, Kind, Recipe};
-use super::feed::{RegistryEvent, RegistryNews};
+use super::feed::{RegistryEvent, RegistryTransition};
 use super::{After, Inside, Registry, RegistryError, RegistryOptions};
 use crate::config::{self, ConfigWatch};
 use crate::connector::Connector;
@@ -59,7 +59,7 @@ impl Registry {
     /// Tells that a changed configuration is not used, and why.
     pub fn refuse_configuration(&self, reason: String) {
         tracing::warn!(reason, "the changed configuration is not used");
-        self.lock().feed.tell(RegistryNews::Misconfigured { reason });
+        self.lock().feed.tell(RegistryEvent::Misconfigured { reason });
     }
 
     fn take_over(&self, inside: &mut Inside, snapshot: ConfigurationSnapshot) -> After {
@@ -75,7 +75,7 @@ impl Registry {
             } else if entry.origin == EnvironmentOrigin::Added {
                 others.push(entry);
             } else {
-                inside.tell(&entry.id, entry.generation, EnvironmentState::Missing, RegistryEvent::Removed);
+                inside.tell(&entry.id, entry.generation, EnvironmentState::Missing, RegistryTransition::Removed);
                 after.removed.extend(entry.live.map(|live| live.handle));
             }
         }
@@ -101,7 +101,7 @@ impl Registry {
             let others = ids.into_iter().filter(|id| *id != default);
             std::iter::once(default.clone()).chain(others).collect()
         });
-        inside.feed.tell(RegistryNews::Configured);
+        inside.feed.tell(RegistryEvent::Configured);
         after
     }
 
@@ -149,7 +149,7 @@ impl Inside {
         self.defaults.clear();
         let entries = std::mem::take(&mut self.entries).into_entries();
         for entry in &entries {
-            self.tell(&entry.id, entry.generation, EnvironmentState::Disabled, RegistryEvent::Removed);
+            self.tell(&entry.id, entry.generation, EnvironmentState::Disabled, RegistryTransition::Removed);
         }
         let removed: Vec<Environment> = entries.into_iter().filter_map(|entry| entry.live).map(|live| live.handle).collect();
         After { removed, ..After::default() }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use outpost_wire::{CapabilityRoot, EnvironmentId};
 use tokio::time::Instant;
 
-use super::feed::{RegistryEvent, RegistryNews};
+use super::feed::{RegistryEvent, RegistryTransition};
 use crate::connector::{Connector, JoinedLinks};
 use crate::definition::Definition;
 use crate::environment::{ConnectPolicy, Environment, EnvironmentOptions};
@@ -173,8 +173,8 @@ impl Entry {
         }
     }
 
-    pub(super) fn news(&self, event: RegistryEvent) -> RegistryNews {
-        RegistryNews::Environment { id: self.id.clone(), generation: self.generation, standing: self.standing.clone(), event }
+    pub(super) fn event(&self, transition: RegistryTransition) -> RegistryEvent {
+        RegistryEvent::Environment { id: self.id.clone(), generation: self.generation, standing: self.standing.clone(), transition }
     }
 
     pub(super) fn status(&self) -> EnvironmentRow {

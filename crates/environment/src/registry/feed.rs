@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::{EnvironmentState, Registry};
 use crate::state::ExecutorIdentity;
 
-/// So much news is kept for readers that are behind.
+/// So many changes are kept for readers that are behind.
 const KEPT: usize = 1024;
 
 /// Something about one environment, or about the configuration.
@@ -17,13 +17,13 @@ const KEPT: usize = 1024;
 pub struct RegistryChange {
     /// Grows by one with every change. What is replayed has the number of the last change before it.
     pub sequence: u64,
-    pub news: RegistryNews,
+    pub event: RegistryEvent,
 }
 
 #[derive(Debug, Clone)]
-pub enum RegistryNews {
+pub enum RegistryEvent {
     /// How an environment stands; told on every change, and replayed to a new reader.
-    Environment { id: EnvironmentId, generation: u64, standing: EnvironmentState, event: RegistryEvent },
+    Environment { id: EnvironmentId, generation: u64, standing: EnvironmentState, transition: RegistryTransition },
     /// Another executor answers behind an id than before, or one that cannot show to be the same. Whatever was
     /// remembered, approved or granted for the id belongs to the old one.
     OtherExecutor { id: EnvironmentId, generation: u64, was: ExecutorIdentity, now: ExecutorIdentity },
@@ -36,7 +36,7 @@ pub enum RegistryNews {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RegistryEvent {
+pub enum RegistryTransition {
     /// Not new; this is how it stands.
     Replayed,
     Added,
@@ -60,12 +60,12 @@ impl Default for Feed {
 }
 
 impl Feed {
-    pub(super) fn tell(&mut self, news: RegistryNews) {
+    pub(super) fn tell(&mut self, event: RegistryEvent) {
         self.last += 1;
         if self.kept.len() == KEPT {
             self.kept.pop_front();
         }
-        self.kept.push_back(RegistryChange { sequence: self.last, news });
+        self.kept.push_back(RegistryChange { sequence: self.last, event });
         self.told.send_replace(self.last);
     }
 
@@ -85,7 +85,7 @@ impl Feed {
     }
 }
 
-/// Reads the news.
+/// Reads the changes.
 pub struct Watcher {
     pub(super) registry: Registry,
     pub(super) told: watch::Receiver<u64>,
@@ -94,7 +94,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// The next news; at first, how every environment stood when the watching began.
+    /// The next change; at first, how every environment stood when the watching began.
     pub async fn next(&mut self) -> RegistryChange {
         loop {
             if let Some(change) = self.ready.pop_front() {
@@ -102,7 +102,7 @@ impl Watcher {
             }
             // Marked before looking, so that nothing between the two is missed.
             self.told.mark_unchanged();
-            (self.read, self.ready) = self.registry.news(Some(self.read));
+            (self.read, self.ready) = self.registry.changes_after(Some(self.read));
             if self.ready.is_empty() && self.told.changed().await.is_err() {
                 // The watcher itself keeps the registry, and that keeps the sender.
                 std::future::pending::<()>().await;

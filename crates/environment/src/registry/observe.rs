@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outpost_wire::EnvironmentId;
 
 use super::entry::{Entry, EnvironmentState};
-use super::feed::{RegistryEvent, RegistryNews};
+use super::feed::{RegistryEvent, RegistryTransition};
 use super::{After, Inside, Registry, Shared};
 use crate::environment::Observer;
 use crate::state::{Connected, ConnectionState, ExecutorIdentity, FailureKind};
@@ -28,14 +28,14 @@ impl Registry {
         let Some(entry) = inside.entries.get_mut(id).filter(|entry| entry.generation == generation) else { return };
         entry.standing = EnvironmentState::from(state);
         let standing = entry.standing.clone();
-        inside.tell(id, generation, standing, RegistryEvent::Changed);
+        inside.tell(id, generation, standing, RegistryTransition::Changed);
         let mut after = After::default();
         match state {
             ConnectionState::Ready(connected) => inside.recognise(id, connected),
             ConnectionState::Failed(failure) => {
                 if !failure.lost.is_empty() {
                     let (processes, reason) = (failure.lost.to_vec(), failure.reason.to_string());
-                    inside.feed.tell(RegistryNews::Lost { id: id.clone(), generation, processes, reason });
+                    inside.feed.tell(RegistryEvent::Lost { id: id.clone(), generation, processes, reason });
                 }
                 if failure.kind == FailureKind::OtherExecutor {
                     self.renew(&mut inside, id, &mut after);
@@ -68,7 +68,7 @@ impl Inside {
         let now = ExecutorIdentity::of(&connected.info);
         let was = self.known.insert(id.clone(), now.clone());
         if let Some(was) = was.filter(|was| !was.is_same_executor(&now)) {
-            self.feed.tell(RegistryNews::OtherExecutor { id: id.clone(), generation, was, now });
+            self.feed.tell(RegistryEvent::OtherExecutor { id: id.clone(), generation, was, now });
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outpost_wire::EnvironmentId;
 
 use super::entry::{Entry, EnvironmentState, Kind, Recipe};
-use super::feed::RegistryEvent;
+use super::feed::RegistryTransition;
 use super::{After, Inside, Registry, RegistryError};
 use crate::connector::Connector;
 use crate::pending::{Provided, Provision, ReportError};
@@ -58,7 +58,7 @@ impl Registry {
         // Once a caller waits for it, its supervisor reports its state.
         if now != before && entry.standing == before {
             entry.standing = now.clone();
-            inside.tell(id, generation, now, RegistryEvent::Changed);
+            inside.tell(id, generation, now, RegistryTransition::Changed);
         }
         Ok(outcome?)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use outpost_store::Need;
-use outpost_thread::{ApprovalAsked, ApprovalId, Call, CallFinished, CallId, CallState, Fact, Raw, Seq, Thread, TurnId};
+use outpost_thread::{ApprovalAsked, ApprovalId, Call, CallFinished, CallId, CallState, Fact, Ordinal, Raw, Thread, TurnId};
 use tokio_util::sync::CancellationToken;
 
 use super::{Done, Driver, RunningCall, Stop};
@@ -219,12 +219,12 @@ impl Driver {
     /// has that session id.
     async fn earlier_command(&self, item: &Raw) -> Result<Option<EarlierCommand>, Stop> {
         let Some(session) = session_in(item).filter(|session| self.processes.get(*session).is_none()) else { return Ok(None) };
-        let (seq, _) = asked_at(session);
-        if seq == 0 || seq > self.thread.last {
+        let (ordinal, _) = asked_at(session);
+        if ordinal == 0 || ordinal > self.thread.last {
             return Ok(None);
         }
         let mut search = EarlierSearch::new(session);
-        let mut history = self.journal.store.history(self.thread.id, seq - 1).await?;
+        let mut history = self.journal.store.history(self.thread.id, ordinal - 1).await?;
         while let Some(batch) = history.next().await? {
             batch.entries.iter().for_each(|entry| search.see(entry));
         }
@@ -234,12 +234,12 @@ impl Driver {
 
     /// The model's item that asks for a call. The calls of one answer stand in one entry, which is read once for all of them.
     async fn item_of(&mut self, call: &Call) -> Result<Option<Raw>, Stop> {
-        if self.turn.answer.as_ref().is_none_or(|(seq, _)| *seq != call.asked_seq) {
-            let items = match self.entry_at(call.asked_seq).await?.map(|entry| entry.fact) {
+        if self.turn.answer.as_ref().is_none_or(|(ordinal, _)| *ordinal != call.asked_ordinal) {
+            let items = match self.entry_at(call.asked_ordinal).await?.map(|entry| entry.fact) {
                 Some(Fact::ModelAnswered(answered)) => answered.items,
                 _ => Vec::new(),
             };
-            self.turn.answer = Some((call.asked_seq, items));
+            self.turn.answer = Some((call.asked_ordinal, items));
         }
         Ok(self.turn.answer.as_ref().and_then(|(_, items)| items.get(call.item).cloned()))
     }
@@ -262,7 +262,7 @@ impl Driver {
     /// What the user answered to calls before a restart, where a question was asked. If a question was asked again, the last answer
     /// counts. All of them are looked for at once: an answer may ask for thousands.
     async fn consents_of(&self, calls: impl Iterator<Item = &Call>) -> Result<HashMap<CallId, Consent>, Stop> {
-        let since: HashMap<&CallId, Seq> = calls.map(|call| (&call.id, call.asked_seq)).collect();
+        let since: HashMap<&CallId, Ordinal> = calls.map(|call| (&call.id, call.asked_ordinal)).collect();
         let Some(first) = since.values().min() else { return Ok(HashMap::new()) };
         let mut history = self.journal.store.history(self.thread.id, *first).await?;
         let (mut asked, mut consents) = (HashMap::<ApprovalId, (CallId, ApprovalAsked)>::new(), HashMap::new());
@@ -272,7 +272,7 @@ impl Driver {
                 match entry.fact {
                     Fact::ApprovalAsked(fact) => {
                         // Models give calls of different answers the same name.
-                        let call = fact.call.clone().filter(|call| since.get(call).is_some_and(|since| entry.seq > *since));
+                        let call = fact.call.clone().filter(|call| since.get(call).is_some_and(|since| entry.ordinal > *since));
                         if let Some(call) = call {
                             if let Some(before) = last.insert(call.clone(), fact.approval.clone()) {
                                 asked.remove(&before);

@@ -166,7 +166,7 @@ impl Driver {
             .map(|(session, running)| BackgroundProcess {
                 session,
                 call: running.call.clone(),
-                asked_seq: asked_at(session).0,
+                asked_ordinal: asked_at(session).0,
                 command: running.detail.command.clone(),
                 environment: running.process.environment().name().to_owned(),
             })

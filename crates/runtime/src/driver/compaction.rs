@@ -68,8 +68,8 @@ impl Driver {
             tokens += estimate([&state]);
             beginning.push(Kept::Item(state));
         }
-        let window = self.thread.window + 1;
-        let compacted = ContextCompacted { turn: Some(turn), reason: self.turn.compacting, kept: beginning, tokens, window };
+        let context_generation = self.thread.context_generation + 1;
+        let compacted = ContextCompacted { turn: Some(turn), reason: self.turn.compacting, kept: beginning, tokens, context_generation };
         self.record(vec![compacted.into()], Need::Stored).await?;
         // Whatever was told about the surroundings is gone with the rest.
         self.model.told = AnnouncedContext::default();
@@ -92,15 +92,15 @@ impl Driver {
         let Some(context) = &self.model.context else { return (Vec::new(), 0) };
         let located: Vec<(u64, &Raw)> = context.located().collect();
         let mut sizes: HashMap<u64, usize> = HashMap::new();
-        located.iter().for_each(|(seq, _)| *sizes.entry(*seq).or_default() += 1);
+        located.iter().for_each(|(ordinal, _)| *sizes.entry(*ordinal).or_default() += 1);
         let (mut words, mut tokens) = (Vec::new(), 0);
-        for (seq, item) in located.into_iter().rev().filter(|(_, item)| is_user_message(item)) {
+        for (ordinal, item) in located.into_iter().rev().filter(|(_, item)| is_user_message(item)) {
             let more = estimate([item]);
             if tokens + more > KEPT_TOKENS {
                 break;
             }
             tokens += more;
-            words.push(if sizes.get(&seq) == Some(&1) { Kept::Entry(seq) } else { Kept::Item(item.clone()) });
+            words.push(if sizes.get(&ordinal) == Some(&1) { Kept::Entry(ordinal) } else { Kept::Item(item.clone()) });
         }
         words.reverse();
         (words, tokens)

@@ -86,6 +86,9 @@ impl Driver {
     }
 
     async fn said(&self, input: &QueuedInput) -> Result<Option<InputReceived>, Stop> {
-        Ok(self.entry_at(input.seq).await?.and_then(|entry| if let Fact::InputReceived(said) = entry.fact { Some(*said) } else { None }))
+        Ok(self
+            .entry_at(input.ordinal)
+            .await?
+            .and_then(|entry| if let Fact::InputReceived(said) = entry.fact { Some(*said) } else { None }))
     }
 }

@@ -17,7 +17,13 @@ impl Driver {
         }
         let Some(through) = self.place_before(&before).await? else { return Ok(Err(CommandError::UnknownTurn(before))) };
         let (kept, tokens) = self.context_at(through).await?;
-        let compacted = ContextCompacted { turn: None, reason: CompactReason::Reverted, kept, tokens, window: self.thread.window + 1 };
+        let compacted = ContextCompacted {
+            turn: None,
+            reason: CompactReason::Reverted,
+            kept,
+            tokens,
+            context_generation: self.thread.context_generation + 1,
+        };
         self.record(vec![TurnsReverted { before, through }.into(), compacted.into()], Need::Durable).await?;
         // It is read again from what is kept; what was told about the surroundings is told anew.
         self.model.context = None;
@@ -36,7 +42,7 @@ impl Driver {
         let mut then: Option<Thread> = None;
         let mut history = self.journal.store.history(self.thread.id, 0).await?;
         while let Some(batch) = history.next().await? {
-            for entry in batch.entries.iter().filter(|entry| entry.seq <= through) {
+            for entry in batch.entries.iter().filter(|entry| entry.ordinal <= through) {
                 match &mut then {
                     // What does not fit behind damage counts as read.
                     Some(thread) => drop(thread.apply(entry)),
@@ -47,7 +53,7 @@ impl Driver {
         let Some(mut then) = then else { return Ok(Default::default()) };
         then.id = self.thread.id;
         let context = outpost_store::context(&self.journal.store, &then).await?;
-        let mut wanted: Vec<u64> = context.located().map(|(seq, _)| seq).collect();
+        let mut wanted: Vec<u64> = context.located().map(|(ordinal, _)| ordinal).collect();
         wanted.dedup();
         let tokens = estimate(context.items());
         Ok((context.kept(&self.journal.store.entries(self.thread.id, wanted).await?), tokens))

@@ -86,8 +86,8 @@ impl Driver {
     }
 
     /// One entry of this thread.
-    pub(super) async fn entry_at(&self, seq: u64) -> Result<Option<outpost_thread::Entry>, Stop> {
-        Ok(self.journal.store.entries(self.thread.id, vec![seq]).await?.pop())
+    pub(super) async fn entry_at(&self, ordinal: u64) -> Result<Option<outpost_thread::Entry>, Stop> {
+        Ok(self.journal.store.entries(self.thread.id, vec![ordinal]).await?.pop())
     }
 
     /// The tools of the present step; captured anew if it was begun in an earlier life of this thread.
@@ -95,8 +95,8 @@ impl Driver {
         if let Some(tools) = &self.turn.step {
             return Ok(tools.clone());
         }
-        let seen = match self.thread.turn.as_ref().filter(|turn| turn.step.is_some()).map(|turn| turn.step_seq) {
-            Some(seq) => self.entry_at(seq).await?,
+        let seen = match self.thread.turn.as_ref().filter(|turn| turn.step.is_some()).map(|turn| turn.step_ordinal) {
+            Some(ordinal) => self.entry_at(ordinal).await?,
             None => None,
         };
         let seen = seen.and_then(|entry| if let Fact::StepCaptured(step) = entry.fact { Some(step.environments) } else { None });
@@ -223,7 +223,7 @@ impl Driver {
         }
         self.model.told.update(news);
         let (items, revision) = self.model.context.as_ref().map(|context| (context.shared(), context.revision())).unwrap_or_default();
-        let history = self.model.written.follow((self.thread.window, revision), items);
+        let history = self.model.written.follow((self.thread.context_generation, revision), items);
         let prompt = Prompt {
             model: name,
             instructions: self.shared.instructions(&self.thread),

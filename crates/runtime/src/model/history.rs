@@ -40,7 +40,7 @@ pub struct WrittenSoFar {
     edition: Edition,
 }
 
-/// Which window of a thread, and how often items were taken out of it. In one edition items are only added.
+/// Which context generation of a thread, and how often items were taken out of it. In one edition items are only added.
 pub(super) type Edition = (u32, u32);
 
 impl WrittenSoFar {

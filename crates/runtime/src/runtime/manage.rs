@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use outpost_store::{AppendError, ClaimError, ClaimMode, ForkRequest, ForkStoreError, Lease, PageRequest, ReadError, Store};
 use outpost_thread::{
-    Cut, Entry, Fact, ForkError, ForkPoint, InputId, InputOrigin, InputReceived, InterruptReason, Marker, Outline, Parent, Raw, Seq, TurnId,
+    Cut, Entry, Fact, ForkError, ForkPoint, InputId, InputOrigin, InputReceived, InterruptReason, Marker, Ordinal, Outline, Parent, Raw,
+    TurnId,
 };
 use outpost_thread::{Settings, Thread, ThreadCreated, ThreadForked, ThreadId};
 use outpost_wire::SharedError;
@@ -314,7 +315,7 @@ impl RuntimeShared {
     }
 
     fn compact_at(&self, settings: &Settings) -> u64 {
-        self.config.window(&self.models.model_name(settings)) / 100 * 80
+        self.config.context_window(&self.models.model_name(settings)) / 100 * 80
     }
 
     pub(super) async fn fork(self: &Arc<Self>, fork: ForkThread, seat: Option<AgentSlot>) -> Result<LiveThread, ThreadError> {
@@ -462,14 +463,14 @@ pub(super) fn fold(entries: &[Entry]) -> Result<Thread, ThreadError> {
 }
 
 /// The entries of a thread up to an ordinal. Those of a damaged one cannot be counted on.
-async fn prefix(store: &Store, id: ThreadId, ordinal: Seq) -> Result<Vec<Entry>, ThreadError> {
+async fn prefix(store: &Store, id: ThreadId, ordinal: Ordinal) -> Result<Vec<Entry>, ThreadError> {
     let mut history = store.history(id, 0).await?;
     let mut entries = Vec::new();
     while let Some(batch) = history.next().await? {
         if !batch.damage.is_empty() {
             return Err(ThreadError::Invalid("the thread is damaged; a fork of it must be kept".into()));
         }
-        entries.extend(batch.entries.into_iter().filter(|entry| entry.seq <= ordinal));
+        entries.extend(batch.entries.into_iter().filter(|entry| entry.ordinal <= ordinal));
     }
     Ok(entries)
 }

@@ -38,7 +38,7 @@ pub(super) fn report(
     let shown = running.take(output_tokens);
     let seconds = running.since_start().as_secs_f64();
     let hint = match (&end, running.around()) {
-        (Some(ProcessEnd::Exited { denied: true, limit: None, .. }), Some(around)) => Some(denial::told(&shown.text, around)),
+        (Some(ProcessEnd::Exited { denied: true, limit: None, .. }), Some(around)) => Some(denial::notice(&shown.text, around)),
         _ => None,
     };
     let state = match &end {

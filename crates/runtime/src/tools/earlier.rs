@@ -13,7 +13,7 @@ const ITEMS: u64 = 1000;
 
 /// What a command that outlives its call is called: where the journal asks for it. So it can be found after any restart.
 pub(crate) fn session_of(call: &Call) -> u64 {
-    call.asked_seq * ITEMS + (call.item as u64).min(ITEMS - 1)
+    call.asked_ordinal * ITEMS + (call.item as u64).min(ITEMS - 1)
 }
 
 /// The entry that asked for the command behind a session id, and which of its items it is.
@@ -57,7 +57,7 @@ pub(crate) struct EarlierCommand {
 #[derive(Debug)]
 pub(crate) struct EarlierSearch {
     session: u64,
-    seq: u64,
+    ordinal: u64,
     index: usize,
     call: Option<CallId>,
     found: Option<EarlierCommand>,
@@ -66,13 +66,13 @@ pub(crate) struct EarlierSearch {
 
 impl EarlierSearch {
     pub(crate) fn new(session: u64) -> Self {
-        let (seq, index) = asked_at(session);
-        Self { session, seq, index, call: None, found: None, has_ended: false }
+        let (ordinal, index) = asked_at(session);
+        Self { session, ordinal, index, call: None, found: None, has_ended: false }
     }
 
     pub(crate) fn see(&mut self, entry: &Entry) {
         match &entry.fact {
-            Fact::ModelAnswered(answered) if entry.seq == self.seq => {
+            Fact::ModelAnswered(answered) if entry.ordinal == self.ordinal => {
                 self.call = answered.calls.iter().find(|call| call.item == self.index).map(|asked| asked.call.clone());
             }
             Fact::CallStarted(started) if self.found.is_none() && Some(&started.call) == self.call.as_ref() => {
@@ -120,7 +120,7 @@ mod tests {
             read("callStarted", json!({"turn": "t", "call": "c", "tool": "exec_command", "environment": "box", "process": "p"})),
             read("callFinished", json!({"turn": "t", "call": "c", "outcome": "completed", "detail": last})),
         ];
-        (6..).zip(facts).map(|(seq, fact)| Entry { seq, at: 0, fact }).collect()
+        (6..).zip(facts).map(|(ordinal, fact)| Entry { ordinal, at: 0, fact }).collect()
     }
 
     fn search(session: u64, last: serde_json::Value) -> Option<EarlierCommand> {

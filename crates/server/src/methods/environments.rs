@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_environment::{
-    Definition, EnvironmentOrigin, EnvironmentRow, EnvironmentState, FIRST_CONNECTION, RegistryEvent, RegistryNews, Token,
+    Definition, EnvironmentOrigin, EnvironmentRow, EnvironmentState, FIRST_CONNECTION, RegistryEvent, RegistryTransition, Token,
 };
 use outpost_rpc::HandlerOutcome;
 use outpost_wire::app::environment::{
@@ -162,7 +162,7 @@ async fn watch(connection: Arc<ClientConnection>, _params: NoParams) -> Result<H
         loop {
             connection.outlet.room().await;
             let change = watcher.next().await;
-            if let Some(notice) = told(change.sequence, change.news) {
+            if let Some(notice) = told(change.sequence, change.event) {
                 connection.tell(&notice.into());
             }
         }
@@ -170,15 +170,15 @@ async fn watch(connection: Arc<ClientConnection>, _params: NoParams) -> Result<H
     Ok(HandlerOutcome { output, rest: Some(Box::pin(rest)) })
 }
 
-fn told(sequence: u64, news: RegistryNews) -> Option<EnvironmentChanged> {
+fn told(sequence: u64, news: RegistryEvent) -> Option<EnvironmentChanged> {
     match news {
-        RegistryNews::Environment { id, generation, standing, event } => {
-            let event = match event {
-                RegistryEvent::Replayed => "replayed",
-                RegistryEvent::Added => "added",
-                RegistryEvent::Replaced => "replaced",
-                RegistryEvent::Changed => "changed",
-                RegistryEvent::Removed => "removed",
+        RegistryEvent::Environment { id, generation, standing, transition } => {
+            let event = match transition {
+                RegistryTransition::Replayed => "replayed",
+                RegistryTransition::Added => "added",
+                RegistryTransition::Replaced => "replaced",
+                RegistryTransition::Changed => "changed",
+                RegistryTransition::Removed => "removed",
             };
             Some(EnvironmentChanged {
                 sequence,
@@ -189,7 +189,7 @@ fn told(sequence: u64, news: RegistryNews) -> Option<EnvironmentChanged> {
                 event: event.into(),
             })
         }
-        RegistryNews::OtherExecutor { id, generation, .. } => Some(EnvironmentChanged {
+        RegistryEvent::OtherExecutor { id, generation, .. } => Some(EnvironmentChanged {
             sequence,
             environment_id: id.to_string(),
             state: "ready".into(),
@@ -197,6 +197,6 @@ fn told(sequence: u64, news: RegistryNews) -> Option<EnvironmentChanged> {
             generation,
             event: "otherExecutor".into(),
         }),
-        RegistryNews::Lost { .. } | RegistryNews::Configured | RegistryNews::Misconfigured { .. } => None,
+        RegistryEvent::Lost { .. } | RegistryEvent::Configured | RegistryEvent::Misconfigured { .. } => None,
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::str::FromStr;
 
 use outpost_store::{PageRequest, ReadError, Store};
-use outpost_thread::{Entry, Fact, InputId, Seq, Thread as State};
+use outpost_thread::{Entry, Fact, InputId, Ordinal, Thread as State};
 use outpost_wire::Fault;
 use outpost_wire::app::SortDirection;
 use outpost_wire::app::event::Notice;
@@ -28,13 +28,13 @@ pub(super) struct TurnPageRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PageCursor {
     /// Before the turn that begins with this entry.
-    Entry(Seq),
+    Entry(Ordinal),
     /// Behind so many turns.
     Row(usize),
 }
 
 impl PageCursor {
-    fn cursor(entry: Seq) -> String {
+    fn cursor(entry: Ordinal) -> String {
         format!("e{entry}")
     }
 }
@@ -84,7 +84,7 @@ async fn near(server: &ServerShared, store: &Store, state: &State, wanted: &Turn
         Some(PageCursor::Row(_)) => return Ok(None),
     };
     let mut rows = Rows::new(server, state);
-    let before = |before: Option<Seq>, turns: usize| PageRequest { before, turns, bytes: usize::MAX };
+    let before = |before: Option<Ordinal>, turns: usize| PageRequest { before, turns, bytes: usize::MAX };
     match wanted.direction {
         SortDirection::Desc => {
             let end = from.unwrap_or(state.last + 1).min(state.last + 1);
@@ -135,11 +135,11 @@ struct Rows {
     projector: Projector,
     turns: Turns,
     /// The entry that each begins with.
-    starts: Vec<Seq>,
+    starts: Vec<Ordinal>,
     /// Whether each begins with an input that was not read.
     lacks: Vec<bool>,
     inputs: HashSet<InputId>,
-    last: Seq,
+    last: Ordinal,
     reaches_end: bool,
 }
 
@@ -157,11 +157,11 @@ impl Rows {
     }
 
     fn read(&mut self, entries: &[Entry]) {
-        for entry in entries.iter().filter(|entry| entry.seq <= self.last) {
+        for entry in entries.iter().filter(|entry| entry.ordinal <= self.last) {
             let told = self.projector.entry(entry);
             // A turn may be told of that no entry begins: its beginning is lost.
             let begun = told.iter().filter(|told| matches!(told, ClientMessage::Notice(Notice::TurnStarted(_)))).count();
-            self.starts.extend(std::iter::repeat_n(entry.seq, begun));
+            self.starts.extend(std::iter::repeat_n(entry.ordinal, begun));
             self.lacks.resize(self.starts.len(), false);
             match &entry.fact {
                 Fact::InputReceived(input) => drop(self.inputs.insert(input.input.clone())),

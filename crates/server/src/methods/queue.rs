@@ -8,7 +8,7 @@ use std::sync::Arc;
 use outpost_rpc::HandlerOutcome;
 use outpost_runtime::live::{InputMode, LiveThread, NewInput, QueueChange, QueueChangeResult};
 use outpost_store::Store;
-use outpost_thread::{Fact, InputId, InputOrigin, QueuedInput, Raw, Seq, Thread as State};
+use outpost_thread::{Fact, InputId, InputOrigin, Ordinal, QueuedInput, Raw, Thread as State};
 use outpost_wire::Fault;
 use outpost_wire::app::Nothing;
 use outpost_wire::app::queue::{
@@ -89,7 +89,7 @@ async fn list(connection: Arc<ClientConnection>, params: ThreadQueueListParams) 
 
 /// What the user said and no turn has taken up.
 async fn waiting(state: &State, store: &Store) -> Result<Vec<QueuedSubmission>, Fault> {
-    let queued: Vec<Seq> = state.queued.iter().filter(|input| input.origin == InputOrigin::User).map(|input| input.seq).collect();
+    let queued: Vec<Ordinal> = state.queued.iter().filter(|input| input.origin == InputOrigin::User).map(|input| input.ordinal).collect();
     if queued.is_empty() {
         return Ok(vec![]);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outpost_runtime::live::ThreadActivity;
 use outpost_store::{Ancestry, Damage, Direction, ListCursor, ListOrder, ListQuery, ListScope, ReadError, Store, ThreadSummary};
-use outpost_thread::{DamagedRange, Fact, Seq, Thread as State, ThreadId, TurnId};
+use outpost_thread::{DamagedRange, Fact, Ordinal, Thread as State, ThreadId, TurnId};
 use outpost_wire::Fault;
 use outpost_wire::app::thread::{
     InitialTurnsPage, StepEnvironment, StepSeen, ThreadDamage, ThreadItemEntry, ThreadItemsList, ThreadItemsListParams,
@@ -56,7 +56,7 @@ pub(crate) struct ReadTurns {
 }
 
 /// Everything that was told of a thread up to an entry.
-pub(crate) async fn past(server: &ServerShared, store: &Store, id: ThreadId, until: Seq) -> Result<ReadTurns, Fault> {
+pub(crate) async fn past(server: &ServerShared, store: &Store, id: ThreadId, until: Ordinal) -> Result<ReadTurns, Fault> {
     let mut projector = Projector::new(id, server.defaults.clone()).without_diffs();
     let mut past = ReadTurns::default();
     let mut history = match store.history(id, 0).await {
@@ -66,7 +66,7 @@ pub(crate) async fn past(server: &ServerShared, store: &Store, id: ThreadId, unt
     };
     while let Some(batch) = history.next().await.map_err(fault::read)? {
         past.damage.extend(batch.damage.iter().filter(|damage| damage.loses_entries()).map(Damage::range));
-        for entry in batch.with_gaps().iter().filter(|entry| entry.seq <= until) {
+        for entry in batch.with_gaps().iter().filter(|entry| entry.ordinal <= until) {
             past.turns.take(projector.entry(entry));
         }
     }
@@ -84,7 +84,7 @@ pub(crate) async fn told_since(
     let mut out = Vec::new();
     let mut history = opening.store.history(then.id, then.last).await.map_err(fault::read)?;
     while let Some(batch) = history.next().await.map_err(fault::read)? {
-        for entry in batch.entries.iter().filter(|entry| entry.seq <= opening.state.last) {
+        for entry in batch.entries.iter().filter(|entry| entry.ordinal <= opening.state.last) {
             out.extend(projector.entry(entry).into_iter().filter(|told| matches!(told, ClientMessage::Notice(_))));
         }
     }
@@ -92,7 +92,7 @@ pub(crate) async fn told_since(
 }
 
 /// What was told after an entry, as it was told then; only what is still being asked is not told again here.
-pub(crate) async fn told_after(server: &ServerShared, opening: &ThreadOpening, after: Seq) -> Result<Vec<ClientMessage>, Fault> {
+pub(crate) async fn told_after(server: &ServerShared, opening: &ThreadOpening, after: Ordinal) -> Result<Vec<ClientMessage>, Fault> {
     let id = opening.state.id;
     let mut projector = Projector::new(id, server.defaults.clone());
     let mut out = Vec::new();
@@ -101,9 +101,9 @@ pub(crate) async fn told_after(server: &ServerShared, opening: &ThreadOpening, a
         other => other.map_err(fault::read)?,
     };
     while let Some(batch) = history.next().await.map_err(fault::read)? {
-        for entry in batch.with_gaps().iter().filter(|entry| entry.seq <= opening.state.last) {
+        for entry in batch.with_gaps().iter().filter(|entry| entry.ordinal <= opening.state.last) {
             let told = projector.entry(entry);
-            if entry.seq > after {
+            if entry.ordinal > after {
                 out.extend(told.into_iter().filter(|told| matches!(told, ClientMessage::Notice(_))));
             }
         }
@@ -382,7 +382,7 @@ async fn why(connection: Arc<ClientConnection>, params: ThreadWhyParams) -> Resu
                 }
                 Fact::StepCaptured(fact) if Some(&fact.turn) == turn.as_ref() => steps.push(StepSeen {
                     step: fact.step,
-                    ordinal: entry.seq,
+                    ordinal: entry.ordinal,
                     environments: fact.environments.iter().map(seen).collect(),
                     detail: fact.detail.as_ref().and_then(|detail| detail.read().ok()),
                 }),

@@ -72,7 +72,7 @@ async fn snippet(server: &ServerShared, row: &ThreadSummary, term: &str) -> Stri
         return found.text;
     }
     let store = server.runtime.store();
-    let said = reading::past(server, store, row.id, row.seq).await.map(|past| past.turns.into_items()).unwrap_or_default();
+    let said = reading::past(server, store, row.id, row.ordinal).await.map(|past| past.turns.into_items()).unwrap_or_default();
     let mut terms = std::iter::once(term).chain(term.split_whitespace());
     let found = terms.find_map(|term| said.iter().find_map(|entry| excerpt::first(&words(&entry.item), term)));
     found.map(|found| found.text).or_else(|| row.preview.clone()).unwrap_or_default()

@@ -42,7 +42,7 @@ pub(super) async fn of(connection: &ClientConnection, live: &LiveThread) -> Resu
 
 /// The journal knows what a command was.
 async fn started(store: &Store, thread: ThreadId, terminal: &BackgroundProcess) -> Result<Option<CallStarted>, Fault> {
-    let mut history = store.history(thread, terminal.asked_seq).await.map_err(fault::read)?;
+    let mut history = store.history(thread, terminal.asked_ordinal).await.map_err(fault::read)?;
     while let Some(batch) = history.next().await.map_err(fault::read)? {
         for entry in batch.entries {
             match entry.fact {

@@ -6,7 +6,7 @@ use outpost_environment::selection::{self, SelectionRequest, TurnScope};
 use outpost_rpc::HandlerOutcome;
 use outpost_runtime::follow::{Followed, ThreadFollower};
 use outpost_runtime::live::{Accepted, CommandError, InputMode, LiveThread, NewInput, ThreadEvent};
-use outpost_thread::{Entry, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw, Seq, TurnId, TurnSettingsChanged};
+use outpost_thread::{Entry, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Ordinal, Raw, TurnId, TurnSettingsChanged};
 use outpost_wire::app::Nothing;
 use outpost_wire::app::turn::{
     EnvironmentsScope, ItemsView, Turn, TurnInterrupt, TurnInterruptParams, TurnSettingsUpdate, TurnSettingsUpdateParams,
@@ -146,7 +146,7 @@ struct Waiting {
     /// What it is called, as soon as that is known.
     input: Option<InputId>,
     /// What lies before this entry is known.
-    seen: Seq,
+    seen: Ordinal,
 }
 
 impl Waiting {
@@ -164,7 +164,7 @@ impl Waiting {
         }
         loop {
             let found = match self.follower.next().await {
-                Followed::Event(ThreadEvent::Entry(entry)) if entry.seq > self.seen => self.entry(&entry).await?,
+                Followed::Event(ThreadEvent::Entry(entry)) if entry.ordinal > self.seen => self.entry(&entry).await?,
                 Followed::Event(_) => None,
                 Followed::Unreadable(_) => self.look().await?,
                 Followed::End => return Err(fault::thread_not_found(self.live.id())),
@@ -180,7 +180,7 @@ impl Waiting {
         match &entry.fact {
             Fact::InputReceived(fact) if fact.turn.is_none() && self.is_called(fact) => self.input = Some(fact.input.clone()),
             Fact::TurnStarted(fact) if is_it(&fact.inputs) => return Ok(Some(fact.turn.clone())),
-            Fact::QueueChanged(fact) if self.input.is_some() && !is_it(&fact.queue) => return self.left(entry.seq).await.map(Some),
+            Fact::QueueChanged(fact) if self.input.is_some() && !is_it(&fact.queue) => return self.left(entry.ordinal).await.map(Some),
             _ => {}
         }
         Ok(None)
@@ -196,13 +196,13 @@ impl Waiting {
     }
 
     /// It has left the queue: the running turn took it, or it was dropped.
-    async fn left(&mut self, seq: Seq) -> Result<TurnId, Fault> {
+    async fn left(&mut self, ordinal: Ordinal) -> Result<TurnId, Fault> {
         // When this is answered, whatever was stored together with the change is there to be followed.
         if let Some(turn) = self.look().await? {
             return Ok(turn);
         }
         match self.follower.ready().await {
-            Some(Followed::Event(ThreadEvent::Entry(entry))) if entry.seq == seq + 1 => match &entry.fact {
+            Some(Followed::Event(ThreadEvent::Entry(entry))) if entry.ordinal == ordinal + 1 => match &entry.fact {
                 Fact::InputReceived(fact) if fact.content == self.content => fact.turn.clone().ok_or_else(taken_back),
                 _ => Err(taken_back()),
             },

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use outpost_store::Store;
-use outpost_thread::{Fact, MetadataChanged, Seq, Thread as State};
+use outpost_thread::{Fact, MetadataChanged, Ordinal, Thread as State};
 use outpost_wire::Fault;
 use outpost_wire::app::unread::{
     ReadStateOperation, ThreadReadState, ThreadReadStateChanged, ThreadReadStateUpdate, ThreadReadStateUpdateParams,
@@ -31,7 +31,7 @@ struct Mark {
     /// How many marks there have been.
     number: u64,
     /// The last entry that was read.
-    through: Seq,
+    through: Ordinal,
     /// The user wants to read all of it again.
     is_unread: bool,
 }
@@ -53,13 +53,13 @@ pub(super) async fn read_state(store: &Store, state: &State) -> Result<Option<Th
 }
 
 /// The first turn that ended after an entry.
-async fn first_after(store: &Store, state: &State, through: Seq) -> Result<Option<UnreadPosition>, Fault> {
+async fn first_after(store: &Store, state: &State, through: Ordinal) -> Result<Option<UnreadPosition>, Fault> {
     if through >= state.last {
         return Ok(None);
     }
     let mut history = store.history(state.id, through).await.map_err(fault::read)?;
     while let Some(batch) = history.next().await.map_err(fault::read)? {
-        for entry in batch.entries.iter().filter(|entry| entry.seq > through && entry.seq <= state.last) {
+        for entry in batch.entries.iter().filter(|entry| entry.ordinal > through && entry.ordinal <= state.last) {
             if let Fact::TurnFinished(end) = &entry.fact
                 && let Some(turn) = &end.turn
             {

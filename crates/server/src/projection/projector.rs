@@ -13,7 +13,7 @@ use outpost_thread::{
     ApprovalAsked, ApprovalId, CallDetail, CallFinished, CallId, CallStarted, Entry, Fact, InputId, InputOrigin, InputReceived, Recorded,
 };
 use outpost_thread::{
-    ModelAnswered, Raw, Seq, Settings, Thread, ThreadId, TokenTotals, TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
+    ModelAnswered, Ordinal, Raw, Settings, Thread, ThreadId, TokenTotals, TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
 };
 use outpost_wire::app::event::{self, Notice, TokenCounts, TokenUsage};
 use outpost_wire::app::item::{Item, TimedItem};
@@ -34,7 +34,7 @@ pub struct Projector {
     name: String,
     defaults: Arc<Defaults>,
     /// The last entry that was told.
-    last: Seq,
+    last: Ordinal,
     settings: Settings,
     total: TokenTotals,
     turn: Option<Open>,
@@ -63,7 +63,7 @@ pub struct Projector {
 struct Waiting {
     said: InputReceived,
     /// Where the journal has it. One that starts a turn at once stands right before that turn.
-    seq: Seq,
+    ordinal: Ordinal,
 }
 
 /// A tool of the client's in a namespace.
@@ -134,7 +134,7 @@ impl Projector {
     /// In the middle of a thread. `recent` are the entries that [`Projector::needs`] names, in their order.
     pub fn at(thread: &Thread, recent: &[Entry], defaults: Arc<Defaults>) -> Self {
         let mut made = Self::amid(thread, defaults);
-        for entry in recent.iter().filter(|entry| entry.seq <= thread.last) {
+        for entry in recent.iter().filter(|entry| entry.ordinal <= thread.last) {
             made.entry(entry);
         }
         made.last = thread.last;
@@ -145,14 +145,14 @@ impl Projector {
     }
 
     /// From where on the entries of a thread must be known to go on with it, and which single ones before that.
-    pub fn needs(thread: &Thread) -> (Option<Seq>, Vec<Seq>) {
-        let since = thread.turn.as_ref().map(|turn| turn.started_seq);
-        let waiting = thread.queued.iter().map(|input| input.seq).filter(|seq| since.is_none_or(|since| *seq < since));
+    pub fn needs(thread: &Thread) -> (Option<Ordinal>, Vec<Ordinal>) {
+        let since = thread.turn.as_ref().map(|turn| turn.started_ordinal);
+        let waiting = thread.queued.iter().map(|input| input.ordinal).filter(|ordinal| since.is_none_or(|since| *ordinal < since));
         (since, waiting.collect())
     }
 
     /// The last entry that was told.
-    pub fn last(&self) -> Seq {
+    pub fn last(&self) -> Ordinal {
         self.last
     }
 
@@ -173,7 +173,7 @@ impl Projector {
 
     /// What is to be told of an entry. One that was told already is told no second time.
     pub fn entry(&mut self, entry: &Entry) -> Vec<ClientMessage> {
-        if entry.seq <= self.last {
+        if entry.ordinal <= self.last {
             return Vec::new();
         }
         self.last = entry.end();
@@ -226,7 +226,7 @@ impl Projector {
             | Fact::AgentClosed(_)
             | Fact::Unknown { .. } => {}
         }
-        mark(&mut out, entry.seq);
+        mark(&mut out, entry.ordinal);
         out
     }
 
@@ -305,7 +305,7 @@ impl Projector {
             (InputOrigin::History | InputOrigin::Shell, _) => {}
             (_, Some(turn)) => self.whole(turn, items::user_message(fact), entry.at, out),
             (_, None) => {
-                self.inputs.insert(fact.input.clone(), Waiting { said: fact.clone(), seq: entry.seq });
+                self.inputs.insert(fact.input.clone(), Waiting { said: fact.clone(), ordinal: entry.ordinal });
                 if self.turn.is_some() {
                     out.push(self.queue_notice());
                 }
@@ -356,7 +356,7 @@ impl Projector {
         self.stands(ThreadStatus::Active { active_flags: vec![] }, out);
         out.push(event::TurnStarted { thread_id: self.name.clone(), turn, ordinal: None }.into());
         let taken: Vec<Waiting> = fact.inputs.iter().filter_map(|input| self.inputs.remove(input)).collect();
-        if taken.iter().any(|waiting| waiting.seq + 1 != entry.seq) {
+        if taken.iter().any(|waiting| waiting.ordinal + 1 != entry.ordinal) {
             out.push(self.queue_notice());
         }
         for Waiting { said, .. } in &taken {
@@ -373,7 +373,7 @@ impl Projector {
         for (index, raw) in fact.items.iter().enumerate() {
             let name = |own: Option<&str>| match own {
                 Some(own) => item_name(own, &fact.turn, fact.step),
-                None => format!("item_{}_{index}", entry.seq),
+                None => format!("item_{}_{index}", entry.ordinal),
             };
             let Some(item) = items::said(raw, name) else { continue };
             if !self.saying.remove(item.id()) {
@@ -399,7 +399,7 @@ impl Projector {
             let token_usage = TokenUsage {
                 total: counts(self.total),
                 last: counts(last),
-                model_context_window: Some(self.defaults.window(&self.settings)),
+                model_context_window: Some(self.defaults.context_window(&self.settings)),
             };
             let (thread_id, turn_id) = (self.name.clone(), fact.turn.to_string());
             out.push(event::TokenUsageUpdated { thread_id, turn_id, token_usage, ordinal: None }.into());
@@ -499,7 +499,7 @@ impl Projector {
 
     fn compacted(&mut self, entry: &Entry, out: &mut Vec<ClientMessage>) {
         let Some(turn) = self.turn.as_ref().map(|turn| turn.id.clone()) else { return };
-        self.whole(&turn, Item::ContextCompaction { id: format!("compaction_{}", entry.seq) }, entry.at, out);
+        self.whole(&turn, Item::ContextCompaction { id: format!("compaction_{}", entry.ordinal) }, entry.at, out);
         out.push(event::ThreadCompacted { thread_id: self.name.clone(), turn_id: turn.to_string() }.into());
     }
 
@@ -549,15 +549,15 @@ impl Projector {
 }
 
 /// A client that has read the last message of an entry has read all of it.
-fn mark(out: &mut [ClientMessage], seq: Seq) {
+fn mark(out: &mut [ClientMessage], ordinal: Ordinal) {
     let place = |told: &mut ClientMessage| match told {
-        ClientMessage::Notice(Notice::TurnStarted(notice)) => notice.ordinal = Some(seq),
-        ClientMessage::Notice(Notice::TurnCompleted(notice)) => notice.ordinal = Some(seq),
-        ClientMessage::Notice(Notice::ItemStarted(notice)) => notice.ordinal = Some(seq),
-        ClientMessage::Notice(Notice::ItemCompleted(notice)) => notice.ordinal = Some(seq),
-        ClientMessage::Notice(Notice::TurnDiffUpdated(notice)) => notice.ordinal = Some(seq),
-        ClientMessage::Notice(Notice::TokenUsageUpdated(notice)) => notice.ordinal = Some(seq),
-        ClientMessage::Notice(Notice::ThreadSettingsUpdated(notice)) => notice.ordinal = Some(seq),
+        ClientMessage::Notice(Notice::TurnStarted(notice)) => notice.ordinal = Some(ordinal),
+        ClientMessage::Notice(Notice::TurnCompleted(notice)) => notice.ordinal = Some(ordinal),
+        ClientMessage::Notice(Notice::ItemStarted(notice)) => notice.ordinal = Some(ordinal),
+        ClientMessage::Notice(Notice::ItemCompleted(notice)) => notice.ordinal = Some(ordinal),
+        ClientMessage::Notice(Notice::TurnDiffUpdated(notice)) => notice.ordinal = Some(ordinal),
+        ClientMessage::Notice(Notice::TokenUsageUpdated(notice)) => notice.ordinal = Some(ordinal),
+        ClientMessage::Notice(Notice::ThreadSettingsUpdated(notice)) => notice.ordinal = Some(ordinal),
         _ => {}
     };
     out.iter_mut().rev().take(1).for_each(place);

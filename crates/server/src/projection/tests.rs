@@ -28,7 +28,7 @@ fn defaults() -> Arc<Defaults> {
 }
 
 fn entries(facts: Vec<Fact>) -> Vec<Entry> {
-    (1..).zip(facts).map(|(seq, fact)| Entry { seq, at: seq * 1000, fact }).collect()
+    (1..).zip(facts).map(|(ordinal, fact)| Entry { ordinal, at: ordinal * 1000, fact }).collect()
 }
 
 fn said(input: &str, turn: Option<&str>) -> Fact {
@@ -157,7 +157,7 @@ fn everything_is_told_once_in_order_and_its_last_word_names_its_place() {
     for entry in &script() {
         let now = projector.entry(entry);
         assert!(now.iter().rev().skip(1).all(|earlier| ordinal(earlier).is_none()));
-        assert!(now.iter().filter_map(ordinal).all(|ordinal| ordinal == entry.seq));
+        assert!(now.iter().filter_map(ordinal).all(|ordinal| ordinal == entry.ordinal));
         told.extend(now);
         assert!(projector.entry(entry).is_empty(), "told twice");
     }
@@ -235,7 +235,7 @@ fn beginning_anywhere_is_like_having_been_there() {
             whole.entry(entry);
         }
         let (since, waiting) = Projector::needs(&state);
-        let needed = |entry: &&Entry| since.is_some_and(|since| entry.seq >= since) || waiting.contains(&entry.seq);
+        let needed = |entry: &&Entry| since.is_some_and(|since| entry.ordinal >= since) || waiting.contains(&entry.ordinal);
         let recent: Vec<Entry> = script[..cut].iter().filter(needed).cloned().collect();
         let mut late = Projector::at(&state, &recent, defaults());
         let status = if state.turn.is_some() { ThreadStatus::Active { active_flags: vec![] } } else { ThreadStatus::Idle };
@@ -243,7 +243,7 @@ fn beginning_anywhere_is_like_having_been_there() {
         late.knows_status(status);
         assert_eq!(late.open_questions(), whole.open_questions(), "cut at {cut}");
         for entry in &script[cut..] {
-            assert_eq!(late.entry(entry), whole.entry(entry), "entry {} after a cut at {cut}", entry.seq);
+            assert_eq!(late.entry(entry), whole.entry(entry), "entry {} after a cut at {cut}", entry.ordinal);
         }
     }
 }
@@ -316,8 +316,8 @@ fn what_is_missing_is_shown_where_it_stood() {
     let whole = entries(facts);
     let lost = |from: u64, to: u64| {
         let range = DamagedRange { from, to, what: "altered".into() };
-        let note = Entry { seq: from, at: from * 1000, fact: DamageNoted::in_place_of(range).into() };
-        let mut left: Vec<Entry> = whole.iter().filter(|entry| !(from..=to).contains(&entry.seq)).cloned().collect();
+        let note = Entry { ordinal: from, at: from * 1000, fact: DamageNoted::in_place_of(range).into() };
+        let mut left: Vec<Entry> = whole.iter().filter(|entry| !(from..=to).contains(&entry.ordinal)).cloned().collect();
         left.insert(from as usize - 1, note);
         let mut turns = Turns::default();
         let mut projector = Projector::new(id(), defaults());

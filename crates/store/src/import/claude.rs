@@ -236,7 +236,7 @@ fn begin(path: &Path, stem: &str, aside: Option<String>, line: &Line) -> Result<
     let mut scribe = Scribe::default();
     scribe.at = utc_millis(&line.timestamp).unwrap_or_default();
     scribe.fact(created);
-    Ok(Session { thread, scribe, cwd: line.cwd.clone(), carried: BTreeMap::new(), compacts: None, window: 0, unsettled: 0 })
+    Ok(Session { thread, scribe, cwd: line.cwd.clone(), carried: BTreeMap::new(), compacts: None, context_generation: 0, unsettled: 0 })
 }
 
 /// The same id for the same conversation, whenever it is imported.
@@ -281,7 +281,7 @@ struct Session {
     carried: BTreeMap<String, u64>,
     /// A summary follows, and this is why.
     compacts: Option<CompactReason>,
-    window: u32,
+    context_generation: u32,
     /// Bytes of lines whose facts were not handed on yet.
     unsettled: u64,
 }
@@ -332,11 +332,11 @@ impl Session {
     fn compacted(&mut self, parts: &[Value]) {
         let reason = self.compacts.take().unwrap_or(CompactReason::Asked);
         self.scribe.compacting();
-        self.window += 1;
+        self.context_generation += 1;
         let said: Vec<Value> = parts.iter().filter_map(content).collect();
         let kept = vec![Kept::Item(Raw::from(json!({"type": "message", "role": "user", "content": said})))];
         let turn = self.scribe.turn_id().cloned();
-        self.scribe.fact(ContextCompacted { turn, reason, kept, tokens: 0, window: self.window });
+        self.scribe.fact(ContextCompacted { turn, reason, kept, tokens: 0, context_generation: self.context_generation });
     }
 
     fn assistant(&mut self, line: &Line) {

@@ -44,7 +44,7 @@ pub(super) struct Converter {
     details: HashMap<String, Value>,
     /// Newer rollouts say in a line of its own what each answer used; their other counts repeat it.
     has_usage_records: bool,
-    window: u32,
+    context_generation: u32,
 }
 
 impl Converter {
@@ -58,7 +58,7 @@ impl Converter {
             selection: None,
             details: HashMap::new(),
             has_usage_records: false,
-            window: 0,
+            context_generation: 0,
         }
     }
 
@@ -223,7 +223,7 @@ impl Converter {
     fn compacted(&mut self, payload: &Value) {
         self.scribe.compacting();
         let number = payload.get("window_number").and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
-        self.window = number.unwrap_or(self.window + 1);
+        self.context_generation = number.unwrap_or(self.context_generation + 1);
         let kept = match payload.get("replacement_history").and_then(Value::as_array) {
             Some(items) => items.iter().map(|item| Kept::Item(Raw::from(item.clone()))).collect(),
             None => {
@@ -233,7 +233,13 @@ impl Converter {
             }
         };
         let turn = self.scribe.turn_id().cloned();
-        self.scribe.fact(ContextCompacted { turn, reason: CompactReason::Asked, kept, tokens: 0, window: self.window });
+        self.scribe.fact(ContextCompacted {
+            turn,
+            reason: CompactReason::Asked,
+            kept,
+            tokens: 0,
+            context_generation: self.context_generation,
+        });
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use outpost_thread::{Entry, Fact, Seq, ThreadId};
+use outpost_thread::{Entry, Fact, Ordinal, ThreadId};
 
 use super::scribe::Dated;
 use super::{ImportError, ImportOutcome};
@@ -31,7 +31,7 @@ enum State {
 
 struct Writing {
     lease: Lease,
-    next: Seq,
+    next: Ordinal,
     /// Facts that were taken so far.
     facts: u64,
     /// Those of the last piece are written when it is known whether more come: the last ones must be durable.
@@ -43,7 +43,7 @@ struct Writing {
 struct Known {
     history: HistoryReader,
     read: VecDeque<Entry>,
-    last: Seq,
+    last: Ordinal,
 }
 
 impl Known {
@@ -155,7 +155,7 @@ impl Writing {
     async fn append(&mut self, store: &Store, need: Need) -> Result<(), ImportError> {
         let mut entries = Vec::with_capacity(self.held.len());
         for dated in self.held.drain(..) {
-            let entry = Entry { seq: self.next, at: dated.at, fact: dated.fact };
+            let entry = Entry { ordinal: self.next, at: dated.at, fact: dated.fact };
             // A repaired thread has one entry for all that are gone; the others keep their ordinals.
             self.next = entry.end() + 1;
             entries.push(entry);

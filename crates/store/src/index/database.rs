@@ -70,7 +70,7 @@ pub(super) struct ThreadRow {
     pub worded: u64,
     /// The sum of the last line before `worded`; empty if there is none.
     pub chain: String,
-    pub high_seq: u64,
+    pub high_ordinal: u64,
     pub summary: ThreadSummary,
 }
 
@@ -181,7 +181,7 @@ impl Database {
                 row.stamp.modified,
                 row.worded,
                 row.chain,
-                row.high_seq,
+                row.high_ordinal,
                 summary.created_at,
                 summary.updated_at,
                 summary.recency_at,
@@ -216,7 +216,7 @@ impl Database {
             row.stamp.modified,
             row.worded,
             row.chain,
-            row.high_seq,
+            row.high_ordinal,
             summary.updated_at,
             summary.recency_at,
             text,
@@ -276,7 +276,7 @@ pub(super) fn read(row: &Row<'_>) -> Result<(i64, ThreadRow), IndexError> {
         stamp: DatabaseStamp { size: row.get(1)?, modified: row.get(2)? },
         worded: row.get(3)?,
         chain: row.get(4)?,
-        high_seq: row.get(5)?,
+        high_ordinal: row.get(5)?,
         summary: ThreadSummary { source: row.get(6)?, cwd: row.get(7)?, parent, name: row.get(9)?, ..rest },
     };
     if row.get::<_, Value>(11)? != Value::Integer(row_sum(&found, &text)) {
@@ -287,7 +287,7 @@ pub(super) fn read(row: &Row<'_>) -> Result<(i64, ThreadRow), IndexError> {
 
 /// FNV-1a: against accidents, not against people.
 fn row_sum(row: &ThreadRow, summary: &str) -> i64 {
-    let numbers = [row.stamp.size, row.stamp.modified.cast_unsigned(), row.worded, row.high_seq];
+    let numbers = [row.stamp.size, row.stamp.modified.cast_unsigned(), row.worded, row.high_ordinal];
     let texts = [&row.summary.source, &row.summary.cwd, &row.summary.name].into_iter().flatten().flat_map(|text| text.bytes());
     let bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).chain(row.chain.bytes()).chain(summary.bytes()).chain(texts);
     bytes.fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)).cast_signed()
@@ -313,15 +313,15 @@ impl Database {
         Ok(statement.query_row([key], |row| row.get(0))?)
     }
 
-    pub(super) fn put_turn(&self, key: i64, number: u64, seq: u64) -> Result<(), IndexError> {
+    pub(super) fn put_turn(&self, key: i64, number: u64, ordinal: u64) -> Result<(), IndexError> {
         let mut statement = self.connection.prepare_cached("insert or replace into turns values (?1, ?2, ?3)")?;
-        statement.execute(params![key, number, seq])?;
+        statement.execute(params![key, number, ordinal])?;
         Ok(())
     }
 
-    pub(super) fn put_words(&self, key: i64, seq: u64, text: &str) -> Result<(), IndexError> {
+    pub(super) fn put_words(&self, key: i64, ordinal: u64, text: &str) -> Result<(), IndexError> {
         // Ordinals beyond four billion would need another key; they share the last one.
-        let row = (key << 32) | i64::from(u32::try_from(seq).unwrap_or(u32::MAX));
+        let row = (key << 32) | i64::from(u32::try_from(ordinal).unwrap_or(u32::MAX));
         self.connection.prepare_cached("insert or replace into words (rowid, text) values (?1, ?2)")?.execute(params![row, text])?;
         Ok(())
     }
@@ -344,7 +344,7 @@ impl Database {
 impl super::scan::Ancestors for Database {
     fn at(&self, thread: ThreadId, ordinal: u64) -> Result<Option<ThreadSummary>, IndexError> {
         let Some((key, row)) = self.find(thread)? else { return Ok(None) };
-        if ordinal >= row.summary.seq {
+        if ordinal >= row.summary.ordinal {
             return Ok(Some(row.summary));
         }
         let mut statement = self.connection.prepare_cached("select count(*) from turns where thread = ?1 and seq <= ?2")?;

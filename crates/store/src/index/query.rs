@@ -1,6 +1,6 @@
 //! Questions to the index: pages of threads, kin, words.
 
-use outpost_thread::{Seq, ThreadId};
+use outpost_thread::{Ordinal, ThreadId};
 use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, params, params_from_iter};
 
@@ -21,7 +21,7 @@ impl Database {
 
 impl Database {
     /// Where turn `number` begins, counted from 1.
-    pub(super) fn turn_start(&self, id: ThreadId, number: u64) -> Result<Option<Seq>, IndexError> {
+    pub(super) fn turn_start(&self, id: ThreadId, number: u64) -> Result<Option<Ordinal>, IndexError> {
         let text = "select seq from turns where thread = (select key from threads where id = ?1) and number = ?2";
         let mut statement = self.connection.prepare_cached(text)?;
         Ok(statement.query_row(params![id.to_string(), number], |row| row.get(0)).optional()?)

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use outpost_thread::{Fact, Raw, Seq, ThreadId};
+use outpost_thread::{Fact, Ordinal, Raw, ThreadId};
 
 use super::database::{Database, DatabaseStamp, IndexError, ThreadRow};
 use crate::blob::Blobs;
@@ -79,7 +79,7 @@ pub(super) fn stamp(path: &Path) -> io::Result<DatabaseStamp> {
 /// What a fork inherits.
 pub(super) trait Ancestors {
     /// What is shown of a thread, and how many of its turns ended up to an entry.
-    fn at(&self, thread: ThreadId, ordinal: Seq) -> Result<Option<ThreadSummary>, IndexError>;
+    fn at(&self, thread: ThreadId, ordinal: Ordinal) -> Result<Option<ThreadSummary>, IndexError>;
 }
 
 /// Reads as little as tells what a list shows.
@@ -102,7 +102,7 @@ pub(super) fn quick_look(journal: &JournalFile, stamp: DatabaseStamp, ancestors:
         // The last whole line tells when the thread was last written; the names and settings between follow with the words.
         while let Some((bytes, offset)) = back.raw_line()? {
             if let Some(line) = journal::read(bytes) {
-                summary.pass(line.seq, line.at, "");
+                summary.pass(line.ordinal, line.at, "");
                 break;
             }
             if stamp.size - offset > QUICK {
@@ -115,13 +115,13 @@ pub(super) fn quick_look(journal: &JournalFile, stamp: DatabaseStamp, ancestors:
 
 fn fold(summary: &mut ThreadSummary, version: u32, line: &JournalLine<'_>, ancestors: &impl Ancestors) -> Result<(), ScanError> {
     if !summary.needs(line.kind) {
-        summary.pass(line.seq, line.at, line.kind);
+        summary.pass(line.ordinal, line.at, line.kind);
         return Ok(());
     }
     let Ok(raw) = line.raw() else { return Ok(()) };
     let entry = journal::entry(version, line, raw);
     if let Fact::ThreadForked(fork) = &entry.fact
-        && summary.seq == 0
+        && summary.ordinal == 0
         && let Some(parent) = ancestors.at(fork.base.thread, fork.base.ordinal)?
     {
         summary.inherit(&parent);
@@ -157,8 +157,8 @@ pub(super) fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs
         other => {
             // A row that is only a quick look has neither. Looking for words has those that wait in memory written out.
             let has_words = other.as_ref().is_some_and(|(_, row)| row.worded > 0);
-            let high_seq = other.as_ref().map_or(0, |(_, row)| row.high_seq);
-            let row = ThreadRow { stamp, worded: 0, chain: String::new(), high_seq, summary: ThreadSummary::new(journal.id) };
+            let high_ordinal = other.as_ref().map_or(0, |(_, row)| row.high_ordinal);
+            let row = ThreadRow { stamp, worded: 0, chain: String::new(), high_ordinal, summary: ThreadSummary::new(journal.id) };
             let key = match other {
                 Some((key, _)) => key,
                 None => database.put(&row)?,
@@ -172,7 +172,7 @@ pub(super) fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs
     let from = row.worded.max(start.end);
     let limit = stamp.size.min(from.saturating_add(PIECE));
     let mut writer = Words { database, key, turns: database.count_turns(key)? };
-    let place = ReaderPosition { offset: from, last: row.summary.seq, sum: None };
+    let place = ReaderPosition { offset: from, last: row.summary.ordinal, sum: None };
     let mut forward = Forward::new(&file, place, limit);
     let mut worded = from;
     loop {
@@ -193,7 +193,7 @@ pub(super) fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs
         }
     }
     row.worded = worded;
-    row.high_seq = row.high_seq.max(row.summary.seq);
+    row.high_ordinal = row.high_ordinal.max(row.summary.ordinal);
     // A row that is not finished has a time that is never right. Torn bytes at the end are not read again until the journal grows.
     row.stamp = if limit == stamp.size { stamp } else { DatabaseStamp { modified: 0, ..stamp } };
     database.update(key, &stored, &row)?;
@@ -207,7 +207,7 @@ fn has_only_grown(row: &ThreadRow, file: &File, stamp: DatabaseStamp) -> io::Res
     if !is_continued {
         return Ok(row.stamp == stamp && row.worded > 0);
     }
-    let place = ReaderPosition { offset: row.worded, last: row.summary.seq, sum: Some(sum) };
+    let place = ReaderPosition { offset: row.worded, last: row.summary.ordinal, sum: Some(sum) };
     let mut forward = Forward::new(file, place, stamp.size);
     Ok(match forward.find_next()? {
         ReadOutcome::Line { .. } | ReadOutcome::End => true,
@@ -227,7 +227,7 @@ impl Words<'_> {
         match line.kind {
             "turnStarted" => {
                 self.turns += 1;
-                self.database.put_turn(self.key, self.turns, line.seq)?;
+                self.database.put_turn(self.key, self.turns, line.ordinal)?;
             }
             "inputReceived" | "modelAnswered" | "callFinished" => {
                 let raw = match journal::as_blob(line.data) {
@@ -242,7 +242,7 @@ impl Words<'_> {
                 let Some(raw) = raw else { return Ok(false) };
                 let text = words::searchable(&journal::entry(version, line, raw));
                 if !text.trim().is_empty() {
-                    self.database.put_words(self.key, line.seq, &text)?;
+                    self.database.put_words(self.key, line.ordinal, &text)?;
                 }
             }
             _ => {}

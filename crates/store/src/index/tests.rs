@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use outpost_thread::{
-    Entry, Fact, InputId, InputReceived, MetadataChanged, Parent, Raw, Seq, Settings, ThreadCreated, ThreadId, TurnStarted,
+    Entry, Fact, InputId, InputReceived, MetadataChanged, Ordinal, Parent, Raw, Settings, ThreadCreated, ThreadId, TurnStarted,
 };
 use serde_json::json;
 use tokio::sync::watch;
@@ -30,7 +30,7 @@ struct Journal {
     id: ThreadId,
     path: PathBuf,
     sum: Sum,
-    seq: Seq,
+    ordinal: Ordinal,
     at: u64,
 }
 
@@ -61,7 +61,7 @@ impl Home {
         let (id, path) = (id(number), folder.join(format!("{}.jsonl", id(number))));
         let (line, sum) = journal::header(id, None);
         fs::write(&path, line).unwrap();
-        let mut journal = Journal { id, path, sum, seq: 0, at };
+        let mut journal = Journal { id, path, sum, ordinal: 0, at };
         let settings = Settings { cwd: Some(format!("/work/{}", number % 3)), ..Settings::default() };
         journal.append(ThreadCreated { source: Some(Raw::from(json!("cli"))), settings, ..ThreadCreated::new(id) });
         journal
@@ -70,18 +70,18 @@ impl Home {
 
 impl Journal {
     fn append(&mut self, fact: impl Into<Fact>) {
-        self.seq += 1;
-        let entry = Entry { seq: self.seq, at: self.at, fact: fact.into() };
+        self.ordinal += 1;
+        let entry = Entry { ordinal: self.ordinal, at: self.at, fact: fact.into() };
         let mut line = Vec::new();
         let data = entry.fact.data().unwrap();
-        let parts = LineParts { seq: entry.seq, at: entry.at, kind: entry.fact.kind(), data: data.get() };
+        let parts = LineParts { ordinal: entry.ordinal, at: entry.at, kind: entry.fact.kind(), data: data.get() };
         self.sum = journal::write(&mut line, self.sum, parts);
         File::options().append(true).open(&self.path).unwrap().write_all(&line).unwrap();
     }
 
     fn say(&mut self, text: &str) {
         let item = Raw::from(json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}));
-        let input = InputId::from(format!("i{}", self.seq));
+        let input = InputId::from(format!("i{}", self.ordinal));
         self.append(InputReceived {
             input,
             turn: None,
@@ -142,7 +142,7 @@ async fn filters_kin_and_marks() {
         // The first entry is written anew with a parent.
         let (line, sum) = journal::header(child.id, None);
         fs::write(&child.path, line).unwrap();
-        (child.sum, child.seq) = (sum, 0);
+        (child.sum, child.ordinal) = (sum, 0);
         let parent = Parent { thread: id(parent), depth: 1, path: None, nickname: None, role: None };
         let source = Some(Raw::from(json!({"subagent": {"x": 1}})));
         child.append(ThreadCreated { parent: Some(parent), source, ..ThreadCreated::new(child.id) });
@@ -162,7 +162,7 @@ async fn filters_kin_and_marks() {
         assert_eq!(all(&index, query).await.len(), count, "{words}");
     }
     let summary = index.summary(id(1)).await.unwrap().unwrap();
-    assert_eq!((summary.preview.as_deref(), summary.archived, summary.seq), (Some("root"), true, 3));
+    assert_eq!((summary.preview.as_deref(), summary.archived, summary.ordinal), (Some("root"), true, 3));
 }
 
 #[tokio::test]
@@ -181,7 +181,7 @@ async fn appends_are_seen_at_once_and_words_too() {
     assert_eq!(search(&index, "grusse").await, [], "ß is no s");
     assert_eq!(search(&index, "gruße").await, [journal.id], "an umlaut is its letter");
     let summary = index.summary(journal.id).await.unwrap().unwrap();
-    assert_eq!((summary.seq, summary.updated_at, summary.recency_at), (41, 30, 30));
+    assert_eq!((summary.ordinal, summary.updated_at, summary.recency_at), (41, 30, 30));
     assert_eq!(index.turn_start(journal.id, 2).await.unwrap(), Some(5));
     fs::remove_file(&journal.path).unwrap();
     index.removed(journal.id);
@@ -307,11 +307,11 @@ async fn a_journal_that_lost_its_end_is_known_to_have_had_more() {
     journal.say("two");
     let index = home.start();
     index.complete().await;
-    assert_eq!(index.high_seq(journal.id).await.unwrap(), Some(3));
+    assert_eq!(index.high_ordinal(journal.id).await.unwrap(), Some(3));
     File::options().write(true).open(&journal.path).unwrap().set_len(kept).unwrap();
     index.touched(journal.id, &journal.path);
-    assert_eq!(index.summary(journal.id).await.unwrap().unwrap().seq, 2);
-    assert_eq!(index.high_seq(journal.id).await.unwrap(), Some(3));
+    assert_eq!(index.summary(journal.id).await.unwrap().unwrap().ordinal, 2);
+    assert_eq!(index.high_ordinal(journal.id).await.unwrap(), Some(3));
     assert_eq!(search(&index, "two").await, []);
 }
 
@@ -331,7 +331,7 @@ async fn long_journals_are_listed_first_and_read_later() {
     journal.say("the end");
     let index = home.start();
     let summary = index.summary(journal.id).await.unwrap().unwrap();
-    assert_eq!((summary.preview.as_deref(), summary.updated_at, summary.seq), (Some("the beginning"), 77, 604));
+    assert_eq!((summary.preview.as_deref(), summary.updated_at, summary.ordinal), (Some("the beginning"), 77, 604));
     assert_eq!(search(&index, "end").await, [journal.id]);
     assert_eq!(index.summary(journal.id).await.unwrap().unwrap().name.as_deref(), Some("named late"));
     let page = index.list(ListQuery::default()).await.unwrap();

@@ -200,8 +200,8 @@ impl IndexWriter {
                 // Even if its text has not been read since the last quick scan.
                 Some(row) if row.worded > 0 || row.stamp == *stamp => Ok(true),
                 _ => scan::quick_look(journal, *stamp, database).and_then(|summary| {
-                    let high_seq = summary.seq.max(row.map_or(0, |row| row.high_seq));
-                    database.put(&ThreadRow { stamp: *stamp, worded: 0, chain: String::new(), high_seq, summary })?;
+                    let high_ordinal = summary.ordinal.max(row.map_or(0, |row| row.high_ordinal));
+                    database.put(&ThreadRow { stamp: *stamp, worded: 0, chain: String::new(), high_ordinal, summary })?;
                     Ok(true)
                 }),
             };

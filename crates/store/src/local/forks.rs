@@ -52,7 +52,7 @@ impl LocalHome {
         forked.base = base.clone();
         let mut facts: Vec<Fact> = vec![forked.into()];
         facts.extend(cut.close.map(Fact::from));
-        let entries: Vec<Entry> = facts.into_iter().zip(cut.ordinal + 1..).map(|(fact, seq)| Entry { seq, at, fact }).collect();
+        let entries: Vec<Entry> = facts.into_iter().zip(cut.ordinal + 1..).map(|(fact, ordinal)| Entry { ordinal, at, fact }).collect();
         let path = self.place(thread, at);
         let folders = folders_to_sync(&path, &self.config.home);
         {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outpost_thread::{Entry, Seq, ThreadId};
+use outpost_thread::{Entry, Ordinal, ThreadId};
 
 use super::segment::{JournalSegment, SegmentLineage, entry};
 use super::{LocalHome, blocking, lock};
@@ -23,15 +23,15 @@ struct Cursor {
     lineage: SegmentLineage,
     index: usize,
     place: ReaderPosition,
-    after: Seq,
+    after: Ordinal,
     /// Entries of a thread that is not on disk yet.
     held: Vec<Entry>,
 }
 
 impl LocalHistory {
-    pub(super) fn new(home: Arc<LocalHome>, thread: ThreadId, after: Seq) -> Result<Self, ReadError> {
+    pub(super) fn new(home: Arc<LocalHome>, thread: ThreadId, after: Ordinal) -> Result<Self, ReadError> {
         if let Some(mut held) = home.held(thread) {
-            held.retain(|entry| entry.seq > after);
+            held.retain(|entry| entry.ordinal > after);
             let place = ReaderPosition { offset: 0, last: 0, sum: None };
             return Ok(Self(Some(Cursor { home, lineage: SegmentLineage::none(), index: 0, place, after, held })));
         }
@@ -83,11 +83,11 @@ fn read_piece(
     home: &LocalHome,
     segment: &JournalSegment,
     place: &mut ReaderPosition,
-    after: Seq,
+    after: Ordinal,
     batch: &mut Batch,
 ) -> Result<bool, ReadError> {
     let begin = place.offset;
-    let until = segment.until.unwrap_or(Seq::MAX);
+    let until = segment.until.unwrap_or(Ordinal::MAX);
     let mut forward = Forward::new(&segment.file, *place, u64::MAX);
     loop {
         match forward.find_next()? {
@@ -105,12 +105,12 @@ fn read_piece(
                 damage.to = damage.to.min(until);
                 batch.damage.push(damage);
             }
-            ReadOutcome::Line { line, .. } if line.seq > until => return Ok(true),
+            ReadOutcome::Line { line, .. } if line.ordinal > until => return Ok(true),
             ReadOutcome::Line { line, offset } => {
-                if line.seq > after {
+                if line.ordinal > after {
                     match entry(&home.blobs, segment.start.version, &line) {
                         Ok(entry) => batch.entries.push(entry),
-                        Err(what) => batch.damage.push(Damage { from: line.seq, to: line.seq, offset, bytes: 0, what }),
+                        Err(what) => batch.damage.push(Damage { from: line.ordinal, to: line.ordinal, offset, bytes: 0, what }),
                     }
                 }
                 if offset - begin >= PIECE {
@@ -130,20 +130,20 @@ impl LocalHome {
     }
 
     /// Single entries by their ordinals.
-    pub(super) fn pick(&self, thread: ThreadId, wanted: &[Seq]) -> Result<Vec<Entry>, ReadError> {
+    pub(super) fn pick(&self, thread: ThreadId, wanted: &[Ordinal]) -> Result<Vec<Entry>, ReadError> {
         if let Some(mut held) = self.held(thread) {
-            held.retain(|entry| wanted.contains(&entry.seq));
+            held.retain(|entry| wanted.contains(&entry.ordinal));
             return Ok(held);
         }
         let lineage = SegmentLineage::open(self, thread)?;
         let mut found = Vec::with_capacity(wanted.len());
-        for seq in wanted {
-            let segment = &lineage.segments()[lineage.index_of(*seq)];
-            let mut forward = Forward::new(&segment.file, segment.locate(*seq)?, u64::MAX);
+        for ordinal in wanted {
+            let segment = &lineage.segments()[lineage.index_of(*ordinal)];
+            let mut forward = Forward::new(&segment.file, segment.locate(*ordinal)?, u64::MAX);
             loop {
                 match forward.find_next()? {
-                    ReadOutcome::Damage(damage) if damage.from <= *seq => {}
-                    ReadOutcome::Line { line, .. } if line.seq == *seq => {
+                    ReadOutcome::Damage(damage) if damage.from <= *ordinal => {}
+                    ReadOutcome::Line { line, .. } if line.ordinal == *ordinal => {
                         found.extend(entry(&self.blobs, segment.start.version, &line));
                         break;
                     }
@@ -157,7 +157,7 @@ impl LocalHome {
     /// The entries before `request.before`, as many turns as are asked for.
     pub(super) fn page(&self, thread: ThreadId, request: PageRequest) -> Result<Page, ReadError> {
         if let Some(mut entries) = self.held(thread) {
-            entries.retain(|entry| request.before.is_none_or(|before| entry.seq < before));
+            entries.retain(|entry| request.before.is_none_or(|before| entry.ordinal < before));
             return Ok(Page { entries, ..Page::default() });
         }
         let lineage = SegmentLineage::open(self, thread)?;
@@ -189,9 +189,9 @@ impl LocalHome {
         Ok(all)
     }
 
-    fn page_of(&self, segment: &JournalSegment, bound: Option<Seq>, budget: &mut Budget) -> Result<(Page, bool), ReadError> {
+    fn page_of(&self, segment: &JournalSegment, bound: Option<Ordinal>, budget: &mut Budget) -> Result<(Page, bool), ReadError> {
         let end = match bound {
-            Some(seq) => segment.locate(seq)?.offset,
+            Some(ordinal) => segment.locate(ordinal)?.offset,
             None => reader::tail(&segment.file, &segment.start)?.end,
         };
         let mut back = Backward::new(&segment.file, segment.start.end, end);
@@ -222,10 +222,10 @@ impl LocalHome {
                     page.damage.push(damage);
                 }
                 ReadOutcome::Line { line, offset } => {
-                    page.before = page.before.or(Some(line.seq));
+                    page.before = page.before.or(Some(line.ordinal));
                     match entry(&self.blobs, segment.start.version, &line) {
                         Ok(entry) => page.entries.push(entry),
-                        Err(what) => page.damage.push(Damage { from: line.seq, to: line.seq, offset, bytes: 0, what }),
+                        Err(what) => page.damage.push(Damage { from: line.ordinal, to: line.ordinal, offset, bytes: 0, what }),
                     }
                 }
             }

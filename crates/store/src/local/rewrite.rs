@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use outpost_thread::{DamageNoted, Fact, ForkBase, Seq, ThreadId};
+use outpost_thread::{DamageNoted, Fact, ForkBase, Ordinal, ThreadId};
 
 use super::LocalHome;
 use super::segment::JournalSegment;
@@ -53,7 +53,7 @@ impl LocalHome {
         out.sum = sum;
         let mut all = Vec::new();
         for segment in segments {
-            let until = segment.until.unwrap_or(Seq::MAX);
+            let until = segment.until.unwrap_or(Ordinal::MAX);
             let mut forward = Forward::new(&segment.file, segment.start.place(), u64::MAX);
             loop {
                 match forward.find_next()? {
@@ -66,7 +66,7 @@ impl LocalHome {
                         }
                         all.push(damage);
                     }
-                    ReadOutcome::Line { line, .. } if line.seq > until => break,
+                    ReadOutcome::Line { line, .. } if line.ordinal > until => break,
                     ReadOutcome::Line { line, .. } => out.write(line.parts())?,
                 }
             }
@@ -93,6 +93,6 @@ impl Output {
     fn note(&mut self, damage: &Damage, at: u64) -> io::Result<()> {
         let fact = Fact::from(DamageNoted::in_place_of(damage.range()));
         let data = fact.data().map_err(io::Error::other)?;
-        self.write(LineParts { seq: damage.from, at, kind: fact.kind(), data: data.get() })
+        self.write(LineParts { ordinal: damage.from, at, kind: fact.kind(), data: data.get() })
     }
 }

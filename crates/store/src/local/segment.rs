@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use outpost_thread::{Entry, Fact, ForkBase, Raw, Seq, ThreadId};
+use outpost_thread::{Entry, Fact, ForkBase, Ordinal, Raw, ThreadId};
 
 use super::LocalHome;
 use crate::blob::Blobs;
@@ -19,7 +19,7 @@ pub(crate) struct JournalSegment {
     pub file: Arc<File>,
     pub start: JournalStart,
     /// The last entry that is shared; none for the thread's own journal.
-    pub until: Option<Seq>,
+    pub until: Option<Ordinal>,
 }
 
 /// All segments, oldest first. The last one is the thread's own.
@@ -27,7 +27,7 @@ pub(crate) struct JournalSegment {
 pub(crate) struct SegmentLineage(Vec<JournalSegment>);
 
 impl JournalSegment {
-    fn open(home: &LocalHome, thread: ThreadId, until: Option<Seq>) -> Result<Self, ReadError> {
+    fn open(home: &LocalHome, thread: ThreadId, until: Option<Ordinal>) -> Result<Self, ReadError> {
         let path = home.find(thread).ok_or(ReadError::NotFound(thread))?;
         let failed = |why| ReadError::Journal { thread, why };
         let file = File::open(path).map_err(|error| failed(error.into()))?;
@@ -56,21 +56,21 @@ impl JournalSegment {
         Ok(self.file.metadata()?.len())
     }
 
-    /// The checksum of the line of entry `seq`, if that is there.
-    pub(super) fn sum_of(&self, seq: Seq) -> std::io::Result<Option<Sum>> {
-        let place = self.locate(seq + 1)?;
-        Ok(place.sum.filter(|_| place.last == seq))
+    /// The checksum of the line of entry `ordinal`, if that is there.
+    pub(super) fn sum_of(&self, ordinal: Ordinal) -> std::io::Result<Option<Sum>> {
+        let place = self.locate(ordinal + 1)?;
+        Ok(place.sum.filter(|_| place.last == ordinal))
     }
 
-    /// The place before entry `seq`. The one behind the last entry is found without a look at the others.
-    pub(super) fn locate(&self, seq: Seq) -> std::io::Result<ReaderPosition> {
+    /// The place before entry `ordinal`. The one behind the last entry is found without a look at the others.
+    pub(super) fn locate(&self, ordinal: Ordinal) -> std::io::Result<ReaderPosition> {
         if self.until.is_none() {
             let tail = reader::tail(&self.file, &self.start)?;
-            if tail.last + 1 == seq && tail.last >= self.start.first && tail.torn + tail.spoiled == 0 && !tail.lacks_end {
+            if tail.last + 1 == ordinal && tail.last >= self.start.first && tail.torn + tail.spoiled == 0 && !tail.lacks_end {
                 return Ok(ReaderPosition { offset: tail.end, last: tail.last, sum: Some(tail.sum) });
             }
         }
-        reader::locate(&self.file, &self.start, self.length()?, seq)
+        reader::locate(&self.file, &self.start, self.length()?, ordinal)
     }
 }
 
@@ -105,9 +105,9 @@ impl SegmentLineage {
         &self.0
     }
 
-    /// The segment that has entry `seq`, or would have it.
-    pub(super) fn index_of(&self, seq: Seq) -> usize {
-        self.0.iter().position(|segment| segment.until.is_none_or(|until| seq <= until)).unwrap_or(self.0.len() - 1)
+    /// The segment that has entry `ordinal`, or would have it.
+    pub(super) fn index_of(&self, ordinal: Ordinal) -> usize {
+        self.0.iter().position(|segment| segment.until.is_none_or(|until| ordinal <= until)).unwrap_or(self.0.len() - 1)
     }
 
     pub(super) fn head(&self, home: &LocalHome) -> Result<ThreadHead, ReadError> {
@@ -130,9 +130,9 @@ impl SegmentLineage {
         Ok(ThreadHead { thread: own.thread, first, last: tail.last, sum: tail.sum.to_string(), durable: 0, bytes, damage })
     }
 
-    /// Whether entry `seq` is there and has this checksum.
-    pub(super) fn bears_out(&self, seq: Seq, sum: &str) -> bool {
-        let found = self.0[self.index_of(seq)].sum_of(seq);
+    /// Whether entry `ordinal` is there and has this checksum.
+    pub(super) fn bears_out(&self, ordinal: Ordinal, sum: &str) -> bool {
+        let found = self.0[self.index_of(ordinal)].sum_of(ordinal);
         found.is_ok_and(|found| found.is_some_and(|found| found.to_string() == sum))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use outpost_thread::{Seq, ThreadId};
+use outpost_thread::{Ordinal, ThreadId};
 
 use super::LocalHome;
 use super::segment::{JournalSegment, SegmentLineage, entry};
@@ -15,7 +15,7 @@ use crate::verify::{Repair, VerifyReport};
 
 impl LocalHome {
     /// Reads every byte. `known` is the highest ordinal that another reader, such as the index, has seen.
-    pub(super) fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<VerifyReport, ReadError> {
+    pub(super) fn verify(&self, thread: ThreadId, known: Option<Ordinal>) -> Result<VerifyReport, ReadError> {
         let lineage = SegmentLineage::open(self, thread)?;
         let mut verdict = VerifyReport { thread, entries: 0, last: 0, bytes: 0, damage: Vec::new(), given_up: 0 };
         for (index, segment) in lineage.segments().iter().enumerate() {
@@ -39,7 +39,7 @@ impl LocalHome {
     }
 
     fn check(&self, segment: &JournalSegment, verdict: &mut VerifyReport) -> Result<(), ReadError> {
-        let until = segment.until.unwrap_or(Seq::MAX);
+        let until = segment.until.unwrap_or(Ordinal::MAX);
         let mut forward = Forward::new(&segment.file, segment.start.place(), u64::MAX);
         let mut last = segment.start.first - 1;
         loop {
@@ -51,15 +51,15 @@ impl LocalHome {
                     last = last.max(damage.to);
                     verdict.damage.push((segment.thread, damage));
                 }
-                ReadOutcome::Line { line, .. } if line.seq > until => break,
+                ReadOutcome::Line { line, .. } if line.ordinal > until => break,
                 ReadOutcome::Line { line, offset } => {
-                    last = line.seq;
+                    last = line.ordinal;
                     verdict.entries += 1;
                     // A line that has its sum is what was written; only what it refers to may be gone.
                     let checked =
                         if as_blob(line.data).is_some() { entry(&self.blobs, segment.start.version, &line).map(drop) } else { Ok(()) };
                     if let Err(what) = checked {
-                        verdict.damage.push((segment.thread, Damage { from: line.seq, to: line.seq, offset, bytes: 0, what }));
+                        verdict.damage.push((segment.thread, Damage { from: line.ordinal, to: line.ordinal, offset, bytes: 0, what }));
                     }
                 }
             }

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outpost_thread::{Entry, Fact, Raw, Seq, ThreadId};
+use outpost_thread::{Entry, Fact, Ordinal, Raw, ThreadId};
 use outpost_wire::SharedError;
 use tokio::sync::oneshot;
 
@@ -27,8 +27,8 @@ pub(super) type Commit = oneshot::Receiver<Result<(), SharedError>>;
 pub(crate) struct JournalWriter {
     thread: ThreadId,
     epoch: u64,
-    last: Seq,
-    durable: Seq,
+    last: Ordinal,
+    durable: Ordinal,
     state: State,
 }
 
@@ -120,11 +120,11 @@ impl JournalWriter {
         self.epoch
     }
 
-    pub(super) const fn durable(&self) -> Seq {
+    pub(super) const fn durable(&self) -> Ordinal {
         self.durable
     }
 
-    pub(super) fn committed(&mut self, last: Seq) {
+    pub(super) fn committed(&mut self, last: Ordinal) {
         self.durable = self.durable.max(last);
     }
 
@@ -156,8 +156,8 @@ impl JournalWriter {
     pub(super) fn append(&mut self, home: &LocalHome, entries: Vec<Entry>, waits: bool) -> Result<(Appended, Option<Commit>), AppendError> {
         let mut expected = self.last + 1;
         for entry in &entries {
-            if entry.seq != expected {
-                return Err(AppendError::Conflict { expected, found: entry.seq });
+            if entry.ordinal != expected {
+                return Err(AppendError::Conflict { expected, found: entry.ordinal });
             }
             expected = entry.end() + 1;
             if !journal::is_plain(entry.fact.kind()) {
@@ -167,7 +167,7 @@ impl JournalWriter {
         if let State::Unborn { held } = &mut self.state {
             if !entries.iter().any(materializes) {
                 held.extend(entries.iter().cloned());
-                self.last += entries.len() as Seq;
+                self.last += entries.len() as Ordinal;
                 return Ok((Appended { entries, last: self.last, durable: 0 }, None));
             }
             let mut all = std::mem::take(held);
@@ -377,7 +377,7 @@ pub(super) fn encode(home: &LocalHome, mut sum: Sum, entries: &[Entry]) -> Resul
         } else {
             data
         };
-        let parts = LineParts { seq: entry.seq, at: entry.at, kind: entry.fact.kind(), data: line.get() };
+        let parts = LineParts { ordinal: entry.ordinal, at: entry.at, kind: entry.fact.kind(), data: line.get() };
         sum = journal::write(&mut bytes, sum, parts);
         stored.push(entry);
     }

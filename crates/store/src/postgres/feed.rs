@@ -1,6 +1,6 @@
 //! What others write, as it happens. Notes may be lost with a connection; a gap is reported, and followers read again.
 
-use outpost_thread::{Seq, ThreadId};
+use outpost_thread::{Ordinal, ThreadId};
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
@@ -14,7 +14,7 @@ const CHANNEL: &str = "outpost_threads";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadChange {
     /// Entries up to `last` are there; 0 if the thread was removed.
-    Thread { thread: ThreadId, last: Seq },
+    Thread { thread: ThreadId, last: Ordinal },
     /// Something may have been missed: look at everything that matters again.
     Gap,
 }

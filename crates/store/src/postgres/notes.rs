@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
-use outpost_thread::{Seq, ThreadId};
+use outpost_thread::{Ordinal, ThreadId};
 use outpost_wire::SharedError;
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -21,23 +21,23 @@ const SEND: &str = "select pg_notify('outpost_threads', note) from unnest($1::te
 
 #[derive(Default)]
 pub(super) struct Notes {
-    changed: Mutex<HashMap<ThreadId, Seq>>,
+    changed: Mutex<HashMap<ThreadId, Ordinal>>,
     there: std::sync::Arc<Notify>,
 }
 
 impl Notes {
     /// Entries up to `last` are there; 0 if the thread was removed.
-    pub(super) fn add(&self, thread: ThreadId, last: Seq) {
+    pub(super) fn add(&self, thread: ThreadId, last: Ordinal) {
         lock(&self.changed).insert(thread, last);
         self.there.notify_one();
     }
 
-    fn take(&self) -> HashMap<ThreadId, Seq> {
+    fn take(&self) -> HashMap<ThreadId, Ordinal> {
         std::mem::take(&mut *lock(&self.changed))
     }
 
     /// What could not be sent is sent later, unless there is something newer about a thread.
-    fn put_back(&self, unsent: HashMap<ThreadId, Seq>) {
+    fn put_back(&self, unsent: HashMap<ThreadId, Ordinal>) {
         let mut changed = lock(&self.changed);
         for (thread, last) in unsent {
             changed.entry(thread).or_insert(last);

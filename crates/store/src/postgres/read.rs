@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use outpost_thread::{Checkpoint, Entry, Fact, Raw, Seq, ThreadId, VERSION};
+use outpost_thread::{Checkpoint, Entry, Fact, Ordinal, Raw, ThreadId, VERSION};
 use outpost_wire::SharedError;
 use tokio_postgres::{GenericClient, Row, ToStatement};
 
@@ -21,7 +21,7 @@ const ROWS: i64 = 256;
 #[derive(Debug, Clone)]
 pub(super) struct RowSegment {
     pub thread: ThreadId,
-    pub until: Option<Seq>,
+    pub until: Option<Ordinal>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +83,7 @@ fn entry(row: &Row) -> Entry {
     let (kind, data): (String, String) = (row.get(2), row.get(3));
     // What was written was JSON; what is not any more is carried as what it is.
     let data = Raw::parse(data.as_str()).unwrap_or_else(|_| Raw::from(serde_json::Value::String(data)));
-    Entry { seq: small(row.get(0)), at: small(row.get(1)), fact: Fact::read(VERSION, &kind, data) }
+    Entry { ordinal: small(row.get(0)), at: small(row.get(1)), fact: Fact::read(VERSION, &kind, data) }
 }
 
 impl PostgresStore {
@@ -116,7 +116,7 @@ impl PostgresStore {
                     let (kind, data): (&str, &str) = (row.get(2), row.get(3));
                     if budget.is_spent(kind, data.len()) {
                         entries.reverse();
-                        let before = entries.first().map(|entry: &Entry| entry.seq);
+                        let before = entries.first().map(|entry: &Entry| entry.ordinal);
                         return Ok(Page { entries, damage: Vec::new(), before });
                     }
                     entries.push(entry(row));
@@ -131,7 +131,7 @@ impl PostgresStore {
         Ok(Page { entries, damage: Vec::new(), before: None })
     }
 
-    pub(crate) async fn history(&self, thread: ThreadId, after: Seq) -> Result<PostgresHistory, ReadError> {
+    pub(crate) async fn history(&self, thread: ThreadId, after: Ordinal) -> Result<PostgresHistory, ReadError> {
         let client = self.client().await.map_err(ReadError::Database)?;
         let mut segments = lineage(&client, thread).await?;
         segments.retain(|segment| segment.until.is_none_or(|until| until > after));
@@ -140,22 +140,22 @@ impl PostgresStore {
     }
 
     /// Single entries; those that are not there are left out.
-    pub async fn entries(&self, thread: ThreadId, wanted: Vec<Seq>) -> Result<Vec<Entry>, ReadError> {
+    pub async fn entries(&self, thread: ThreadId, wanted: Vec<Ordinal>) -> Result<Vec<Entry>, ReadError> {
         let client = self.client().await.map_err(ReadError::Database)?;
         let mut found = HashMap::new();
         let mut first = 1;
         for segment in lineage(&client, thread).await? {
-            let until = segment.until.unwrap_or(Seq::MAX);
-            let here: Vec<i64> = wanted.iter().filter(|seq| (first..=until).contains(*seq)).map(|seq| big(*seq)).collect();
+            let until = segment.until.unwrap_or(Ordinal::MAX);
+            let here: Vec<i64> = wanted.iter().filter(|ordinal| (first..=until).contains(*ordinal)).map(|ordinal| big(*ordinal)).collect();
             first = until.saturating_add(1);
             if here.is_empty() {
                 continue;
             }
             let text = "select seq, at, kind, data from outpost_entries where thread = $1 and seq = any($2)";
             let rows = client.query(text, &[&segment.thread.to_string(), &here]).await.map_err(QueryError::from)?;
-            found.extend(rows.iter().map(entry).map(|entry| (entry.seq, entry)));
+            found.extend(rows.iter().map(entry).map(|entry| (entry.ordinal, entry)));
         }
-        Ok(wanted.iter().filter_map(|seq| found.get(seq).cloned()).collect())
+        Ok(wanted.iter().filter_map(|ordinal| found.get(ordinal).cloned()).collect())
     }
 
     pub async fn threads(&self) -> Result<Vec<ThreadId>, ReadError> {
@@ -165,7 +165,7 @@ impl PostgresStore {
     }
 
     /// A database checks its own pages; what can be checked here is that no ordinal is missing.
-    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<VerifyReport, ReadError> {
+    pub async fn verify(&self, thread: ThreadId, known: Option<Ordinal>) -> Result<VerifyReport, ReadError> {
         let client = self.0.pool.get_for(LONG).await.map_err(ReadError::Database)?;
         let segments = lineage(&client, thread).await?;
         let last = self.head(thread).await?.last;
@@ -203,8 +203,8 @@ impl PostgresStore {
         let content = checkpoint.encode().map_err(|error| ReadError::Database(SharedError::new(error)))?;
         let text = "insert into outpost_checkpoints (thread, seq, content) values ($1, $2, $3)
                     on conflict (thread) do update set seq = $2, content = $3";
-        let (id, seq) = (checkpoint.thread.id.to_string(), big(checkpoint.seq));
-        client.execute(text, &[&id, &seq, &content]).await.map_err(QueryError::from)?;
+        let (id, ordinal) = (checkpoint.thread.id.to_string(), big(checkpoint.ordinal));
+        client.execute(text, &[&id, &ordinal, &content]).await.map_err(QueryError::from)?;
         Ok(())
     }
 
@@ -223,7 +223,7 @@ pub struct PostgresHistory {
     store: PostgresStore,
     /// Newest first; the last one is read.
     segments: Vec<RowSegment>,
-    after: Seq,
+    after: Ordinal,
 }
 
 impl PostgresHistory {
@@ -237,7 +237,7 @@ impl PostgresHistory {
             let entries: Vec<Entry> = rows.iter().map(entry).collect();
             match entries.last() {
                 Some(last) => {
-                    self.after = last.seq;
+                    self.after = last.ordinal;
                     return Ok(Some(Batch { entries, damage: Vec::new() }));
                 }
                 None => drop(self.segments.pop()),

@@ -54,11 +54,11 @@ impl PostgresStore {
             let last = self.last(lease.thread).await?;
             return Ok(Appended { entries, last, durable: last });
         };
-        let before = first.seq.saturating_sub(1);
-        let mut expected = first.seq;
+        let before = first.ordinal.saturating_sub(1);
+        let mut expected = first.ordinal;
         for entry in &entries {
-            if entry.seq != expected {
-                return Err(AppendError::Conflict { expected, found: entry.seq });
+            if entry.ordinal != expected {
+                return Err(AppendError::Conflict { expected, found: entry.ordinal });
             }
             expected = entry.end() + 1;
         }
@@ -72,7 +72,7 @@ impl PostgresStore {
             held.work.see(entry.fact.kind());
         }
         let batch = Batch::of(&stored)?;
-        let last = held.summary.seq;
+        let last = held.summary.ordinal;
         let until = Instant::now() + PATIENCE;
         let mut is_doubtful = false;
         loop {
@@ -127,7 +127,7 @@ impl PostgresStore {
                     &big(lease.epoch),
                     &self.0.config.instance,
                     &big(before),
-                    &big(summary.seq),
+                    &big(summary.ordinal),
                     &batch.bytes,
                     &batch.gives_birth,
                     &self.lease_seconds(),
@@ -140,7 +140,7 @@ impl PostgresStore {
                     &summary.parent.map(|parent| parent.to_string()),
                     &column(&summary.name),
                     &text,
-                    &batch.seqs,
+                    &batch.ordinals,
                     &batch.times,
                     &batch.kinds,
                     &batch.data,
@@ -216,7 +216,7 @@ impl PostgresStore {
         summary.id = thread;
         forked.base = ForkBase { thread: segment.thread, ordinal: cut.ordinal, sum: String::new() };
         let facts = std::iter::once(Fact::from(forked)).chain(cut.close.map(Fact::from));
-        let entries: Vec<Entry> = facts.zip(cut.ordinal + 1..).map(|(fact, seq)| Entry { seq, at, fact }).collect();
+        let entries: Vec<Entry> = facts.zip(cut.ordinal + 1..).map(|(fact, ordinal)| Entry { ordinal, at, fact }).collect();
         let (config, pid) = (&self.0.config, i64::from(std::process::id()));
         let text =
             serde_json::to_string(&summary).map_err(|error| ForkStoreError::Append(AppendError::Database(SharedError::new(error))))?;
@@ -316,7 +316,7 @@ async fn inherited(
         turns += small(transaction.query_one(text, &[&segment.thread.to_string(), &big(until)]).await?.get(0));
     }
     summary.turns = turns;
-    summary.seq = ordinal;
+    summary.ordinal = ordinal;
     Ok(summary)
 }
 
@@ -342,7 +342,7 @@ impl WriteFailure {
 /// Entries as columns.
 #[derive(Default)]
 struct Batch {
-    seqs: Vec<i64>,
+    ordinals: Vec<i64>,
     times: Vec<i64>,
     kinds: Vec<String>,
     data: Vec<String>,
@@ -359,7 +359,7 @@ impl Batch {
         for entry in entries {
             let kind = entry.fact.kind().to_owned();
             let data = entry.fact.data().map_err(|error| AppendError::Unwritable { kind: kind.clone(), why: SharedError::new(error) })?;
-            batch.seqs.push(big(entry.seq));
+            batch.ordinals.push(big(entry.ordinal));
             batch.times.push(big(entry.at));
             batch.bytes = batch.bytes.saturating_add(big(data.get().len() as u64));
             batch.data.push(data.get().to_owned());
@@ -369,7 +369,7 @@ impl Batch {
             let mut words = plain(&words::searchable(entry));
             if !words.trim().is_empty() {
                 words.truncate(words.floor_char_boundary(WORDS));
-                batch.worded.push(big(entry.seq));
+                batch.worded.push(big(entry.ordinal));
                 batch.words.push(words);
             }
         }

@@ -8,7 +8,7 @@ use outpost_store::{
     CommitConfig, Durability, LINE_LIMIT, Lease, LocalConfig, LocalStore, MemoryStore, Need, PostgresConfig, PostgresStore, Redactor, Store,
 };
 use outpost_thread::{
-    Entry, Fact, InputOrigin, InputReceived, ModelAnswered, ModelAsked, Raw, Seq, StepCaptured, ThreadCreated, ThreadId, TokenTotals,
+    Entry, Fact, InputOrigin, InputReceived, ModelAnswered, ModelAsked, Ordinal, Raw, StepCaptured, ThreadCreated, ThreadId, TokenTotals,
     TurnFinished, TurnId, TurnStarted, TurnStatus,
 };
 use serde_json::json;
@@ -140,8 +140,8 @@ pub(crate) fn plain_turn(number: u64) -> Vec<Fact> {
     ]
 }
 
-pub(crate) fn entries(first: Seq, facts: Vec<Fact>) -> Vec<Entry> {
-    facts.into_iter().zip(first..).map(|(fact, seq)| Entry { seq, at: 1_763_247_600_000 + seq, fact }).collect()
+pub(crate) fn entries(first: Ordinal, facts: Vec<Fact>) -> Vec<Entry> {
+    facts.into_iter().zip(first..).map(|(fact, ordinal)| Entry { ordinal, at: 1_763_247_600_000 + ordinal, fact }).collect()
 }
 
 /// A thread with a first message, and what was written of it.

@@ -84,7 +84,7 @@ impl Run {
     /// A thread that was just created.
     pub(crate) fn new(script: Script) -> Self {
         let settings = Settings { compact_at: script.compact_at, ..Settings::default() };
-        let first = Entry { seq: 1, at: 1, fact: ThreadCreated { settings, ..ThreadCreated::new(id()) }.into() };
+        let first = Entry { ordinal: 1, at: 1, fact: ThreadCreated { settings, ..ThreadCreated::new(id()) }.into() };
         Self::from_journal(script, World::default(), vec![first])
     }
 
@@ -100,8 +100,8 @@ impl Run {
     }
 
     fn append(&mut self, fact: impl Into<Fact>) {
-        let seq = self.thread.last + 1;
-        let entry = Entry { seq, at: seq, fact: fact.into() };
+        let ordinal = self.thread.last + 1;
+        let entry = Entry { ordinal, at: ordinal, fact: fact.into() };
         self.thread.apply(&entry).unwrap_or_else(|error| panic!("{error} after {:#?}", self.journal.last()));
         self.context.apply(&entry);
         self.journal.push(entry);
@@ -170,7 +170,7 @@ impl Run {
             }
             NextAction::Compact { turn, reason } => {
                 let kept = vec![Kept::Entry(2), Kept::Item(message("user", "<summary>what was said before</summary>"))];
-                self.append(ContextCompacted { turn: Some(turn), reason, kept, tokens: 1, window: 0 });
+                self.append(ContextCompacted { turn: Some(turn), reason, kept, tokens: 1, context_generation: 0 });
             }
             NextAction::FinishTurn { turn, status } => self.append(turn_finished(Some(turn.as_str()), status)),
         }

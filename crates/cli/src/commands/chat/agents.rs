@@ -13,7 +13,7 @@ use crate::agents::Agents;
 use crate::remote::{BACK, RemoteServer};
 
 /// Something about the questions of an agent.
-pub(super) enum AgentNews {
+pub(super) enum AgentEvent {
     Asked(LiveThread, Box<ApprovalAsked>),
     Answered(ApprovalId),
     /// Its turn is over, and with it all that it asked.
@@ -22,7 +22,7 @@ pub(super) enum AgentNews {
 
 /// Hears all agents of a thread, and those that they make, for as long as it lives.
 pub(super) struct AgentQuestions {
-    news: mpsc::UnboundedReceiver<AgentNews>,
+    news: mpsc::UnboundedReceiver<AgentEvent>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -41,7 +41,7 @@ impl AgentQuestions {
         Self { news, _task: AbortOnDropHandle::new(tokio::spawn(family.follow(root))) }
     }
 
-    pub(super) async fn next(&mut self) -> AgentNews {
+    pub(super) async fn next(&mut self) -> AgentEvent {
         match self.news.recv().await {
             Some(news) => news,
             None => std::future::pending().await,
@@ -53,7 +53,7 @@ impl AgentQuestions {
 struct Family {
     runtime: Runtime,
     heard: HashSet<ThreadId>,
-    sender: mpsc::UnboundedSender<AgentNews>,
+    sender: mpsc::UnboundedSender<AgentEvent>,
     watches: Vec<AbortOnDropHandle<()>>,
 }
 
@@ -92,7 +92,7 @@ impl Family {
     }
 }
 
-async fn watch(agent: LiveThread, sender: mpsc::UnboundedSender<AgentNews>) {
+async fn watch(agent: LiveThread, sender: mpsc::UnboundedSender<AgentEvent>) {
     let mut feed = agent.subscribe();
     let mut is_known = false;
     loop {
@@ -100,19 +100,19 @@ async fn watch(agent: LiveThread, sender: mpsc::UnboundedSender<AgentNews>) {
         if !std::mem::replace(&mut is_known, true) {
             let Ok(state) = agent.snapshot().await else { return };
             for approval in state.turn.iter().flat_map(|turn| &turn.approvals) {
-                let _ = sender.send(AgentNews::Asked(agent.clone(), Box::new(approval.asked.clone())));
+                let _ = sender.send(AgentEvent::Asked(agent.clone(), Box::new(approval.asked.clone())));
             }
         }
         let news = match feed.next().await {
             Read::Event(ThreadEvent::Entry(entry)) => match &entry.fact {
-                Fact::ApprovalAsked(asked) => AgentNews::Asked(agent.clone(), asked.clone()),
-                Fact::ApprovalAnswered(answered) => AgentNews::Answered(answered.approval.clone()),
-                Fact::TurnFinished(_) => AgentNews::Over(agent.id()),
+                Fact::ApprovalAsked(asked) => AgentEvent::Asked(agent.clone(), asked.clone()),
+                Fact::ApprovalAnswered(answered) => AgentEvent::Answered(answered.approval.clone()),
+                Fact::TurnFinished(_) => AgentEvent::Over(agent.id()),
                 _ => continue,
             },
             Read::Event(_) => continue,
             Read::End => {
-                let _ = sender.send(AgentNews::Over(agent.id()));
+                let _ = sender.send(AgentEvent::Over(agent.id()));
                 return;
             }
             Read::Missed(_) => {
@@ -127,7 +127,7 @@ async fn watch(agent: LiveThread, sender: mpsc::UnboundedSender<AgentNews>) {
 }
 
 /// The same for a thread of a server: it tells of the agents of every thread that is opened there.
-async fn remote_questions(server: RemoteServer, root: ThreadId, sender: mpsc::UnboundedSender<AgentNews>) {
+async fn remote_questions(server: RemoteServer, root: ThreadId, sender: mpsc::UnboundedSender<AgentEvent>) {
     // First to listen and then to look; a question that is found twice is ignored.
     let mut others = server.others();
     let mut looks = true;
@@ -136,7 +136,7 @@ async fn remote_questions(server: RemoteServer, root: ThreadId, sender: mpsc::Un
             let open = others.hold(server.open_questions(root)).await;
             for (thread, asked) in open {
                 if let Some(agent) = server.answerable(thread).await {
-                    let _ = sender.send(AgentNews::Asked(agent, Box::new(asked)));
+                    let _ = sender.send(AgentEvent::Asked(agent, Box::new(asked)));
                 }
             }
         }
@@ -146,11 +146,11 @@ async fn remote_questions(server: RemoteServer, root: ThreadId, sender: mpsc::Un
         let Some((thread, entry)) = heard.entry() else { continue };
         let news = match entry.fact {
             Fact::ApprovalAsked(asked) => match server.answerable(thread).await {
-                Some(agent) => AgentNews::Asked(agent, asked),
+                Some(agent) => AgentEvent::Asked(agent, asked),
                 None => continue,
             },
-            Fact::ApprovalAnswered(answered) => AgentNews::Answered(answered.approval),
-            Fact::TurnFinished(_) => AgentNews::Over(thread),
+            Fact::ApprovalAnswered(answered) => AgentEvent::Answered(answered.approval),
+            Fact::TurnFinished(_) => AgentEvent::Over(thread),
             _ => continue,
         };
         if sender.send(news).is_err() {

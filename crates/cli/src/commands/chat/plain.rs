@@ -15,7 +15,7 @@ use outpost_thread::{Fact, InterruptReason, Thread, said};
 use tokio::signal::unix::SignalKind;
 
 use super::ChatEnd;
-use super::agents::{AgentNews, AgentQuestions};
+use super::agents::{AgentEvent, AgentQuestions};
 use super::keyboard::{Keyboard, TypedLine};
 use super::question::{ApprovalAnswer, ChatQuestion, LineMeaning};
 use super::slash::{self, SlashLine, SlashOutcome};
@@ -98,9 +98,9 @@ struct PlainChat<'a> {
 }
 
 /// What comes in from outside of the thread.
-enum News {
+enum PlainEvent {
     Event(ThreadEvent),
-    Agent(AgentNews),
+    Agent(AgentEvent),
     Line(Option<TypedLine>),
     Interrupt,
     HungUp,
@@ -133,18 +133,18 @@ impl PlainChat<'_> {
             self.ask(is_active, &keyboard).await?;
             let listens = !self.is_over && (keyboard.is_terminal || !is_active);
             let news = tokio::select! {
-                followed = self.follow.next() => News::Event(followed.into()),
-                news = self.asking.next() => News::Agent(news),
-                line = keyboard.line(), if listens => News::Line(line),
-                () = interrupt.recv() => News::Interrupt,
-                () = terminate.recv() => News::End,
-                () = hangup.recv() => News::HungUp,
-                _ = ticks.tick() => News::Tick,
+                followed = self.follow.next() => PlainEvent::Event(followed.into()),
+                news = self.asking.next() => PlainEvent::Agent(news),
+                line = keyboard.line(), if listens => PlainEvent::Line(line),
+                () = interrupt.recv() => PlainEvent::Interrupt,
+                () = terminate.recv() => PlainEvent::End,
+                () = hangup.recv() => PlainEvent::HungUp,
+                _ = ticks.tick() => PlainEvent::Tick,
             };
             match news {
-                News::Event(event) => self.hear(&event, &keyboard)?,
-                News::Agent(news) => self.agent(news),
-                News::Line(Some(line)) => {
+                PlainEvent::Event(event) => self.hear(&event, &keyboard)?,
+                PlainEvent::Agent(news) => self.agent(news),
+                PlainEvent::Line(Some(line)) => {
                     said_something = true;
                     tokio::select! {
                         taken = self.line(&line) => taken?,
@@ -153,10 +153,10 @@ impl PlainChat<'_> {
                         () = hangup.recv(), if is_remote => return Ok(said_something),
                     }
                 }
-                News::Line(None) if keyboard.is_closed() => self.hang_up(),
-                News::Line(None) => self.is_over = true,
-                News::HungUp => self.hang_up(),
-                News::Interrupt if is_active => {
+                PlainEvent::Line(None) if keyboard.is_closed() => self.hang_up(),
+                PlainEvent::Line(None) => self.is_over = true,
+                PlainEvent::HungUp => self.hang_up(),
+                PlainEvent::Interrupt if is_active => {
                     let stopped = tokio::select! {
                         stopped = self.thread.interrupt(None, InterruptReason::User) => stopped,
                         () = interrupt.recv(), if is_remote => return Ok(said_something),
@@ -174,11 +174,11 @@ impl PlainChat<'_> {
                         }
                     }
                 }
-                News::Interrupt | News::End => {
+                PlainEvent::Interrupt | PlainEvent::End => {
                     self.screen.end_line();
                     return Ok(said_something);
                 }
-                News::Tick => {}
+                PlainEvent::Tick => {}
             }
         }
     }
@@ -285,9 +285,9 @@ impl PlainChat<'_> {
         Ok(())
     }
 
-    fn agent(&mut self, news: AgentNews) {
+    fn agent(&mut self, news: AgentEvent) {
         match news {
-            AgentNews::Asked(agent, asked) if self.questions.iter().all(|known| !known.is(&asked.approval)) => {
+            AgentEvent::Asked(agent, asked) if self.questions.iter().all(|known| !known.is(&asked.approval)) => {
                 // An agent may ask while the user is asked for the next message: the question comes first.
                 if self.questions.is_empty() {
                     self.is_asked = false;
@@ -295,9 +295,9 @@ impl PlainChat<'_> {
                 self.notifier.question(&asked);
                 self.questions.push(ChatQuestion::new(&asked).of(agent));
             }
-            AgentNews::Asked(..) => {}
-            AgentNews::Answered(approval) => self.drop_questions(|question| question.is(&approval)),
-            AgentNews::Over(agent) => self.drop_questions(|question| question.is_of(agent)),
+            AgentEvent::Asked(..) => {}
+            AgentEvent::Answered(approval) => self.drop_questions(|question| question.is(&approval)),
+            AgentEvent::Over(agent) => self.drop_questions(|question| question.is_of(agent)),
         }
     }
 

@@ -203,7 +203,7 @@ async fn background(agents: &Agents, thread: &LiveThread) -> Said {
     let running = thread.terminals().await?;
     let mut lines = Vec::new();
     for process in &running {
-        let mut history = agents.store().history(thread.id(), process.asked_seq).await?;
+        let mut history = agents.store().history(thread.id(), process.asked_ordinal).await?;
         let mut command = String::new();
         while let Some(batch) = history.next().await? {
             let found = batch.entries.iter().find_map(|entry| match &entry.fact {

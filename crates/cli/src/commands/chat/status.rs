@@ -43,7 +43,7 @@ impl ChatStatus {
         Some(Self {
             environments: environments.collect(),
             directory,
-            context: (state.usage.active, model.window),
+            context: (state.usage.active, model.context_window),
             cost: agents.cost(&model.name, &state.usage.total),
             model: word(&model.name),
             provider: word(&model.provider),

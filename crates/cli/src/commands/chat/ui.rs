@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::ChatEnd;
-use super::agents::{AgentNews, AgentQuestions};
+use super::agents::{AgentEvent, AgentQuestions};
 use super::complete::{self, Completion};
 use super::past::PastPrompts;
 use super::question::ChatQuestion;
@@ -188,7 +188,7 @@ enum ErrandOutcome {
 
 enum UiNews {
     Event(Box<ThreadEvent>),
-    Agent(AgentNews),
+    Agent(AgentEvent),
     Keys(Option<TypedKeys>),
     Settled,
     Completed(Completion),

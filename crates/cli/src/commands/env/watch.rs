@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use outpost_environment::{RegistryChange, RegistryNews};
+use outpost_environment::{RegistryChange, RegistryEvent};
 use outpost_wire::EnvironmentId;
 use serde_json::{Value, json};
 
@@ -54,23 +54,24 @@ pub(super) async fn run(arguments: WatchArguments, own: &ProcessContext) -> anyh
 
 fn tell(change: &RegistryChange, wanted: &[EnvironmentId], as_json: bool) -> anyhow::Result<()> {
     let is_wanted = |id: &EnvironmentId| wanted.is_empty() || wanted.contains(id);
-    let (id, text, mut value) = match &change.news {
-        RegistryNews::Environment { id, generation, standing, event } => {
+    let (id, text, mut value) = match &change.event {
+        RegistryEvent::Environment { id, generation, standing, transition } => {
             let (state, reason) = (standing.word(), standing.reason());
-            let value = json!({"event": format!("{event:?}").to_lowercase(), "generation": generation, "state": state, "reason": reason});
+            let value =
+                json!({"event": format!("{transition:?}").to_lowercase(), "generation": generation, "state": state, "reason": reason});
             (Some(id), reason.map_or_else(|| state.to_owned(), |reason| format!("{state}: {reason}")), value)
         }
-        RegistryNews::OtherExecutor { id, generation, was, now } => {
+        RegistryEvent::OtherExecutor { id, generation, was, now } => {
             let text = format!("another executor answers: {} was {}", name(&now.executor_id), name(&was.executor_id));
             let value = json!({"event": "otherExecutor", "generation": generation, "was": was.executor_id, "now": now.executor_id});
             (Some(id), text, value)
         }
-        RegistryNews::Lost { id, generation, processes, reason } => {
+        RegistryEvent::Lost { id, generation, processes, reason } => {
             let value = json!({"event": "lost", "generation": generation, "processes": processes, "reason": reason});
             (Some(id), format!("lost {}: {reason}", processes.join(", ")), value)
         }
-        RegistryNews::Configured => (None, "the configuration was taken over".into(), json!({"event": "configured"})),
-        RegistryNews::Misconfigured { reason } => {
+        RegistryEvent::Configured => (None, "the configuration was taken over".into(), json!({"event": "configured"})),
+        RegistryEvent::Misconfigured { reason } => {
             (None, format!("the configuration is not used: {reason}"), json!({"event": "misconfigured", "reason": reason}))
         }
     };

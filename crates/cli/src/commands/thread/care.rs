@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use outpost_store::ClaimMode;
-use outpost_thread::{Seq, ThreadId};
+use outpost_thread::{Ordinal, ThreadId};
 use serde_json::json;
 
 use super::{Desk, confirm, print, print_json, times};
@@ -51,7 +51,7 @@ impl Desk {
     }
 
     /// The highest ordinal that the index has seen, which tells of an end that is missing without a trace.
-    async fn known(&self, id: ThreadId) -> Option<Seq> {
+    async fn known(&self, id: ThreadId) -> Option<Ordinal> {
         self.store.indexed_last(id).await
     }
 

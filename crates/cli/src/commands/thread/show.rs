@@ -38,7 +38,7 @@ impl Desk {
 fn as_json(summary: &ThreadSummary, page: &Page) -> Value {
     let entry = |entry: &Entry| {
         let data = entry.fact.data().ok().and_then(|data| data.read::<Value>().ok());
-        json!({"seq": entry.seq, "at": entry.at, "kind": entry.fact.kind(), "data": data})
+        json!({"seq": entry.ordinal, "at": entry.at, "kind": entry.fact.kind(), "data": data})
     };
     json!({
         "thread": summary,

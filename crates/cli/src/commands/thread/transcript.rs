@@ -84,7 +84,7 @@ pub(crate) fn pieces(entries: &[Entry]) -> Vec<TranscriptPiece> {
                 pieces.push(TranscriptPiece::Note(format!("forked from {} after entry {}", fork.parent, fork.base.ordinal)));
             }
             Fact::DamageNoted(noted) => {
-                pieces.extend(noted.here(entry.seq).map(|range| TranscriptPiece::Missing(format!("missing here: {range}"))));
+                pieces.extend(noted.here(entry.ordinal).map(|range| TranscriptPiece::Missing(format!("missing here: {range}"))));
                 if noted.continued {
                     let ranges: Vec<String> = noted.damage.iter().map(ToString::to_string).collect();
                     pieces.push(TranscriptPiece::Note(format!("the thread was continued without what is missing: {}", ranges.join("; "))));

@@ -20,7 +20,7 @@ pub fn warning<'a>(thread: ThreadId, damage: impl IntoIterator<Item = &'a Damage
 impl Projector {
     /// An item stands in the place of what is missing. Between turns it gets a turn of its own.
     pub(super) fn damage_noted(&mut self, fact: &DamageNoted, entry: &Entry, out: &mut Vec<ClientMessage>) {
-        for range in fact.here(entry.seq) {
+        for range in fact.here(entry.ordinal) {
             self.is_torn = true;
             let item = items::missing(range);
             if let Some(turn) = self.turn.as_ref().map(|turn| turn.id.clone()) {
@@ -31,7 +31,7 @@ impl Projector {
             out.push(self.turn_notice(&turn, entry.at, None));
             // Whether a turn took them up is not known; they were said.
             let mut waiting: Vec<_> = self.inputs.drain().map(|(_, waiting)| waiting).collect();
-            waiting.sort_by_key(|waiting| waiting.seq);
+            waiting.sort_by_key(|waiting| waiting.ordinal);
             for waiting in waiting {
                 self.whole(&turn, items::user_message(&waiting.said), entry.at, out);
             }

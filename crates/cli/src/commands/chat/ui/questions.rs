@@ -6,7 +6,7 @@ use outpost_terminal::ink::Ink;
 use outpost_terminal::menu::{Choice, ChoiceMenu};
 
 use super::{ChatUi, ErrandOutcome, Focus};
-use crate::commands::chat::agents::AgentNews;
+use crate::commands::chat::agents::AgentEvent;
 use crate::commands::chat::question::{ApprovalAnswer, ChatQuestion, LineMeaning};
 use crate::commands::chat::view::framed;
 
@@ -89,16 +89,16 @@ impl ChatUi<'_> {
         self.errands.push_back(Box::pin(give));
     }
 
-    pub(super) fn agent(&mut self, news: AgentNews) {
+    pub(super) fn agent(&mut self, news: AgentEvent) {
         match news {
-            AgentNews::Asked(agent, asked) => {
+            AgentEvent::Asked(agent, asked) => {
                 if self.questions.iter().all(|known| !known.is(&asked.approval)) {
                     self.notifier.question(&asked);
                     self.questions.push(ChatQuestion::new(&asked).of(agent));
                 }
             }
-            AgentNews::Answered(approval) => self.drop_questions(|question| question.is(&approval)),
-            AgentNews::Over(agent) => self.drop_questions(|question| question.is_of(agent)),
+            AgentEvent::Answered(approval) => self.drop_questions(|question| question.is(&approval)),
+            AgentEvent::Over(agent) => self.drop_questions(|question| question.is_of(agent)),
         }
     }
 
