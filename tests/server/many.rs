@@ -78,6 +78,30 @@ async fn two_thousand_calls_of_one_answer_take_little_memory() {
     assert_eq!(answered, CALLS);
 }
 
+/// Bytes that a process has read from files so far.
+fn bytes_read(process: u32) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{process}/io")).unwrap();
+    io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+}
+
+/// A driver that looked for each call in its thread would read the answer once for each of them, a thousand times.
+#[tokio::test]
+async fn calls_of_one_answer_read_the_thread_a_bounded_number_of_times() {
+    const CALLS: usize = 1000;
+    let plan = |n: usize| json!({"plan": [{"step": format!("step {n}: {}", "x".repeat(1000)), "status": "pending"}]});
+    let calls: Vec<Value> = (0..CALLS).map(|n| call(&format!("call-{n}"), "update_plan", &plan(n))).collect();
+    let answer: usize = calls.iter().map(|call| call.to_string().len()).sum();
+    let replies = vec![Reply::message("ready"), Reply::Items(calls), Reply::message("done")];
+    let app = AppServer::start_readable_with(OUTPOST, replies, "").await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    turn(&mut client, &id, "first").await;
+    let before = bytes_read(app.pid());
+    turn(&mut client, &id, "go").await;
+    let read = bytes_read(app.pid()) - before;
+    assert!(read <= 8 * answer as u64, "{read} bytes for an answer of {answer}");
+}
+
 /// How many processes came of one, and of those.
 fn descendants(of: u32) -> usize {
     let parent = |pid: u32| -> Option<u32> {
