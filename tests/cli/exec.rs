@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use outpost_testkit::TestTerminal;
 use outpost_testkit::model::{Reply, ScriptedModel, call, message};
+use outpost_testkit::{ExecutorProcess, TestTerminal};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -33,6 +33,7 @@ mod render;
 mod serve_args;
 mod servers;
 mod settings_args;
+mod shortfall;
 mod signals;
 mod store;
 mod streamed;

@@ -141,3 +141,34 @@ async fn quiet_says_the_answer_and_what_went_wrong_and_verbose_says_more() {
     let both = scene.run(&["exec", "-q", "-v", "hello"]);
     assert_eq!(both.status.code(), Some(2), "{both:?}");
 }
+
+/// The executor is inside of namespaces that allow no more of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_sandbox_of_another_machine_does_not_hold_is_told_once() {
+    if !Command::new("unshare").args(["--user", "--map-root-user", "true"]).status().is_ok_and(|status| status.success()) {
+        eprintln!("cannot be tried here: it needs namespaces of users");
+        return;
+    }
+    let closed = "echo 0 > /proc/sys/user/max_user_namespaces && echo 0 > /proc/sys/user/max_mnt_namespaces && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", closed, "sh", OUTPOST, "executor", "--no-auth"]);
+    // Without mounts a home below `/tmp`, where sandboxed code may write, could not be kept from it.
+    let weak = ExecutorProcess::start_command(command, tempfile::tempdir_in("/var/tmp").unwrap());
+    let scene = Scene::new(vec![]).await;
+    let files = format!("[[environments]]\nid = \"weak\"\nurl = \"{}\"\n", weak.url());
+    std::fs::write(scene.home.path().join("environments.toml"), files).unwrap();
+    let run = |id: &str| Reply::call(id, "exec_command", &json!({"cmd": "true"}));
+    let selected = format!("weak={}", scene.work.path().display());
+    for (id, options) in [("a", &["exec", "--sandbox", "read-only"][..]), ("b", &["exec", "--sandbox", "read-only", "--json"])] {
+        scene.model.push(run(id));
+        scene.model.push(Reply::message("done"));
+        let output = scene.run(&[options, &["-e", &selected, "go"]].concat());
+        let told = text(&[output.stdout, output.stderr].concat());
+        assert_eq!(told.matches("environment `weak`: the sandbox there has the level `landlock`").count(), 1, "{told}");
+    }
+    // An agent without a sandbox misses nothing of it.
+    scene.model.push(run("c"));
+    scene.model.push(Reply::message("done"));
+    let output = scene.run(&["exec", "-e", &selected, "go"]);
+    assert!(!text(&output.stderr).contains("the sandbox there"), "{}", text(&output.stderr));
+}

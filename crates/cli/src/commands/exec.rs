@@ -17,9 +17,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use outpost_environment::{EnvironmentState, RegistryEvent, Watcher};
+use futures_util::FutureExt;
+use outpost_environment::{ConnectionState, Environment, EnvironmentState, Registry, RegistryEvent, Watcher};
 use outpost_runtime::follow::ThreadFollower;
 use outpost_runtime::live::{BackgroundProcess, LiveThread, NewInput, ThreadActivity, ThreadEvent};
+use outpost_sandbox::Level;
 use outpost_store::PageRequest;
 use outpost_thread::{
     ApprovalId, CallDetail, CallFinished, CallId, CallOutcome, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus,
@@ -39,6 +41,7 @@ use crate::frame::line;
 use crate::notify::Notifier;
 use crate::remote::{BACK, RemoteServer};
 use crate::render::{Screen, Style, why};
+use crate::shortfall::Shortfall;
 use crate::signals::Watched;
 
 /// So long a thread is asked for what only rounds off what is told; a server may not answer.
@@ -315,10 +318,11 @@ impl Watching<'_> {
     }
 }
 
-/// The environments of the thread, as far as they fail.
+/// The environments of the thread, as far as there is something to say of them.
 struct Machines {
     selected: Vec<EnvironmentId>,
-    watcher: Option<Watcher>,
+    registry: Option<(Registry, Watcher)>,
+    is_sandboxed: bool,
 }
 
 impl Machines {
@@ -326,21 +330,39 @@ impl Machines {
         let selection = thread.snapshot().await?.effective_selection().cloned().unwrap_or_default();
         let selected = Vec::from(selection).into_iter().map(|attachment: Attachment| attachment.environment_id).collect();
         // A server tells of them at their calls.
-        Ok(Self { selected, watcher: agents.own_runtime().ok().map(|runtime| runtime.registry().watch()) })
+        let runtime = agents.own_runtime().ok();
+        let is_sandboxed = runtime.is_some_and(|runtime| !runtime.config().sandbox.is_full_access());
+        let registry = runtime.map(|runtime| (runtime.registry().clone(), runtime.registry().watch()));
+        Ok(Self { selected, registry, is_sandboxed })
     }
 
-    /// The next one that cannot be used, and why. Each is told once.
-    async fn failed(&mut self) -> String {
-        let Some(watcher) = &mut self.watcher else { return std::future::pending().await };
+    /// Why the next one cannot be used, or what its sandbox does not hold. Each has one remark.
+    async fn remark(&mut self) -> String {
+        let Some((registry, watcher)) = &mut self.registry else { return std::future::pending().await };
         loop {
-            if let RegistryEvent::Environment { id, standing: EnvironmentState::Failed { reason, .. }, .. } = watcher.next().await.event
-                && let Some(at) = self.selected.iter().position(|selected| *selected == id)
-            {
+            let RegistryEvent::Environment { id, standing, .. } = watcher.next().await.event else { continue };
+            let Some(at) = self.selected.iter().position(|selected| *selected == id) else { continue };
+            let remark = match standing {
+                EnvironmentState::Failed { reason, .. } => Some(format!("environment `{id}` cannot be used: {reason}")),
+                // The first line has told of this machine.
+                EnvironmentState::Ready if self.is_sandboxed && !id.is_local() => {
+                    registry.get(&id).and_then(|environment| shortfall(&environment))
+                }
+                _ => None,
+            };
+            if let Some(remark) = remark {
                 self.selected.remove(at);
-                return format!("environment `{id}` cannot be used: {reason}");
+                return remark;
             }
         }
     }
+}
+
+/// What the sandbox of an environment does not hold, as far as its executor has told.
+fn shortfall(environment: &Environment) -> Option<String> {
+    let ConnectionState::Ready(connected) = environment.state() else { return None };
+    let short = Shortfall::of(&connected.info).filter(|short| short.level != Some(Level::Full.name()))?;
+    Some(format!("environment `{}`: the sandbox there {short}", environment.name()))
 }
 
 /// Tells everything until the thread is at rest.
@@ -351,7 +373,13 @@ async fn watch(thread: &LiveThread, follow: &mut ThreadFollower, watching: &mut 
         let is_active = matches!(thread.status(), ThreadActivity::Active { .. });
         let followed = match follow.ready().await {
             Some(followed) => followed,
-            None if !is_active => return Ok(()),
+            None if !is_active => {
+                // A machine that answered and was done at once is not passed over.
+                while let Some(remark) = watching.machines.remark().now_or_never() {
+                    watching.report.warn(&remark)?;
+                }
+                return Ok(());
+            }
             None => tokio::select! {
                 followed = follow.next() => followed,
                 reason = watching.signals.next() => {
@@ -361,8 +389,8 @@ async fn watch(thread: &LiveThread, follow: &mut ThreadFollower, watching: &mut 
                     }
                     continue;
                 }
-                problem = watching.machines.failed() => {
-                    watching.report.warn(&problem)?;
+                remark = watching.machines.remark() => {
+                    watching.report.warn(&remark)?;
                     continue;
                 }
                 _ = ticks.tick() => {

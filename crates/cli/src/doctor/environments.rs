@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use outpost_environment::{Environment, Obstacle, ProcessEvent, ProcessStart};
-use outpost_sandbox::LEVEL;
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::exec::process::{EnvPolicy, Inherit};
 use tokio::time::timeout;
@@ -15,6 +14,7 @@ use crate::ProcessContext;
 use crate::environments::{KnownEnvironments, advice, obstacle};
 use crate::out::with_causes;
 use crate::reach::{self, Caller};
+use crate::shortfall::Shortfall;
 use crate::store::now;
 
 const CALLER: Caller = Caller { client: "outpost-doctor", patience: Duration::from_secs(5) };
@@ -91,19 +91,20 @@ fn identity(name: &str, info: &EnvironmentInfo, took: Duration) -> Finding {
 
 fn sandbox(name: &str, info: &EnvironmentInfo) -> Finding {
     let what = format!("{name}: sandbox");
-    let broken: Vec<&str> = info.sandbox.iter().filter(|row| !row.holds).map(|row| row.promise.as_str()).collect();
     if info.sandbox.is_empty() {
         return Finding::weak(what, "the executor does not tell what it holds", "run `outpost doctor` there");
     }
-    if broken.is_empty() {
+    let Some(Shortfall { level, missing, raised_by }) = Shortfall::of(info) else {
         return Finding::good(what, format!("all {} promises hold", info.sandbox.len()));
+    };
+    let missing = missing.join("; ");
+    match level {
+        Some(level) => {
+            let detail = format!("level `{level}`; does not hold there: {missing}");
+            Finding::weak(what, detail, raised_by.unwrap_or("see docs/sandbox.md"))
+        }
+        None => Finding::broken(what, format!("does not hold there: {missing}"), "run `outpost doctor` there; see docs/sandbox.md"),
     }
-    if let Some(level) = info.sandbox.iter().find(|row| row.promise == LEVEL && row.holds) {
-        let detail = format!("level `{}`; does not hold there: {}", level.mechanism, broken.join("; "));
-        let raise = level.reason.clone().unwrap_or_else(|| "see docs/sandbox.md".to_owned());
-        return Finding::weak(what, detail, raise);
-    }
-    Finding::broken(what, format!("does not hold there: {}", broken.join("; ")), "run `outpost doctor` there; see docs/sandbox.md")
 }
 
 fn clocks(name: &str, skew: u64) -> Finding {
