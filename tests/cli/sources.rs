@@ -99,6 +99,36 @@ fn pods_and_what_is_behind_ssh_are_entered_in_order() {
 }
 
 #[test]
+fn a_dev_container_is_brought_up_and_entered_in_its_workspace() {
+    let world = World::new().with_program();
+    let folder = world.path("project").display().to_string();
+    fs::create_dir(&folder).unwrap();
+    world.done(&["env", "add", "dev", "--devcontainer", &folder]);
+    let (up, entered) = (format!("up --docker-path docker --workspace-folder {folder}"), "exec --docker-path docker --workspace-folder");
+    let log = world.log("devcontainer");
+    assert!(log.find(&up).is_some_and(|up| log.find(entered).is_some_and(|entered| up < entered)), "{log}");
+    let workspace = world.path("state/dev/workspaces/project").canonicalize().unwrap();
+    assert_eq!(world.done(&["run", "-e", "dev", "--", "pwd"]).trim(), workspace.display().to_string());
+    assert!(world.done(&["env", "list"]).contains(&format!("devcontainer {folder}")));
+    // Its own program is missing: what to install is named.
+    world.tool("devcontainer", "exit 127");
+    world.refused(&["env", "add", "other", "--devcontainer", &folder], 3, "devcontainer");
+}
+
+/// What hangs is ended, and nothing is written down.
+#[test]
+fn a_set_up_that_takes_too_long_is_given_up() {
+    let world = World::new().with_program();
+    world.container("c", "running");
+    let slow = ["env", "add", "slow", "--docker", "c", "--setup", "echo begun; sleep 1000", "--setup-timeout", "1"];
+    let output = world.output(&slow);
+    let told = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("begun") && told.contains("took longer than 1 s; `setup_timeout_sec` allows more"), "{told}");
+    assert!(!world.done(&["env", "list"]).contains("slow"));
+}
+
+#[test]
 fn a_deleted_pod_is_told_with_what_kubectl_said() {
     let world = World::new().with_program();
     world.done(&["env", "add", "api", "--kubectl", "api-0"]);

@@ -43,10 +43,13 @@ while [ "$1" != sh ]; do shift; done
 mkdir -p "$STATE/node"; exec env -i HOME="$STATE/node" STATE="$STATE" PATH="$INSIDE" SLURM_JOB_ID=9 "$@"
 "#;
 
+/// It enters the container in the folder that the workspace has there.
 const DEVCONTAINER: &str = r#"
+echo "$*" | head -n 1 >> "$STATE/devcontainer.log"
 [ "$1" = up ] && exit
 while [ "$1" != sh ]; do shift; done
-mkdir -p "$STATE/dev"; exec env -i HOME="$STATE/dev" PATH="$INSIDE" "$@"
+mkdir -p "$STATE/dev/workspaces/project"; cd "$STATE/dev/workspaces/project"
+exec env -i HOME="$STATE/dev" PATH="$INSIDE" "$@"
 "#;
 
 /// A host that asks for a second factor, unless the way goes through a shared connection.
