@@ -198,7 +198,7 @@ impl<'a> ServerOpening<'a> {
                 let (id, program) = (start.id.clone(), start.argv.first().cloned().unwrap_or_default());
                 let process = match self.finish(deadline, self.environment.start_within(*start, sandbox)).await {
                     Ok(started) => started.map_err(|error| {
-                        self.failed(format!("cannot run `{program}` on `{}`: {error}", self.environment.name()), Some(error.into()))
+                        self.failed(told(format!("cannot run `{program}` on `{}`: {error}", self.environment.name()), error))
                     })?,
                     Err(unfinished) => {
                         self.kill(id).await;
@@ -213,7 +213,7 @@ impl<'a> ServerOpening<'a> {
                         let end = stdio.end_within(LAST_WORDS).await;
                         stdio.close().await;
                         let why = format!("{}{}", end.unwrap_or_else(|| unreached(&error)), stdio.said());
-                        return Err(self.failed(why, Some(error.into())));
+                        return Err(self.failed(told(why, error)));
                     }
                     Err(unfinished) => {
                         stdio.close().await;
@@ -222,11 +222,11 @@ impl<'a> ServerOpening<'a> {
                 }
             }
             McpLaunch::Http(http) => {
-                http.check(self.environment).await.map_err(|reason| self.failed(reason.to_string(), Some(reason.into())))?;
+                http.check(self.environment).await.map_err(|reason| self.failed(told(reason.to_string(), reason)))?;
                 let transport = http.transport(self.environment.clone(), self.limits);
                 match self.finish(deadline, Handler(calls.clone()).serve(transport)).await {
                     Ok(Ok(service)) => (service, None),
-                    Ok(Err(error)) => return Err(self.failed(unreached(&error), Some(error.into()))),
+                    Ok(Err(error)) => return Err(self.failed(told(unreached(&error), error))),
                     Err(unfinished) => return Err(self.unfinished(unfinished, String::new())),
                 }
             }
@@ -255,16 +255,14 @@ impl<'a> ServerOpening<'a> {
         let _ = tokio::time::timeout(Duration::from_secs(5), self.environment.call::<Terminate>(&params, Repeat::Harmless)).await;
     }
 
-    fn failed(&self, reason: String, source: Option<Box<dyn Error + Send + Sync>>) -> McpError {
-        let reason = clipped(reason);
-        let reason = source.map_or_else(|| reason.as_str().into(), |source| SharedError::worded(reason.as_str(), source));
+    fn failed(&self, reason: SharedError) -> McpError {
         McpError::Start { server: self.server.to_owned(), reason }
     }
 
     fn unfinished(&self, why: Unfinished, said: String) -> McpError {
         match why {
             Unfinished::Late => McpError::StartTimeout { server: self.server.to_owned(), seconds: self.within.as_secs(), said },
-            Unfinished::Stopped => self.failed("it is not wanted any more".into(), None),
+            Unfinished::Stopped => self.failed("it is not wanted any more".into()),
         }
     }
 }
@@ -511,7 +509,7 @@ impl Client {
                 McpError::Ended { server, reason: SharedError::worded(why, error.error) }
             }
             ServiceError::UnexpectedResponse => McpError::Nonsense { server, reason: "its answer is not what the protocol says".into() },
-            other => McpError::Nonsense { server, reason: SharedError::worded(clipped(other.to_string()), other) },
+            other => McpError::Nonsense { server, reason: told(other.to_string(), other) },
         }
     }
 }
@@ -552,6 +550,11 @@ impl McpConnection for Client {
     fn call<'a>(&'a self, request: ToolRequest<'a>, listener: &'a dyn ElicitationListener) -> McpFuture<'a, Result<ToolResult, McpError>> {
         Box::pin(self.call(request, listener))
     }
+}
+
+/// An error in words that are not too long.
+fn told(words: String, error: impl Into<Box<dyn Error + Send + Sync>>) -> SharedError {
+    SharedError::worded(clipped(words), error)
 }
 
 /// What a server says of itself is for people and models, who do not read without end.

@@ -17,7 +17,7 @@ const TEXTS: &[(&str, usize)] = &[
     ("store", 4),
     ("environment", 20),
     ("mcp", 4),
-    ("runtime", 50),
+    ("runtime", 42),
     ("server", 5),
     ("config", 2),
     ("terminal", 0),
