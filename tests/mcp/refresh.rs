@@ -125,7 +125,7 @@ async fn s89_a_refresh_by_itself_does_what_it_can() {
     let report = stage.harness.runtime.mcp_refresh(RefreshMode::BestEffort).await.unwrap();
     assert_eq!(report.refreshed, [healthy.id()]);
     assert_eq!(report.failed.len(), 1);
-    assert!(report.failed[0].1.contains("either `command`"), "{report:?}");
+    assert!(report.failed[0].1.to_string().contains("either `command`"), "{report:?}");
     assert_eq!(stage.names(&healthy).await, ready(&["injected", "new"]));
     assert_eq!(stage.names(&sick).await, before);
 }

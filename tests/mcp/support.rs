@@ -8,6 +8,7 @@ use outpost_runtime::mcp::{LayerSource, McpConfig, McpLimits, ServerLayer};
 use outpost_testkit::executor::is_alive;
 use outpost_testkit::model::Reply;
 use outpost_testkit::{Bench, LinkKind};
+use outpost_wire::SharedError;
 use outpost_wire::intent::EnvironmentId;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -20,7 +21,7 @@ pub(crate) const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test
 /// What a configuration file would hold: servers, or why it cannot be read.
 #[derive(Clone)]
 pub(crate) struct Files {
-    held: Arc<Mutex<Result<Value, String>>>,
+    held: Arc<Mutex<Result<Value, SharedError>>>,
     changes: watch::Sender<u64>,
 }
 

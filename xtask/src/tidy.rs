@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: rules of the house that neither the compiler nor clippy knows. Each rule is a function from sources to findings.
 
 mod architecture;
+mod errors;
 mod names;
 mod pages;
 mod words;
@@ -61,6 +62,7 @@ fn check(sources: &[Source]) -> Vec<Finding> {
     findings.extend(words::check(sources));
     findings.extend(architecture::check(sources));
     findings.extend(pages::check(sources));
+    findings.extend(errors::check(sources));
     findings
 }
 

@@ -22,6 +22,7 @@ use outpost_sandbox::Limits;
 use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::ThreadId;
 use outpost_wire::PathUri;
+use outpost_wire::SharedError;
 use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -157,7 +158,7 @@ impl Assembly {
         };
         let runtime = Runtime::new(parts);
         let file = home.rules();
-        runtime.keep_rules_with(Arc::new(move |rule| keep_rule(&file, rule).map_err(|error| error.to_string())));
+        runtime.keep_rules_with(Arc::new(move |rule| keep_rule(&file, rule).map_err(SharedError::new)));
         Ok(Self { runtime, executor, sessions, note, _environments: followed })
     }
 

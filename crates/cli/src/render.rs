@@ -15,7 +15,7 @@ use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::ModelProgress;
 use outpost_terminal::folded::{FoldedEnd, FoldedOutput, HEAD, TAIL};
 use outpost_thread::{
-    CallDetail, CallFinished, CallId, CallOutcome, CallReport, CallStarted, Fact, InterruptReason, PlannedStepStatus, Raw, Recorded,
+    CallAction, CallEnding, CallFinished, CallId, CallStarted, CallView, EndedCallView, Fact, InterruptReason, PlannedStepStatus, Raw,
     Thread, ThreadId, TurnFinished, TurnStatus,
 };
 use outpost_wire::shown::{Form, Showing, Untrusted, guard};
@@ -186,32 +186,23 @@ impl Screen {
     }
 
     fn started(&mut self, started: &CallStarted) {
-        let place = started.environment.as_ref().map(|id| format!("[{id}] ")).unwrap_or_default();
-        match started.detail.as_ref().map(Recorded::read) {
-            Some(CallDetail::CommandExecution(detail)) => {
-                let line = Announced { place, command: detail.command.clone() };
+        let view = started.view();
+        match &view.action {
+            CallAction::Command { command, is_awaited } => {
+                let line = Announced { place: badge(&view), command: command.clone() };
                 self.announce(Style::Strong, &line);
                 self.wanted.remove(&started.call.to_string());
                 self.running.insert(started.call.clone(), line);
-                if detail.is_awaited() || self.is_full {
+                if *is_awaited || self.is_full {
                     self.streams.insert(started.call.clone(), Streamed::default());
                 } else {
                     self.folded.insert(started.call.clone(), FoldedOutput::default());
                 }
                 self.above = Some(started.call.clone());
-                self.wait_for(&detail.command);
+                self.wait_for(command);
             }
-            Some(CallDetail::FileChange(detail)) => {
-                for change in &detail.changes {
-                    self.say(Style::Strong, &format!("{place}{} {}", change.kind.as_str(), word(&change.path)));
-                }
-            }
-            Some(CallDetail::McpToolCall(detail)) => {
-                let arguments = cut(&word(&detail.arguments.to_string()), REMARK);
-                self.say(Style::Strong, &format!("{place}{} {} {arguments}", word(&detail.server), word(&detail.tool)));
-            }
-            Some(CallDetail::Plan(detail)) => {
-                for step in &detail.plan {
+            CallAction::Plan(steps) => {
+                for step in steps {
                     let mark = match step.status {
                         PlannedStepStatus::Completed => "x",
                         PlannedStepStatus::InProgress => ">",
@@ -220,24 +211,18 @@ impl Screen {
                     self.say(Style::Quiet, &format!("[{mark}] {}", remark(&step.step)));
                 }
             }
-            Some(
-                CallDetail::TerminalInteraction(_)
-                | CallDetail::ImageView(_)
-                | CallDetail::DynamicToolCall(_)
-                | CallDetail::CollabAgentToolCall(_)
-                | CallDetail::SkillRead(_)
-                | CallDetail::Unknown(_),
-            )
-            | None => self.say(Style::Strong, &format!("{place}{}", word(&started.tool))),
+            CallAction::Files(_) | CallAction::McpTool { .. } | CallAction::Other => {
+                headings(&view, &started.tool).iter().for_each(|heading| self.say(Style::Strong, heading));
+            }
         }
     }
 
     /// Announces the commands that run already. What they printed so far was not heard here: all of it is shown at their end.
     pub(crate) fn found_running(&mut self, thread: &Thread) {
         for started in thread.turn.iter().flat_map(|turn| &turn.calls).filter_map(|call| call.started.as_ref()) {
-            let Some(detail) = started.command() else { continue };
-            let place = started.environment.as_ref().map(|id| format!("[{id}] ")).unwrap_or_default();
-            let line = Announced { place, command: detail.command };
+            let view = started.view();
+            let CallAction::Command { command, .. } = &view.action else { continue };
+            let line = Announced { place: badge(&view), command: command.clone() };
             self.announce(Style::Strong, &line);
             self.line_of(&started.call, Style::Quiet, "it runs already; its output is shown when it ends");
             self.wait_for(&line.command);
@@ -246,12 +231,12 @@ impl Screen {
     }
 
     fn finished(&mut self, finished: &CallFinished) {
-        let report = finished.report();
+        let end = finished.view();
         if let Some(stream) = self.streams.remove(&finished.call).filter(|stream| stream.bytes() > 0) {
-            return self.stream_ended(finished, stream, &report);
+            return self.stream_ended(&finished.call, stream, &end);
         }
         if let Some(folded) = self.folded.remove(&finished.call).filter(|folded| folded.bytes() > 0) {
-            return self.fold_ended(finished, folded, &report);
+            return self.fold_ended(&finished.call, folded, &end);
         }
         // Whose output it is shows only as long as nothing stands between.
         match self.running.remove(&finished.call) {
@@ -262,7 +247,7 @@ impl Screen {
                 line.into_iter().for_each(|line| self.announce(Style::Strong, &line));
             }
         }
-        if let Some(output) = report.aggregated_output.as_ref().filter(|output| !output.is_empty()) {
+        if let Some(output) = end.output.as_ref().filter(|output| !output.is_empty()) {
             // It was not followed while it ran: this is what the thread keeps of it.
             let lines = lines(output, Form::Text);
             let (head, tail) = if self.is_full || lines.len() <= HEAD + TAIL { (lines.len(), 0) } else { (HEAD, TAIL) };
@@ -272,57 +257,57 @@ impl Screen {
             }
             lines.iter().skip(lines.len() - tail).for_each(|line| self.rest(Style::Plain, &format!("  {line}")));
         }
-        if let Some(end) = ending(finished, &report) {
-            self.say(Style::Bad, &format!("  {end}"));
+        if let Some(words) = ending(&end) {
+            self.say(Style::Bad, &format!("  {words}"));
         }
-        self.notices(&report);
+        self.notices(&end);
     }
 
     /// What its executor had to say besides.
-    fn notices(&mut self, report: &CallReport) {
-        report.notices.iter().for_each(|notice| self.say(Style::Note, &line(notice)));
+    fn notices(&mut self, end: &EndedCallView) {
+        end.notices.iter().for_each(|notice| self.say(Style::Note, &line(notice)));
     }
 
     /// The end of a command whose output was shown as it came.
-    fn stream_ended(&mut self, finished: &CallFinished, mut stream: Streamed, report: &CallReport) {
+    fn stream_ended(&mut self, call: &CallId, mut stream: Streamed, end: &EndedCallView) {
         // What came while there was no connection is in the thread.
-        if let Some(missed) = missing(stream.bytes(), report).and_then(|whole| stream.missed(whole)) {
-            stream.push(missed.as_bytes()).iter().for_each(|line| self.output_line(&finished.call, line));
+        if let Some(missed) = missing(stream.bytes(), end).and_then(|whole| stream.missed(whole)) {
+            stream.push(missed.as_bytes()).iter().for_each(|line| self.output_line(call, line));
         }
         if let Some(rest) = stream.rest() {
-            self.output_line(&finished.call, &rest);
+            self.output_line(call, &rest);
         }
-        let missed = report.output_bytes.unwrap_or_default().saturating_sub(stream.bytes());
+        let missed = end.output_bytes.saturating_sub(stream.bytes());
         if missed > 0 {
-            self.line_of(&finished.call, Style::Quiet, &format!("… {missed} bytes of its output were not shown"));
+            self.line_of(call, Style::Quiet, &format!("… {missed} bytes of its output were not shown"));
         }
-        if let Some(end) = ending(finished, report) {
-            self.line_of(&finished.call, Style::Bad, &end);
+        if let Some(words) = ending(end) {
+            self.line_of(call, Style::Bad, &words);
         }
-        self.running.remove(&finished.call);
-        self.notices(report);
+        self.running.remove(call);
+        self.notices(end);
     }
 
     /// The end of a command whose output was folded.
-    fn fold_ended(&mut self, finished: &CallFinished, mut folded: FoldedOutput, report: &CallReport) {
+    fn fold_ended(&mut self, call: &CallId, mut folded: FoldedOutput, end: &EndedCallView) {
         // What came while there was no connection is in the thread.
-        if let Some(missed) = missing(folded.bytes(), report).and_then(|whole| folded.missed(whole)) {
-            folded.push(missed.as_bytes()).iter().for_each(|line| self.shown_line(&finished.call, line));
+        if let Some(missed) = missing(folded.bytes(), end).and_then(|whole| folded.missed(whole)) {
+            folded.push(missed.as_bytes()).iter().for_each(|line| self.shown_line(call, line));
         }
-        let missed = report.output_bytes.unwrap_or_default().saturating_sub(folded.bytes());
+        let missed = end.output_bytes.saturating_sub(folded.bytes());
         let FoldedEnd { left_out, tail } = folded.end();
         if let Some((lines, bytes)) = left_out {
-            self.line_of(&finished.call, Style::Quiet, &format!("… {lines} lines ({}) left out", crate::progress::size(bytes)));
+            self.line_of(call, Style::Quiet, &format!("… {lines} lines ({}) left out", crate::progress::size(bytes)));
         }
         if missed > 0 {
-            self.line_of(&finished.call, Style::Quiet, &format!("… {missed} bytes of its output were not shown"));
+            self.line_of(call, Style::Quiet, &format!("… {missed} bytes of its output were not shown"));
         }
-        tail.iter().for_each(|line| self.shown_line(&finished.call, line));
-        if let Some(end) = ending(finished, report) {
-            self.line_of(&finished.call, Style::Bad, &end);
+        tail.iter().for_each(|line| self.shown_line(call, line));
+        if let Some(words) = ending(end) {
+            self.line_of(call, Style::Bad, &words);
         }
-        self.running.remove(&finished.call);
-        self.notices(report);
+        self.running.remove(call);
+        self.notices(end);
     }
 
     /// What the agent says before it goes on; the answer comes at the end.
@@ -511,21 +496,34 @@ impl Style {
     }
 }
 
-/// How a call ended, if that is worth a word.
-pub(crate) fn ending(finished: &CallFinished, report: &CallReport) -> Option<String> {
-    Some(match finished.outcome {
-        CallOutcome::Completed => {
-            let code = report.exit_code.filter(|code| *code != 0)?;
-            match (&report.limit, &report.sandbox_hint) {
-                (Some(limit), _) => format!("exit code {code}: stopped by {}", remark(limit)),
-                (None, Some(hint)) => format!("exit code {code}: {}", remark(hint)),
-                (None, None) => format!("exit code {code}"),
-            }
+/// The badge of the environment that a call is for.
+pub(crate) fn badge(view: &CallView) -> String {
+    view.place.as_ref().map(|id| format!("[{}] ", word(id))).unwrap_or_default()
+}
+
+/// What is said of a call that has no rows of its own, line by line.
+pub(crate) fn headings(view: &CallView, tool: &str) -> Vec<String> {
+    let place = badge(view);
+    match &view.action {
+        CallAction::Files(files) => files.iter().map(|file| format!("{place}{} {}", file.change, word(&file.path))).collect(),
+        CallAction::McpTool { server, tool, arguments } => {
+            vec![format!("{place}{} {} {}", word(server), word(tool), cut(&word(&arguments.to_string()), REMARK))]
         }
-        CallOutcome::Failed => remark(report.error_text().unwrap_or("it failed")),
-        CallOutcome::Declined => "declined".into(),
-        CallOutcome::Lost => "lost: its outcome is unknown".into(),
-        CallOutcome::Aborted => "stopped".into(),
+        CallAction::Command { .. } | CallAction::Plan(_) | CallAction::Other => vec![format!("{place}{}", word(tool))],
+    }
+}
+
+/// How a call ended, if that is worth a word.
+pub(crate) fn ending(end: &EndedCallView) -> Option<String> {
+    Some(match &end.ending {
+        CallEnding::Done | CallEnding::RunsOn => return None,
+        CallEnding::Exited { code, stopped_by: Some(limit), .. } => format!("exit code {code}: stopped by {}", remark(limit)),
+        CallEnding::Exited { code, sandbox_hint: Some(hint), .. } => format!("exit code {code}: {}", remark(hint)),
+        CallEnding::Exited { code, .. } => format!("exit code {code}"),
+        CallEnding::Failed(why) => remark(why.as_deref().unwrap_or("it failed")),
+        CallEnding::Declined => "declined".into(),
+        CallEnding::Lost => "lost: its outcome is unknown".into(),
+        CallEnding::Stopped => "stopped".into(),
     })
 }
 
@@ -577,7 +575,6 @@ fn read(raw: Option<&Raw>) -> Value {
 }
 
 /// All of the output that is kept, if some of it did not come as it was printed.
-pub(crate) fn missing(shown: u64, report: &CallReport) -> Option<&str> {
-    let whole = report.aggregated_output.as_deref()?;
-    (report.output_bytes.unwrap_or_default() > shown).then_some(whole)
+pub(crate) fn missing(shown: u64, end: &EndedCallView) -> Option<&str> {
+    end.output.as_deref().filter(|_| end.output_bytes > shown)
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use outpost_config::Config;
 use outpost_environment::config::ConfigWatch;
 use outpost_runtime::mcp::{Configured, LayerSource, Requirements, ServerLayer};
+use outpost_wire::SharedError;
 use tokio::sync::watch;
 
 use crate::home::Home;
@@ -17,8 +18,11 @@ pub(crate) fn source(home: &Home, config: &Config) -> LayerSource {
     let (config, required) = (config.clone(), [PathBuf::from(REQUIREMENTS), home.requirements()]);
     let files: Vec<PathBuf> = [home.config()].into_iter().chain(required.clone()).collect();
     let servers = move || {
-        let now = config.read_again().map_err(|error| with_causes(&anyhow::Error::from(error)))?;
-        ServerLayer::of(now.mcp_servers.as_ref()).map_err(|error| format!("config.toml: {error}"))
+        let now = config.read_again().map_err(|error| {
+            let error = anyhow::Error::from(error);
+            SharedError::worded(with_causes(&error), error)
+        })?;
+        ServerLayer::of(now.mcp_servers.as_ref()).map_err(|error| SharedError::worded(format!("config.toml: {error}"), error))
     };
     let read = move |_: Option<&str>| Configured { servers: servers(), requirements: requirements(&required) };
     LayerSource::new(read).with_changes(move || follow(files.clone()))

@@ -20,6 +20,7 @@ use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::skills::choice::SkillChoice;
 use outpost_sandbox::Level;
+use outpost_wire::SharedError;
 use outpost_wire::secret_names::hide_secrets;
 use serde::{Deserialize, Deserializer, de};
 use thiserror::Error;
@@ -243,9 +244,9 @@ impl Config {
     }
 
     /// Whether a text would do as the file.
-    pub fn check(text: &str) -> Result<(), String> {
-        let table = text.parse::<Table>().map_err(|error| error.to_string())?;
-        Value::Table(table).try_into::<Self>().map_err(|error| error.to_string())?.sandbox().map_err(|error| error.to_string())?;
+    pub fn check(text: &str) -> Result<(), SharedError> {
+        let table = text.parse::<Table>().map_err(SharedError::new)?;
+        Value::Table(table).try_into::<Self>().map_err(SharedError::new)?.sandbox().map_err(SharedError::new)?;
         Ok(())
     }
 

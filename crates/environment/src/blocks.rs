@@ -10,6 +10,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
+use outpost_wire::SharedError;
 use outpost_wire::exec::attributes::Attributes;
 use outpost_wire::exec::streams::{
     Close, CloseParams, Open, OpenMode, OpenParams, ReadBlock, ReadBlockParams, WriteBlock, WriteBlockParams,
@@ -123,7 +124,7 @@ impl BlockFile<'_> {
         self.pace.arrive(departure, answer.chunk.0.len(), Instant::now());
         let nonsense = |error: packed::UnpackError| EnvironmentError::Nonsense {
             name: self.environment.name().to_owned(),
-            reason: format!("fs/readBlock: {error}"),
+            reason: SharedError::worded(format!("fs/readBlock: {error}"), error),
         };
         let bytes = packed::expand(&answer.chunk.0, answer.compression, BLOCK).map_err(nonsense)?;
         // What the other side would make of it is tried here.

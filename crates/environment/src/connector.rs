@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use outpost_rpc::{Link, LinkError};
+use outpost_wire::SharedError;
 use outpost_wire::exec::session::CallerContext;
 
 pub(crate) use command::withhold_secrets;
@@ -224,7 +225,7 @@ impl Connector {
     }
 
     /// Waits until connecting makes sense; says why it never will.
-    pub(crate) async fn provided(&self) -> Result<(), String> {
+    pub(crate) async fn provided(&self) -> Result<(), SharedError> {
         match &self.nature {
             Nature::Pending(provision) => provision.wait().await,
             Nature::Plain | Nature::Dialled | Nature::Command | Nature::Journey(_) | Nature::Joined(_) => Ok(()),

@@ -155,7 +155,11 @@ pub enum EnvironmentError {
     #[error("a process with the id {id} is already followed here")]
     IdInUse { id: String },
     #[error("{name} sent an invalid answer: {reason}")]
-    Nonsense { name: String, reason: String },
+    Nonsense {
+        name: String,
+        #[source]
+        reason: SharedError,
+    },
 }
 
 /// Whether a call may be carried out twice.

@@ -93,13 +93,13 @@ impl Environment {
         if !matches!(self.state(), ConnectionState::Idle) {
             return self.start_after(first).await;
         }
-        let mut params = serde_json::to_value(first.start.params(None)).map_err(|error| self.nonsense(&error.to_string()))?;
+        let mut params = serde_json::to_value(first.start.params(None)).map_err(|error| self.nonsense(SharedError::new(error)))?;
         match (&first.cwd, params.as_object_mut()) {
             (Some(cwd), Some(params)) => drop(params.insert("cwd".into(), cwd.to_string().into())),
             (None, Some(params)) => drop(params.remove("cwd")),
             (_, None) => {}
         }
-        let params = serde_json::value::to_raw_value(&params).map_err(|error| self.nonsense(&error.to_string()))?;
+        let params = serde_json::value::to_raw_value(&params).map_err(|error| self.nonsense(SharedError::new(error)))?;
         let inbox = Arc::new(ProcessEventBuffer::default());
         if !self.shared().processes.add(&first.start.id, inbox.clone()) {
             return Err(EnvironmentError::IdInUse { id: first.start.id });
@@ -146,7 +146,7 @@ impl Environment {
         Ok((info, process))
     }
 
-    fn nonsense(&self, reason: &str) -> EnvironmentError {
-        EnvironmentError::Nonsense { name: self.name().to_owned(), reason: reason.to_owned() }
+    fn nonsense(&self, reason: impl Into<SharedError>) -> EnvironmentError {
+        EnvironmentError::Nonsense { name: self.name().to_owned(), reason: reason.into() }
     }
 }

@@ -273,7 +273,7 @@ impl Environment {
     }
 
     async fn ask_and_follow(&self, key: &CallKey, connected: &Arc<Connected>) -> Result<Arc<KnownAnswer>, EnvironmentError> {
-        let nonsense = |reason: &str| EnvironmentError::Nonsense { name: self.name().to_owned(), reason: reason.to_owned() };
+        let nonsense = |reason: &str| EnvironmentError::Nonsense { name: self.name().to_owned(), reason: reason.into() };
         let followed = &self.shared().followed;
         let follow = followed.begin(key);
         let id = follow.id;

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use outpost_wire::SharedError;
 use outpost_wire::intent::RootsError;
 use outpost_wire::{CapabilityRoot, EnvironmentId};
 use thiserror::Error;
@@ -19,7 +20,7 @@ pub struct Provision {
 enum Stage {
     Pending,
     Ready,
-    Failed(String),
+    Failed(SharedError),
 }
 
 /// A pending environment as it was provided.
@@ -33,7 +34,11 @@ pub struct Provided {
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum ReportError {
     #[error("environment `{id}` has failed already: {reason}")]
-    Failed { id: EnvironmentId, reason: String },
+    Failed {
+        id: EnvironmentId,
+        #[source]
+        reason: SharedError,
+    },
     #[error("environment `{0}` is ready and cannot fail to be provided any more")]
     Ready(EnvironmentId),
     #[error("environment `{id}` was provided with roots that make no sense: {error}")]
@@ -62,7 +67,7 @@ impl Provision {
     }
 
     /// Why it was not provided, if that is so.
-    pub fn failure(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<SharedError> {
         match &*self.stage.borrow() {
             Stage::Failed(reason) => Some(reason.clone()),
             Stage::Pending | Stage::Ready => None,
@@ -73,7 +78,7 @@ impl Provision {
         *self.stage.borrow() == Stage::Pending
     }
 
-    pub async fn wait(&self) -> Result<(), String> {
+    pub async fn wait(&self) -> Result<(), SharedError> {
         let mut stage = self.stage.subscribe();
         match stage.wait_for(|stage| *stage != Stage::Pending).await.as_deref() {
             Ok(Stage::Failed(reason)) => Err(reason.clone()),
@@ -92,7 +97,7 @@ impl Provision {
             self.stage.send_if_modified(|stage| {
                 let was_pending = *stage == Stage::Pending;
                 if was_pending {
-                    *stage = Stage::Failed(error.to_string());
+                    *stage = Stage::Failed(SharedError::new(error.clone()));
                 }
                 was_pending
             });
@@ -104,7 +109,7 @@ impl Provision {
     }
 
     /// It will not come. The first reason counts.
-    pub fn failed(&self, id: &EnvironmentId, reason: String) -> Result<(), ReportError> {
+    pub fn failed(&self, id: &EnvironmentId, reason: SharedError) -> Result<(), ReportError> {
         let mut outcome = Ok(());
         self.stage.send_if_modified(|stage| match stage {
             Stage::Pending => {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use outpost_rpc::peer::{PeerRequest, ResponseFuture};
 use outpost_rpc::{CallError, Lane, Peer, Service, Violation, frame};
+use outpost_wire::SharedError;
 use outpost_wire::exec::adoption::{Moved, MovedParams, PROCESS_MOVES};
 use outpost_wire::exec::calls::{CallChanged, CarriedAnswer, CarriedCall, FollowIds};
 use outpost_wire::exec::environment::{EnvironmentInfo, Info, Unit};
@@ -157,7 +158,7 @@ impl Service for SessionListener {
     }
 
     fn notification(&self, method: &str, params: &[u8]) -> Result<(), Violation> {
-        let nonsense = |why: String| Violation(format!("`{method}` makes no sense: {why}"));
+        let nonsense = |why: SharedError| Violation(format!("`{method}` makes no sense: {why}"));
         match method {
             Output::NAME => {
                 let OutputParams { process_id, piece } = frame::decode_value(params).map_err(nonsense)?;

@@ -381,7 +381,7 @@ impl Supervisor {
     }
 
     async fn connect(&self, session: Option<&str>, first: Option<&mut FirstHandshake>) -> Result<Conversation, Refused> {
-        self.connector.provided().await.map_err(|why| Refused::Unprovided(why.into()))?;
+        self.connector.provided().await.map_err(Refused::Unprovided)?;
         // Whatever a connector is, one that panics must not leave those waiting who want the environment.
         let reached = async {
             let reached = AssertUnwindSafe(async { self.connector.connect(session).await }).catch_unwind().await;

@@ -4,7 +4,7 @@ use outpost_wire::Fault;
 
 /// Does what blocks.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Fault::internal(error.to_string()))?
+    tokio::task::spawn_blocking(work).await.map_err(Fault::internal)?
 }
 
 /// Does what is over at once as a rule, but not this time.

@@ -33,7 +33,7 @@ pub(crate) fn refused(refusal: &PathRefusal, allowed: PathAccess) -> Fault {
 }
 
 pub(crate) fn path(error: PathError) -> Fault {
-    Fault::invalid_request(error.to_string())
+    Fault::invalid_request(error)
 }
 
 pub(crate) fn not_initialized(family: &str) -> Fault {
@@ -133,7 +133,7 @@ pub(crate) fn foreign_cwd(cwd: &str, error: &PathError) -> Fault {
 
 pub(crate) fn launch(error: &LaunchError) -> Fault {
     match error {
-        LaunchError::Spawn(_) | LaunchError::Limit { .. } => Fault::internal(error.to_string()),
+        LaunchError::Spawn(_) | LaunchError::Limit { .. } => Fault::internal(error),
         LaunchError::Unenforceable(reason) => Fault::invalid_params(format!("{UNENFORCEABLE}{reason}")),
         LaunchError::Ended => session_ended(),
     }
@@ -179,8 +179,8 @@ pub(crate) fn no_terminal(id: &str) -> Fault {
 /// Refusals of policies. Those that break a rule of the operator or the client say so; the others cannot be held here.
 pub(crate) fn policy(error: &PolicyError) -> Fault {
     match error {
-        PolicyError::NeedsCwd => Fault::invalid_params(error.to_string()),
-        PolicyError::Ceiling(_) => Fault::invalid_request(error.to_string()),
+        PolicyError::NeedsCwd => Fault::invalid_params(error),
+        PolicyError::Ceiling(_) => Fault::invalid_request(error),
         _ => Fault::invalid_params(format!("{UNENFORCEABLE}{error}")),
     }
 }
@@ -201,7 +201,7 @@ pub(crate) fn of_path(path: &Path, error: io::Error) -> Fault {
 }
 
 pub(crate) fn unpacked(error: UnpackError) -> Fault {
-    Fault::invalid_params(error.to_string())
+    Fault::invalid_params(error)
 }
 
 pub(crate) fn walk_elsewhere(after: &Path) -> Fault {

@@ -102,7 +102,7 @@ impl HttpClients {
             .get_or_try_init(|| async {
                 // The machine's certificates are read from its disk.
                 let built = tokio::task::spawn_blocking(|| build(guard)).await;
-                built.map_err(|error| Fault::internal(error.to_string()))?
+                built.map_err(Fault::internal)?
             })
             .await
     }

@@ -121,7 +121,7 @@ impl Place<'_> {
     {
         let mut turn = self.handle.clone().lock_owned().await;
         let done = tokio::task::spawn_blocking(move || work(&mut turn));
-        done.await.map_err(|error| Fault::internal(error.to_string()))?
+        done.await.map_err(Fault::internal)?
     }
 }
 

@@ -120,7 +120,7 @@ impl SessionWatches {
         let mut turn = self.notifications.clone().lock_owned().await;
         let board = self.board.clone();
         let done = tokio::task::spawn_blocking(move || work(&mut turn, &board));
-        done.await.map_err(|error| Fault::internal(error.to_string()))
+        done.await.map_err(Fault::internal)
     }
 }
 

@@ -20,6 +20,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use outpost_rpc::link::Link;
 use outpost_rpc::link::ws::{self, Socket};
+use outpost_wire::SharedError;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
@@ -194,12 +195,17 @@ impl ListenerAccess {
         match talked {
             Ok(Some(upgraded)) => (upgraded.on_link)(ws::accept(upgraded.socket, upgraded.early, name)),
             Ok(None) => {}
-            Err(error) => tracing::debug!(name, error, "a connection came to nothing"),
+            Err(error) => tracing::debug!(name, %error, "a connection came to nothing"),
         }
     }
 
     /// Answers HTTP requests until one of them is an upgrade.
-    async fn talk_http<S>(&self, stream: S, ends: Option<ConnectionAddresses>, socket: fn(S) -> Socket) -> Result<Option<Upgraded>, String>
+    async fn talk_http<S>(
+        &self,
+        stream: S,
+        ends: Option<ConnectionAddresses>,
+        socket: fn(S) -> Socket,
+    ) -> Result<Option<Upgraded>, SharedError>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -221,11 +227,11 @@ impl ListenerAccess {
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades()
             .await
-            .map_err(|error| error.to_string())?;
+            .map_err(SharedError::new)?;
         let upgraded = upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((upgraded, on_link)) = upgraded else { return Ok(None) };
-        let upgraded = upgraded.await.map_err(|error| error.to_string())?;
-        let parts = upgraded.downcast::<TokioIo<S>>().map_err(|_| "the stream was lost in the upgrade")?;
+        let upgraded = upgraded.await.map_err(SharedError::new)?;
+        let parts = upgraded.downcast::<TokioIo<S>>().map_err(|_| SharedError::from("the stream was lost in the upgrade"))?;
         Ok(Some(Upgraded { socket: socket(parts.io.into_inner()), early: parts.read_buf, on_link }))
     }
 

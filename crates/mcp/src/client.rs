@@ -2,11 +2,13 @@
 //! this file is plain JSON.
 
 use std::collections::{HashMap, VecDeque};
+use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outpost_environment::{Environment, ProcessStart, Repeat};
+use outpost_wire::SharedError;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{ProcessParams, Terminate};
 use rmcp::model::{
@@ -195,9 +197,9 @@ impl<'a> ServerOpening<'a> {
             McpLaunch::Stdio { start, sandbox } => {
                 let (id, program) = (start.id.clone(), start.argv.first().cloned().unwrap_or_default());
                 let process = match self.finish(deadline, self.environment.start_within(*start, sandbox)).await {
-                    Ok(started) => {
-                        started.map_err(|error| self.failed(format!("cannot run `{program}` on `{}`: {error}", self.environment.name())))?
-                    }
+                    Ok(started) => started.map_err(|error| {
+                        self.failed(told(format!("cannot run `{program}` on `{}`: {error}", self.environment.name()), error))
+                    })?,
                     Err(unfinished) => {
                         self.kill(id).await;
                         return Err(self.unfinished(unfinished, String::new()));
@@ -210,7 +212,8 @@ impl<'a> ServerOpening<'a> {
                     Ok(Err(error)) => {
                         let end = stdio.end_within(LAST_WORDS).await;
                         stdio.close().await;
-                        return Err(self.failed(format!("{}{}", end.unwrap_or_else(|| unreached(&error)), stdio.said())));
+                        let why = format!("{}{}", end.unwrap_or_else(|| unreached(&error)), stdio.said());
+                        return Err(self.failed(told(why, error)));
                     }
                     Err(unfinished) => {
                         stdio.close().await;
@@ -219,11 +222,11 @@ impl<'a> ServerOpening<'a> {
                 }
             }
             McpLaunch::Http(http) => {
-                http.check(self.environment).await.map_err(|reason| self.failed(reason))?;
+                http.check(self.environment).await.map_err(|reason| self.failed(told(reason.to_string(), reason)))?;
                 let transport = http.transport(self.environment.clone(), self.limits);
                 match self.finish(deadline, Handler(calls.clone()).serve(transport)).await {
                     Ok(Ok(service)) => (service, None),
-                    Ok(Err(error)) => return Err(self.failed(unreached(&error))),
+                    Ok(Err(error)) => return Err(self.failed(told(unreached(&error), error))),
                     Err(unfinished) => return Err(self.unfinished(unfinished, String::new())),
                 }
             }
@@ -252,8 +255,8 @@ impl<'a> ServerOpening<'a> {
         let _ = tokio::time::timeout(Duration::from_secs(5), self.environment.call::<Terminate>(&params, Repeat::Harmless)).await;
     }
 
-    fn failed(&self, reason: String) -> McpError {
-        McpError::Start { server: self.server.to_owned(), reason: clipped(reason) }
+    fn failed(&self, reason: SharedError) -> McpError {
+        McpError::Start { server: self.server.to_owned(), reason }
     }
 
     fn unfinished(&self, why: Unfinished, said: String) -> McpError {
@@ -347,12 +350,12 @@ impl Client {
             bytes += items.iter().map(|item: &Value| item.to_string().len()).sum::<usize>();
             if bytes > self.limits.listed {
                 let reason = format!("it lists more than {} bytes", self.limits.listed);
-                return Err(McpError::Nonsense { server: self.server.clone(), reason });
+                return Err(McpError::Nonsense { server: self.server.clone(), reason: reason.into() });
             }
             all.extend(items);
             if all.len() > self.limits.catalogue {
                 let reason = format!("it lists more than {} items", self.limits.catalogue);
-                return Err(McpError::Nonsense { server: self.server.clone(), reason });
+                return Err(McpError::Nonsense { server: self.server.clone(), reason: reason.into() });
             }
             match next {
                 Some(next) => cursor = Some(next),
@@ -360,7 +363,7 @@ impl Client {
             }
         }
         let reason = format!("its list has more than {} pages", self.limits.pages);
-        Err(McpError::Nonsense { server: self.server.clone(), reason })
+        Err(McpError::Nonsense { server: self.server.clone(), reason: reason.into() })
     }
 
     async fn page(&self, what: Catalogue, cursor: Option<String>) -> Result<(Vec<Value>, Option<String>), ServiceError> {
@@ -498,11 +501,15 @@ impl Client {
                 let detail = error.data.as_ref().map(|data| format!(" ({})", text_of(data))).unwrap_or_default();
                 McpError::Refused { server, message: clipped(format!("{}{detail}", error.message)) }
             }
-            ServiceError::TransportClosed | ServiceError::Cancelled { .. } => McpError::Ended { server, reason: self.why_over().await },
-            ServiceError::TransportSend(_) if self.stdio.is_some() => McpError::Ended { server, reason: self.why_over().await },
-            ServiceError::TransportSend(error) => McpError::Ended { server, reason: chain(&*error.error) },
+            ServiceError::TransportClosed | ServiceError::Cancelled { .. } => {
+                McpError::Ended { server, reason: self.why_over().await.into() }
+            }
+            ServiceError::TransportSend(error) => {
+                let why = if self.stdio.is_some() { self.why_over().await } else { chain(&*error.error) };
+                McpError::Ended { server, reason: SharedError::worded(why, error.error) }
+            }
             ServiceError::UnexpectedResponse => McpError::Nonsense { server, reason: "its answer is not what the protocol says".into() },
-            other => McpError::Nonsense { server, reason: clipped(other.to_string()) },
+            other => McpError::Nonsense { server, reason: told(other.to_string(), other) },
         }
     }
 }
@@ -543,6 +550,11 @@ impl McpConnection for Client {
     fn call<'a>(&'a self, request: ToolRequest<'a>, listener: &'a dyn ElicitationListener) -> McpFuture<'a, Result<ToolResult, McpError>> {
         Box::pin(self.call(request, listener))
     }
+}
+
+/// An error in words that are not too long.
+fn told(words: String, error: impl Into<Box<dyn Error + Send + Sync>>) -> SharedError {
+    SharedError::worded(clipped(words), error)
 }
 
 /// What a server says of itself is for people and models, who do not read without end.

@@ -13,6 +13,7 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use http::{HeaderName, HeaderValue};
 use outpost_environment::{BodyError, Environment, EnvironmentError, HttpBody, HttpCall, HttpHead};
+use outpost_wire::SharedError;
 use outpost_wire::exec::http::{RedirectPolicy, RequestHeader};
 use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::StreamableHttpClientTransport;
@@ -81,15 +82,17 @@ impl EnvironmentHttp {
     }
 
     /// Nothing takes the place of a variable that the executor cannot read.
-    pub(crate) async fn check(&self, environment: &Environment) -> Result<(), String> {
+    pub(crate) async fn check(&self, environment: &Environment) -> Result<(), SharedError> {
         if !self.needs_variables {
             return Ok(());
         }
-        let info = environment.info().await.map_err(|error| error.to_string())?;
+        let info = environment.info().await.map_err(SharedError::new)?;
         if info.capabilities.http_header_env_vars {
             return Ok(());
         }
-        Err(format!("the executor of `{}` cannot read a token from its variables, and none is sent from here instead", environment.name()))
+        let why =
+            format!("the executor of `{}` cannot read a token from its variables, and none is sent from here instead", environment.name());
+        Err(why.into())
     }
 
     pub(crate) fn transport(self, environment: Environment, limits: &McpLimits) -> StreamableHttpClientTransport<McpHttpClient> {

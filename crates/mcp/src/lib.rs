@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use outpost_wire::SharedError;
 use serde_json::Value;
 use thiserror::Error;
 
@@ -114,11 +115,19 @@ impl Default for McpLimits {
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum McpError {
     #[error("MCP server `{server}` could not be started: {reason}")]
-    Start { server: String, reason: String },
+    Start {
+        server: String,
+        #[source]
+        reason: SharedError,
+    },
     #[error("MCP server `{server}` did not answer within {seconds} s{said}")]
     StartTimeout { server: String, seconds: u64, said: String },
     #[error("MCP server `{server}` has ended: {reason}")]
-    Ended { server: String, reason: String },
+    Ended {
+        server: String,
+        #[source]
+        reason: SharedError,
+    },
     #[error("`{tool}` of MCP server `{server}` did not answer within {seconds} s; it may still have its effect")]
     CallTimeout { server: String, tool: String, seconds: u64 },
     #[error("`{tool}` of MCP server `{server}` was stopped; it may still have its effect")]
@@ -126,11 +135,19 @@ pub enum McpError {
     #[error("MCP server `{server}` refuses: {message}")]
     Refused { server: String, message: String },
     #[error("MCP server `{server}` sent an invalid answer: {reason}")]
-    Nonsense { server: String, reason: String },
+    Nonsense {
+        server: String,
+        #[source]
+        reason: SharedError,
+    },
     #[error("there is no MCP server `{server}`{known}")]
     Unknown { server: String, known: String },
     #[error("MCP server `{server}` is not ready: {reason}")]
-    NotReady { server: String, reason: String },
+    NotReady {
+        server: String,
+        #[source]
+        reason: SharedError,
+    },
     #[error("MCP server `{server}` has no tool `{tool}`")]
     NoTool { server: String, tool: String },
 }

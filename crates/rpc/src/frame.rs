@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use bytes::Bytes;
+use outpost_wire::SharedError;
 use outpost_wire::envelope::TraceContext;
 use outpost_wire::{Fault, RequestId};
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -40,17 +41,17 @@ pub enum RpcMessage {
 /// Why a frame is not a message. The text is told to the sender.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
-pub struct Malformed(pub String);
+pub struct Malformed(#[source] pub SharedError);
 
 /// Decodes the text of parameters or results; the message of a failure carries no position, which would be one inside a
 /// fragment that the sender never saw.
-pub fn decode_value<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+pub fn decode_value<T: DeserializeOwned>(text: &[u8]) -> Result<T, SharedError> {
     decoded(serde_json::from_slice(text))
 }
 
 /// The same for what was read elsewhere.
-pub fn decoded<T>(read: Result<T, serde_json::Error>) -> Result<T, String> {
-    read.map_err(|error| without_position(&error))
+pub fn decoded<T>(read: Result<T, serde_json::Error>) -> Result<T, SharedError> {
+    read.map_err(|error| SharedError::worded(without_position(&error), error))
 }
 
 fn without_position(error: &serde_json::Error) -> String {
@@ -62,9 +63,9 @@ fn without_position(error: &serde_json::Error) -> String {
 }
 
 pub fn decode(frame: &Bytes, limits: FrameLimits) -> Result<RpcMessage, Malformed> {
-    let text = std::str::from_utf8(frame).map_err(|error| Malformed(error.to_string()))?;
+    let text = std::str::from_utf8(frame).map_err(|error| Malformed(SharedError::new(error)))?;
     let mut scanner = Scanner { text: text.as_bytes(), at: 0, values: 0, depth: 0, limits, members: Members::default() };
-    scanner.document().map_err(|error| Malformed(error.explain(text)))?;
+    scanner.document().map_err(|error| Malformed(error.explain(text).into()))?;
     let members = scanner.members;
     if text.trim_start().as_bytes().first() != Some(&b'{') {
         return Err(Malformed("expected a JSON-RPC object".into()));
@@ -378,7 +379,15 @@ mod tests {
         decode(&Bytes::copy_from_slice(text.as_bytes()), FrameLimits::default())
     }
     fn why(text: &str) -> String {
-        parse(text).unwrap_err().0
+        parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_without_a_position_and_keeps_its_cause() {
+        let error = decode_value::<u64>(b" \"x\"").unwrap_err();
+        assert_eq!(error.to_string(), "invalid type: string \"x\", expected u64");
+        let mut causes = std::iter::successors(std::error::Error::source(&error), |error| error.source());
+        assert!(causes.any(|cause| cause.downcast_ref::<serde_json::Error>().is_some_and(|error| error.column() > 0)));
     }
 
     #[test]

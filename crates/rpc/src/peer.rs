@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
+use outpost_wire::SharedError;
 use outpost_wire::envelope::{self, MALFORMED_ID, TraceContext};
 use outpost_wire::{Encode, Fault, Method, Notification, RequestId};
 use serde::Serialize;
@@ -132,7 +133,11 @@ pub enum CallError {
     #[error("the connection was lost")]
     Lost,
     #[error("the answer to `{method}` is invalid: {why}")]
-    Nonsense { method: &'static str, why: String },
+    Nonsense {
+        method: &'static str,
+        #[source]
+        why: SharedError,
+    },
 }
 
 impl Peer {

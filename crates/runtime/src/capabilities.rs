@@ -4,6 +4,8 @@
 //! Roots are durable intent; whether they can be used is not. A root whose environment is not ready is left out of the step, with
 //! the reason, and is looked at again in the next one. Nothing here edits the intent, and nothing here knows the registry.
 
+mod view;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use outpost_mcp::{Elicitation, ElicitationAnswer, McpError, McpLimits, ServerListing, ServerTool, ToolResult};
 use outpost_thread::ThreadId;
+use outpost_wire::SharedError;
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -41,7 +42,7 @@ use crate::secrets::Secrets;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Configured {
     /// Or why they cannot be read.
-    pub servers: Result<ServerLayer, String>,
+    pub servers: Result<ServerLayer, SharedError>,
     /// What its administrator requires of all servers, whether or not the others can be read.
     pub requirements: Requirements,
 }
@@ -52,8 +53,8 @@ impl Default for Configured {
     }
 }
 
-impl From<Result<ServerLayer, String>> for Configured {
-    fn from(servers: Result<ServerLayer, String>) -> Self {
+impl From<Result<ServerLayer, SharedError>> for Configured {
+    fn from(servers: Result<ServerLayer, SharedError>) -> Self {
         Self { servers, requirements: Requirements::default() }
     }
 }
@@ -150,7 +151,7 @@ pub(crate) struct ThreadLayers {
     pub files: ServerLayer,
     pub requirements: Requirements,
     /// Why they could not be read, if they could not.
-    pub problem: Option<String>,
+    pub problem: Option<SharedError>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -13,6 +13,7 @@ mod name;
 mod offline;
 pub mod price;
 mod provider;
+mod provider_words;
 mod quirk;
 mod responses;
 mod retry;
@@ -202,7 +203,11 @@ pub enum ModelError {
     #[error(transparent)]
     Provider(#[from] ProviderError),
     #[error("{provider} cannot be reached: {reason}")]
-    Unreachable { provider: String, reason: String },
+    Unreachable {
+        provider: String,
+        #[source]
+        reason: SharedError,
+    },
     #[error("{provider} refused the request: HTTP {status}: {message}")]
     Refused { provider: String, status: u16, message: String },
     #[error("{provider} refused what the model thought earlier: {message}")]
@@ -212,11 +217,19 @@ pub enum ModelError {
     #[error("the conversation no longer fits the model's context window: {message}")]
     ContextExceeded { message: String },
     #[error("the answer of {provider} broke off: {reason}")]
-    Cut { provider: String, reason: String },
+    Cut {
+        provider: String,
+        #[source]
+        reason: SharedError,
+    },
     #[error("{provider} was silent for {after_ms} ms in the middle of an answer")]
     Silent { provider: String, after_ms: u64 },
     #[error("{provider} sent an invalid answer: {reason}")]
-    Nonsense { provider: String, reason: String },
+    Nonsense {
+        provider: String,
+        #[source]
+        reason: SharedError,
+    },
     #[error("{provider} sent no event stream but {found}; check its `base_url` ({place}) and the proxy variables")]
     NotAStream { provider: String, place: String, found: String },
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use outpost_thread::Settings;
+use outpost_wire::SharedError;
 
 use crate::model::{ModelError, ModelProvider, Provider, ProviderError, http_client};
 
@@ -88,7 +89,7 @@ impl Models {
             Some(http) => http.clone(),
             None => {
                 let made = http_client()
-                    .map_err(|error| ModelError::Unreachable { provider: provider.name.clone(), reason: error.to_string() })?;
+                    .map_err(|error| ModelError::Unreachable { provider: provider.name.clone(), reason: SharedError::new(error) })?;
                 self.http.get_or_init(|| made).clone()
             }
         };

@@ -145,7 +145,7 @@ pub struct AgentStart {
 }
 
 /// Writes down a rule that a user made by an answer, for later starts of the program; or says why it cannot.
-pub type RuleKeeper = Arc<dyn Fn(&CommandRule) -> Result<(), String> + Send + Sync>;
+pub type RuleKeeper = Arc<dyn Fn(&CommandRule) -> Result<(), SharedError> + Send + Sync>;
 
 /// One thread's place. The loader holds the lock, so that two callers get the same one.
 #[derive(Default)]
@@ -432,7 +432,7 @@ impl RuntimeShared {
         drop(rules);
         let keeper = lock(&self.rules.keeper).clone();
         if let Some(Err(reason)) = keeper.map(|keep| keep(&rule)) {
-            tracing::warn!(rule = rule.describe(), reason, "a rule holds only as long as this program runs");
+            tracing::warn!(rule = rule.describe(), %reason, "a rule holds only as long as this program runs");
         }
         Ok(())
     }

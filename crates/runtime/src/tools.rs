@@ -26,6 +26,7 @@ mod stdin;
 mod tidy;
 mod wait;
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +44,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use self::call::{OWN, WrittenCall};
+use self::call::{OwnTool, WrittenCall};
 use self::earlier::EarlierCommand;
 use self::exec::ExecRun;
 pub(crate) use self::patching::APPLIED;
@@ -60,6 +61,25 @@ use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
 use crate::rules::CommandRules;
 use crate::tools::processes::BackgroundProcesses;
+
+/// Our own tools, in the order in which the model is told of them.
+const OWN: [OwnTool; 15] = [
+    exec::TOOL,
+    patching::TOOL,
+    stdin::TOOL,
+    image::TOOL,
+    permit::TOOL,
+    plan::UPDATE,
+    plan::QUESTIONS,
+    wait::TOOL,
+    skill::TOOL,
+    agents::SPAWN,
+    agents::SEND,
+    agents::WAIT,
+    agents::INTERRUPT,
+    agents::CLOSE,
+    agents::LIST,
+];
 
 /// What a step can use, frozen when it began.
 pub struct StepTools {
@@ -136,7 +156,7 @@ impl RequestedCall<'_> {
         ResultType::of(Some(self.item))
     }
 
-    fn fail(&self, why: &str) -> CallPlan {
+    fn fail(&self, why: impl fmt::Display) -> CallPlan {
         CallPlan::End(CallEnd::failed(self.result(), &self.call.id, why))
     }
 
@@ -356,12 +376,13 @@ impl CallEnd {
         Self { outcome: CallOutcome::Completed, items: vec![result.item(call, output)], report: report.map(Into::into), facts: vec![] }
     }
 
-    /// It could not be done; the model is told why.
-    pub(crate) fn failed(result: ResultType, call: &CallId, why: &str) -> Self {
+    /// It could not be done; the model is told why, in words or in those of an error.
+    pub(crate) fn failed(result: ResultType, call: &CallId, why: impl fmt::Display) -> Self {
+        let why = why.to_string();
         Self {
             outcome: CallOutcome::Failed,
-            items: vec![result.item(call, why)],
-            report: Some(CallReport::failed(why).into()),
+            items: vec![result.item(call, why.as_str())],
+            report: Some(CallReport::failed(&why).into()),
             facts: vec![],
         }
     }
@@ -450,9 +471,9 @@ impl StepTools {
         match self.understood(asked) {
             Err(why) if !self.specs.iter().any(|spec| spec.name == asked.call.tool) => {
                 let names: Vec<&str> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
-                asked.fail(&format!("{why}; there are: {}", names.join(", ")))
+                asked.fail(format!("{why}; there are: {}", names.join(", ")))
             }
-            Err(why) => asked.fail(&why),
+            Err(why) => asked.fail(why),
             Ok(plan) => plan,
         }
     }

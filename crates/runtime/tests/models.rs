@@ -366,6 +366,11 @@ async fn nobody_is_there() {
     let (answer, progress) = ask(&ask_as(provider)).await;
     assert!(matches!(answer, Err(ModelError::Unreachable { .. })), "{answer:?}");
     assert_eq!(progress.len(), 1);
+    // What the network said is behind our words.
+    let error = answer.unwrap_err();
+    let causes = std::iter::successors(std::error::Error::source(&error), |error| error.source());
+    let kinds: Vec<_> = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind).collect();
+    assert!(kinds.contains(&std::io::ErrorKind::ConnectionRefused), "{error:?}");
 }
 
 /// A failure in the middle of a stream is an error of the same kinds as one instead of it.

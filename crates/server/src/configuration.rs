@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use outpost_store::Digest;
+use outpost_wire::SharedError;
 use outpost_wire::secret_names::hide_secrets;
 use serde_json::{Map, Value};
 use thiserror::Error;
@@ -17,7 +18,7 @@ use crate::server::Facts;
 
 pub(crate) struct UserConfiguration {
     file: PathBuf,
-    check: fn(&str) -> Result<(), String>,
+    check: fn(&str) -> Result<(), SharedError>,
     /// What stands over the file.
     over: Value,
     /// Held while the file is changed.
@@ -43,13 +44,17 @@ pub(crate) struct Edit {
 #[derive(Debug, Error)]
 pub enum ConfigEditError {
     #[error("`{path}` is not a key: {why}")]
-    Key { path: String, why: String },
+    Key {
+        path: String,
+        #[source]
+        why: SharedError,
+    },
     #[error("`{0}` is not a table, so nothing can be put into it")]
     NotATable(String),
     #[error("the value of `{0}` cannot be written: TOML has neither `null` inside of values nor numbers as large as this")]
     Value(String),
     #[error("config.toml would not be valid: {0}")]
-    Invalid(String),
+    Invalid(#[source] SharedError),
     #[error("config.toml was changed meanwhile: it is `{found}` now, not `{expected}`")]
     Version { expected: String, found: String },
     #[error("config.toml cannot be read as TOML: {0}")]
@@ -119,7 +124,7 @@ impl UserConfiguration {
 }
 
 /// Changes one key of a configuration file for a user at this machine; `null` takes it away. The rest of the file stays as it is.
-pub fn change_key(file: &Path, key_path: &str, value: Value, check: fn(&str) -> Result<(), String>) -> Result<(), ConfigEditError> {
+pub fn change_key(file: &Path, key_path: &str, value: Value, check: fn(&str) -> Result<(), SharedError>) -> Result<(), ConfigEditError> {
     let configuration = UserConfiguration { file: file.to_owned(), check, over: Value::Null, writing: Mutex::default() };
     configuration.write(&[Edit { key_path: key_path.to_owned(), value, merges: false }], None).map(|_| ())
 }
@@ -158,8 +163,8 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
 }
 
 fn apply(table: &mut Table, edit: &Edit) -> Result<(), ConfigEditError> {
-    let wrong = |why: String| ConfigEditError::Key { path: edit.key_path.clone(), why };
-    let mut keys = Key::parse(&edit.key_path).map_err(|error| wrong(error.to_string().trim().to_owned()))?;
+    let wrong = |why: SharedError| ConfigEditError::Key { path: edit.key_path.clone(), why };
+    let mut keys = Key::parse(&edit.key_path).map_err(|error| wrong(SharedError::worded(error.to_string().trim(), error)))?;
     let last = keys.pop().ok_or_else(|| wrong("it is empty".into()))?;
     let mut place: &mut dyn TableLike = table;
     for key in &keys {
@@ -332,7 +337,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("config.toml");
         fs::write(&file, text).unwrap();
-        let check = |text: &str| if text.contains("bad") { Err("it is bad".to_owned()) } else { Ok(()) };
+        let check = |text: &str| if text.contains("bad") { Err("it is bad".into()) } else { Ok(()) };
         (home, UserConfiguration { file, check, over: Value::Null, writing: Mutex::default() })
     }
 

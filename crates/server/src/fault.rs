@@ -1,6 +1,8 @@
 //! Codes and texts of refusals, as clients of this protocol know them. Nearly every mistake of a client has one code; what the
 //! machine refuses has another.
 
+use std::fmt;
+
 use outpost_environment::{DefinitionError, InfoError, RegistryError};
 use outpost_runtime::live::CommandError;
 use outpost_runtime::runtime::ThreadError;
@@ -24,13 +26,13 @@ pub(crate) fn overloaded() -> Fault {
 }
 
 /// The request cannot be understood.
-pub(crate) fn invalid(why: &str) -> Fault {
+pub(crate) fn invalid(why: impl fmt::Display) -> Fault {
     Fault::invalid_request(format!("Invalid request: {why}"))
 }
 
 pub(crate) fn unknown_method(method: &str, known: &[&str]) -> Fault {
     let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-    invalid(&format!("unknown variant `{method}`, expected one of {}", known.join(", ")))
+    invalid(format!("unknown variant `{method}`, expected one of {}", known.join(", ")))
 }
 
 pub(crate) fn experimental(what: &str) -> Fault {
@@ -111,7 +113,7 @@ pub(crate) fn steer(error: CommandError) -> Fault {
 
 pub(crate) fn command(error: CommandError) -> Fault {
     match error {
-        CommandError::NotStored(_) => Fault::internal(error.to_string()),
+        CommandError::NotStored(_) => Fault::internal(error),
         other => Fault::invalid_request(other.to_string()),
     }
 }
@@ -142,7 +144,7 @@ pub(crate) fn read(error: ReadError) -> Fault {
 }
 
 pub(crate) fn append(error: &AppendError) -> Fault {
-    Fault::internal(error.to_string())
+    Fault::internal(error)
 }
 
 pub(crate) fn delete(error: DeleteError) -> Fault {

@@ -123,7 +123,7 @@ impl ThreadForwarding {
         sink.send(match answer {
             Ok(result) => match serde_json::from_slice::<Value>(result) {
                 Ok(result) => plain_response(&id, &result),
-                Err(error) => envelope::error(&id, &Fault::invalid_request(error.to_string())),
+                Err(error) => envelope::error(&id, &Fault::invalid_request(error)),
             },
             Err(fault) => envelope::error(&id, fault),
         });

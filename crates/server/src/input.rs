@@ -1,6 +1,7 @@
 //! From what a client says to what a thread is told.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use outpost_runtime::pictures::{LARGEST_FILE, Picture};
 use outpost_thread::Raw;
@@ -62,18 +63,18 @@ async fn part_of(part: UserInput) -> Result<Value, Fault> {
 /// An address with a picture that models take; one that holds it is looked at.
 async fn fitted(url: String) -> Result<String, Fault> {
     let fitted = tokio::task::spawn_blocking(move || Picture::fitted(&url).map(std::borrow::Cow::into_owned)).await;
-    let refuse = |why: String| Fault::invalid_request(format!("the image cannot be used: {why}"));
-    fitted.map_err(|error| refuse(error.to_string()))?.map_err(|error| refuse(error.to_string()))
+    let refuse = |why: &dyn fmt::Display| Fault::invalid_request(format!("the image cannot be used: {why}"));
+    fitted.map_err(|error| refuse(&error))?.map_err(|error| refuse(&error))
 }
 
 /// A file of this machine as a URL that holds it.
 async fn file_url(path: &str) -> Result<String, Fault> {
-    let refuse = |why: String| Fault::invalid_request(format!("the image `{path}` cannot be used: {why}"));
-    let metadata = tokio::fs::metadata(path).await.map_err(|error| refuse(error.to_string()))?;
+    let refuse = |why: &dyn fmt::Display| Fault::invalid_request(format!("the image `{path}` cannot be used: {why}"));
+    let metadata = tokio::fs::metadata(path).await.map_err(|error| refuse(&error))?;
     if metadata.len() > LARGEST_FILE as u64 {
-        return Err(refuse(format!("it has more than {LARGEST_FILE} bytes")));
+        return Err(refuse(&format!("it has more than {LARGEST_FILE} bytes")));
     }
-    let bytes = tokio::fs::read(path).await.map_err(|error| refuse(error.to_string()))?;
-    let picture = tokio::task::spawn_blocking(move || Picture::read(bytes)).await.map_err(|error| refuse(error.to_string()))?;
-    Ok(picture.map_err(|error| refuse(error.to_string()))?.address())
+    let bytes = tokio::fs::read(path).await.map_err(|error| refuse(&error))?;
+    let picture = tokio::task::spawn_blocking(move || Picture::read(bytes)).await.map_err(|error| refuse(&error))?;
+    Ok(picture.map_err(|error| refuse(&error))?.address())
 }

@@ -5,7 +5,6 @@
 
 mod ask;
 mod calls;
-mod capabilities;
 mod diffs;
 mod items;
 mod projector;
@@ -26,7 +25,6 @@ use outpost_wire::app::settings::{
 };
 
 pub use ask::{ApprovalPrompt, QuestionKind};
-pub use capabilities::capabilities;
 pub use projector::{Projector, damage_warning};
 pub use thread::{ThreadFacts, damage, environments, opened, status, summary, thread};
 pub use turns::{Turns, only_last_message, without_items};

@@ -13,7 +13,7 @@ use outpost_wire::app::approval::{
     ApprovalDecision, CommandApprovalResponse, ElicitationAction, McpElicitationResponse, ToolCallResponse, UserInputRequestResponse,
 };
 use outpost_wire::app::permission::{PermissionProfile, PermissionScope, PermissionsApprovalResponse};
-use outpost_wire::{Fault, RequestId};
+use outpost_wire::{Fault, RequestId, SharedError};
 use serde_json::json;
 use tokio::runtime::Handle;
 
@@ -213,7 +213,7 @@ fn conclude(server: &Arc<ServerShared>, question: Question, (decision, detail): 
 }
 
 fn read(kind: QuestionKind, result: &[u8]) -> Result<Verdict, Fault> {
-    let wrong = |why: String| Fault::invalid_request(why);
+    let wrong = |why: SharedError| Fault::invalid_request(why);
     Ok(match kind {
         QuestionKind::Command | QuestionKind::FileChange => {
             let response: CommandApprovalResponse = decode_value(result).map_err(wrong)?;

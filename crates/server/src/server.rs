@@ -10,6 +10,7 @@ use outpost_runtime::Runtime;
 use outpost_store::Clock;
 use outpost_thread::ThreadId;
 use outpost_wire::PathUri;
+use outpost_wire::SharedError;
 use outpost_wire::app::config::ConfigRequirements;
 use outpost_wire::app::event::Notice;
 use serde_json::Value;
@@ -42,7 +43,7 @@ pub struct Facts {
     /// `config.toml` and what was put over it, as JSON; without secrets.
     pub config: Value,
     /// Whether a text would do as `config.toml`, and if not, why.
-    pub check_config: fn(&str) -> Result<(), String>,
+    pub check_config: fn(&str) -> Result<(), SharedError>,
     /// What the administrator of this machine requires, if anything.
     pub requirements: Option<ConfigRequirements>,
 }

@@ -131,7 +131,7 @@ impl Gate {
         if params == b"null" && !self.is_bare {
             return Err(fault::invalid("missing field `params`"));
         }
-        let read = decoded(M::read_params(params)).map_err(|why| fault::invalid(&why))?;
+        let read = decoded(M::read_params(params)).map_err(fault::invalid)?;
         self.admit(connection, params)?;
         Ok(read)
     }

@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outpost_thread::{Ordinal, ThreadId};
+use outpost_wire::SharedError;
 use tokio::sync::watch;
 
 pub use database::IndexError;
@@ -78,7 +79,7 @@ impl IndexConfig {
 struct State {
     /// Every thread has a row.
     is_listed: bool,
-    failure: Option<String>,
+    failure: Option<SharedError>,
     /// Bytes of journals whose words were read, of those that had to be read since the start.
     done: u64,
     total: u64,
@@ -209,9 +210,9 @@ impl Index {
             }
             let (this, question) = (self.clone(), question.clone());
             let asked = tokio::task::spawn_blocking(move || this.ask_now(question)).await;
-            match asked.unwrap_or_else(|error| Err(IndexError::Unreachable(error.to_string()))) {
+            match asked.unwrap_or_else(|error| Err(IndexError::Unreachable(SharedError::new(error)))) {
                 Err(IndexError::Unusable(why)) if attempts < 3 => {
-                    tracing::debug!(why, "the index is asked again");
+                    tracing::debug!(%why, "the index is asked again");
                     attempts += 1;
                     self.distrust();
                 }

@@ -12,6 +12,7 @@
 //! This room must not know files, time, randomness or tokio. Times and ids arrive inside of entries.
 
 mod call;
+mod call_view;
 mod checkpoint;
 mod compact;
 mod context;
@@ -34,6 +35,7 @@ mod wake;
 
 pub use call::{Approval, ApprovalAnswered, ApprovalAsked, Decision};
 pub use call::{Call, CallFinished, CallOutcome, CallRequest, CallStarted, CallState};
+pub use call_view::{CallAction, CallEnding, CallView, EndedCallView, FileView};
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use compact::{CompactReason, ContextCompacted, Kept, TurnsReverted};
 pub use context::{Context, is_user_message, marker, said};

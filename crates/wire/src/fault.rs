@@ -1,5 +1,7 @@
 //! The one error shape of the network.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -68,19 +70,20 @@ pub fn is_missing(text: &str) -> bool {
 }
 
 impl Fault {
-    pub fn new(code: i64, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), data: None }
+    /// Takes a text, or an error whose text is told.
+    pub fn new(code: i64, message: impl fmt::Display) -> Self {
+        Self { code, message: message.to_string(), data: None }
     }
-    pub fn invalid_request(message: impl Into<String>) -> Self {
+    pub fn invalid_request(message: impl fmt::Display) -> Self {
         Self::new(INVALID_REQUEST, message)
     }
-    pub fn invalid_params(message: impl Into<String>) -> Self {
+    pub fn invalid_params(message: impl fmt::Display) -> Self {
         Self::new(INVALID_PARAMS, message)
     }
-    pub fn internal(message: impl Into<String>) -> Self {
+    pub fn internal(message: impl fmt::Display) -> Self {
         Self::new(INTERNAL, message)
     }
-    pub fn not_found(message: impl Into<String>) -> Self {
+    pub fn not_found(message: impl fmt::Display) -> Self {
         Self::new(NOT_FOUND, message)
     }
 }

@@ -83,7 +83,7 @@ impl JsonSchema for OutputParams {
 }
 
 /// A protocol as it is put together.
-struct Book {
+pub(crate) struct Book {
     generator: SchemaGenerator,
     methods: Map<String, Value>,
     requests: Map<String, Value>,
@@ -113,7 +113,7 @@ impl Book {
         self.methods.insert(M::NAME.into(), both);
     }
 
-    fn app<M: AppMethod<Params: JsonSchema, Output: JsonSchema>>(&mut self) {
+    pub(crate) fn app<M: AppMethod<Params: JsonSchema, Output: JsonSchema>>(&mut self) {
         let mut both = self.both::<M>();
         both["experimental"] = M::EXPERIMENTAL.into();
         both["experimentalMembers"] = M::EXPERIMENTAL_MEMBERS.into();
@@ -158,45 +158,9 @@ macro_rules! enter {
 
 /// The app protocol.
 pub fn app() -> String {
-    use app::{
-        account, approval, commands, config, environment, files, goals, journal, lists, mcp, models, overview, permission, queue, review,
-        sample, search, session, settings, skills, thread, turn, unread,
-    };
+    use app::{approval, permission};
     let mut book = Book::new();
-    enter!(book.app:
-        session::{Initialize},
-        thread::{
-            ThreadStart, ThreadResume, ThreadFork, ThreadRead, ThreadList, ThreadLoadedList, ThreadArchive, ThreadUnarchive, ThreadDelete,
-            ThreadUnsubscribe, ThreadNameSet, ThreadTurnsList, ThreadItemsList, ThreadCompactStart, ThreadShellCommand, ThreadInjectItems,
-            BackgroundTerminalsList, BackgroundTerminalsTerminate, BackgroundTerminalsClean, ThreadVerify, ThreadTakeover, ThreadWhy,
-        },
-        turn::{TurnStart, TurnSteer, TurnInterrupt, TurnSettingsUpdate},
-        settings::{ThreadSettingsUpdate},
-        environment::{EnvironmentAdd, EnvironmentInfo, EnvironmentStatus, EnvironmentList, EnvironmentRemove, EnvironmentWatch, EnvironmentActivity},
-        files::{FsReadFile, FsWriteFile, FsCreateDirectory, FsGetMetadata, FsReadDirectory, FsRemove, FsCopy, FsWatch, FsUnwatch},
-        commands::{
-            CommandExec, CommandExecWrite, CommandExecResize, CommandExecTerminate, ProcessSpawn, ProcessWriteStdin, ProcessResizePty,
-            ProcessKill,
-        },
-        skills::{SkillsList, SkillsExtraRootsSet, SkillsConfigWrite},
-        mcp::{McpServerStatusList, McpServerToolCall, McpServerResourceRead, McpServerReload, McpServerOauthLogin},
-        config::{ConfigRead, ConfigValueWrite, ConfigBatchWrite, ConfigRequirementsRead, PermissionProfileList},
-        account::{AccountRead, AccountLoginStart, AccountLoginCancel, AccountLogout, AccountRateLimitsRead, GovCloudCheck},
-        models::{ModelList},
-        overview::{ThreadOverview},
-        journal::{ThreadEntriesList, ThreadApprovalAnswer},
-        lists::{
-            ModelProviderCapabilitiesRead, CollaborationModeList, HooksList, ExperimentalFeatureList, PluginList, PluginInstalled,
-            ServerDiagnosticsRead, ExperimentalFeatureEnablementSet, AppList, PluginRead, PluginInstall, PluginUninstall,
-        },
-        goals::{ThreadGoalGet, ThreadGoalSet, ThreadGoalClear, ThreadMetadataUpdate},
-        queue::{ThreadQueueAdd, ThreadQueueList, ThreadQueueUpdate, ThreadQueueDelete, ThreadQueueReorder, ThreadQueueStart},
-        review::{ReviewStart},
-        unread::{ThreadReadStateUpdate},
-        thread::{ThreadRevert},
-        sample::{ThreadSample, ThreadSampleCancel},
-        search::{ThreadSearch, ThreadSearchOccurrences, ThreadItemsRead, FuzzyFileSearch, FuzzySessionStart, FuzzySessionUpdate, FuzzySessionStop},
-    );
+    book.app_methods();
     enter!(book.request:
         approval::{CommandApproval, FileChangeApproval, ToolCall, UserInputRequest, McpElicitation},
         permission::{PermissionsApproval},

@@ -6,6 +6,7 @@
 
 mod agents;
 mod complete;
+mod errands;
 mod keyboard;
 mod past;
 mod picker;

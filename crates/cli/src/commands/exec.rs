@@ -23,8 +23,7 @@ use outpost_runtime::follow::ThreadFollower;
 use outpost_runtime::live::{BackgroundProcess, LiveThread, NewInput, ThreadActivity, ThreadEvent};
 use outpost_store::PageRequest;
 use outpost_thread::{
-    ApprovalId, CallDetail, CallFinished, CallId, CallOutcome, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus,
-    said,
+    ApprovalId, CallFinished, CallId, CallOutcome, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus, said,
 };
 use outpost_wire::intent::EnvironmentId;
 use tokio::signal::unix::SignalKind;
@@ -241,11 +240,7 @@ impl End {
         }
         self.failures += 1;
         if matches!(finished.outcome, CallOutcome::Failed | CallOutcome::Lost) {
-            let begun = finished.report().begun.as_ref().and_then(|begun| match begun.read() {
-                CallDetail::CommandExecution(detail) => detail.environment_id,
-                CallDetail::FileChange(detail) => detail.environment_id,
-                _ => None,
-            });
+            let begun = finished.view().refused.and_then(|refused| refused.place);
             self.failed_in.push(place.or_else(|| begun?.parse().ok()));
         }
     }
@@ -277,7 +272,7 @@ impl End {
 }
 
 fn ended_well(finished: &CallFinished) -> bool {
-    finished.outcome == CallOutcome::Completed && finished.report().exit_code == Some(0)
+    finished.outcome == CallOutcome::Completed && finished.view().exit_code == Some(0)
 }
 
 struct Watching<'a> {

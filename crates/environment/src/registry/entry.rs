@@ -223,7 +223,7 @@ impl Entry {
 impl From<&Provision> for EnvironmentState {
     fn from(provision: &Provision) -> Self {
         match provision.failure() {
-            Some(reason) => Self::Failed { cause: FailureCause::Provisioning, reason, retry_at: None },
+            Some(reason) => Self::Failed { cause: FailureCause::Provisioning, reason: reason.to_string(), retry_at: None },
             None => Self::Idle,
         }
     }

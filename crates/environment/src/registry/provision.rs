@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use outpost_wire::EnvironmentId;
+use outpost_wire::SharedError;
 
 use super::entry::{Entry, EnvironmentState, Kind, Recipe};
 use super::feed::RegistryTransition;
@@ -38,7 +39,7 @@ impl Registry {
     }
 
     /// A pending environment will not come.
-    pub fn provision_failed(&self, id: &EnvironmentId, reason: impl Into<String>) -> Result<(), RegistryError> {
+    pub fn provision_failed(&self, id: &EnvironmentId, reason: impl Into<SharedError>) -> Result<(), RegistryError> {
         self.report(id, |provision| provision.failed(id, reason.into()))
     }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use outpost_wire::PathUri;
+use outpost_wire::SharedError;
 use outpost_wire::exec::attributes::Attributes;
 use outpost_wire::exec::packs::{PackPlacing, PackedBytes, PackedFile, ReadPack, ReadPackParams, WritePack, WritePackParams};
 
@@ -64,8 +65,10 @@ impl Transfer {
 
     async fn read_pack(&self, pack: &[SmallFile]) -> Result<(Vec<u64>, Bytes), EnvironmentError> {
         let here = &self.source.environment;
-        let nonsense =
-            |reason: String| EnvironmentError::Nonsense { name: here.name().to_owned(), reason: format!("fs/readPack: {reason}") };
+        let nonsense = |reason: SharedError| EnvironmentError::Nonsense {
+            name: here.name().to_owned(),
+            reason: SharedError::worded(format!("fs/readPack: {reason}"), reason),
+        };
         let params = ReadPackParams {
             paths: pack.iter().map(|file| file.from.clone()).collect(),
             compression: self.reading.compression(),
@@ -77,12 +80,12 @@ impl Transfer {
         let length = answer.sizes.iter().try_fold(0_u64, |sum, size| sum.checked_add(*size)).filter(|sum| *sum <= BYTES);
         // Memory is taken for as many bytes as the answer announces.
         let Some(length) = length.filter(|_| answer.sizes.len() == pack.len()).and_then(|sum| usize::try_from(sum).ok()) else {
-            return Err(nonsense(format!("its sizes are not those of {} files with at most {BYTES} bytes in all", pack.len())));
+            return Err(nonsense(format!("its sizes are not those of {} files with at most {BYTES} bytes in all", pack.len()).into()));
         };
         if answer.bytes.compression.is_some() && params.compression.is_none() {
             return Err(nonsense("its bytes are compressed, which was not asked for".into()));
         }
-        let raw = answer.bytes.unpack(length).map_err(|error| nonsense(error.to_string()))?;
+        let raw = answer.bytes.unpack(length).map_err(|error| nonsense(SharedError::new(error)))?;
         if self.reading.is_trial() {
             self.reading.compress(raw.clone()).await;
         }

@@ -155,7 +155,7 @@ impl Transfer {
             while let Some((names, entries, path)) = lists.next().await {
                 let nonsense = |reason: String| {
                     let reason = format!("it lists {reason} in {}", show(&path));
-                    failed(self, &path, EnvironmentError::Nonsense { name: environment.name().to_owned(), reason })
+                    failed(self, &path, EnvironmentError::Nonsense { name: environment.name().to_owned(), reason: reason.into() })
                 };
                 let mut seen = HashSet::new();
                 for entry in entries? {

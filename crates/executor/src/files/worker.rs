@@ -399,8 +399,7 @@ impl Workers {
             spare.push(worker);
         }
         drop(workers);
-        let answer: Result<WorkerReply, Fault> =
-            serde_json::from_slice(&message.bytes).map_err(|error| Fault::internal(error.to_string()))?;
+        let answer: Result<WorkerReply, Fault> = serde_json::from_slice(&message.bytes).map_err(Fault::internal)?;
         Ok((answer?, message.descriptors.into_iter().next().map(File::from)))
     }
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::names;
+use super::run::GitError;
 
 /// An entry at one stage: mode, object, stage.
 type Entry = (String, String, u8);
@@ -16,18 +17,18 @@ const GITLINK: &str = "160000";
 
 impl IndexListing {
     /// Reads what `git ls-files --stage -z` says. Refused as a whole if one entry is not as git would make it.
-    pub(super) fn read(text: &[u8]) -> Result<Self, String> {
+    pub(super) fn read(text: &[u8]) -> Result<Self, GitError> {
         let mut listing = Self::default();
         for record in text.split(|byte| *byte == 0).filter(|record| !record.is_empty()) {
             let refused =
                 || format!("an entry of the index is refused: {:.200}", String::from_utf8_lossy(record).escape_debug().to_string());
             let tab = record.iter().position(|byte| *byte == b'\t').ok_or_else(refused)?;
             let (facts, path) = (std::str::from_utf8(&record[..tab]).map_err(|_| refused())?, &record[tab + 1..]);
-            let [mode, oid, stage] = facts.split(' ').collect::<Vec<_>>()[..] else { return Err(refused()) };
+            let [mode, oid, stage] = facts.split(' ').collect::<Vec<_>>()[..] else { return Err(refused().into()) };
             let stage = stage.parse().ok().filter(|stage| *stage <= 3u8).ok_or_else(refused)?;
             let is_usual = ["100644", "100755", "120000", GITLINK].contains(&mode) && names::is_oid(oid) && names::is_path(path);
             if !is_usual {
-                return Err(refused());
+                return Err(refused().into());
             }
             listing.0.entry(path.to_vec()).or_default().push((mode.into(), oid.into(), stage));
         }

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_sandbox::policy::Policy;
-use outpost_sandbox::{Child, Exit, Launch, LaunchIo};
+use outpost_sandbox::{Child, Exit, Launch, LaunchError, LaunchIo};
+use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -28,6 +29,42 @@ const MAX_BYTES: usize = 512 << 20;
 const MAX_PACK: u64 = 8 << 30;
 /// So few objects are kept one by one.
 const UNPACK: u32 = 100;
+
+/// Why something could not be done with git.
+#[derive(Debug, Error)]
+pub(super) enum GitError {
+    #[error("git cannot be run: {0}")]
+    Run(#[source] io::Error),
+    /// In a sandbox.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    #[error("its layer cannot be read: {0}")]
+    Layer(#[source] io::Error),
+    #[error("no place to work in can be made: {0}")]
+    Workplace(#[source] io::Error),
+    #[error(transparent)]
+    File(#[from] io::Error),
+    #[error("objects are missing: {0}")]
+    Objects(#[source] Box<GitError>),
+    /// What git in the sandbox said beside it.
+    #[error("{0} ({1})")]
+    Heard(#[source] Box<GitError>, String),
+    /// The last line that git said, or what is wrong with what it said.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<&str> for GitError {
+    fn from(why: &str) -> Self {
+        Self::Refused(why.to_owned())
+    }
+}
+
+impl From<String> for GitError {
+    fn from(why: String) -> Self {
+        Self::Refused(why)
+    }
+}
 
 /// Git on the side of the machine.
 pub(super) struct Outside {
@@ -92,11 +129,11 @@ impl Outside {
         command
     }
 
-    pub(super) async fn run(&self, arguments: &[&str], input: Vec<u8>) -> Result<Vec<u8>, String> {
+    pub(super) async fn run(&self, arguments: &[&str], input: Vec<u8>) -> Result<Vec<u8>, GitError> {
         answer(self.command(arguments, None), input).await
     }
 
-    pub(super) async fn run_on(&self, index: &Path, arguments: &[&str], input: Vec<u8>) -> Result<Vec<u8>, String> {
+    pub(super) async fn run_on(&self, index: &Path, arguments: &[&str], input: Vec<u8>) -> Result<Vec<u8>, GitError> {
         answer(self.command(arguments, Some(index)), input).await
     }
 
@@ -110,7 +147,7 @@ impl Outside {
     }
 
     /// Takes objects from a pack that comes out of a sandbox, checks each, and refuses all of them if one is bad.
-    pub(super) async fn take_objects(&self, pack: &Child) -> Result<(), String> {
+    pub(super) async fn take_objects(&self, pack: &Child) -> Result<(), GitError> {
         let mut first = Vec::new();
         while first.len() < 12 {
             match pack.output.read().await {
@@ -130,7 +167,7 @@ impl Outside {
         };
         arguments.push(&size);
         let mut child = self.command(&arguments, None);
-        let mut child = child.stdout(Stdio::null()).spawn().map_err(|error| format!("git cannot be run: {error}"))?;
+        let mut child = child.stdout(Stdio::null()).spawn().map_err(GitError::Run)?;
         let mut input = child.stdin.take();
         let mut errors = child.stderr.take();
         let feed = async {
@@ -153,7 +190,7 @@ impl Outside {
         };
         let (_, said) = timeout(PATIENCE, async { tokio::join!(feed, hear) }).await.map_err(|_| "taking objects took too long")?;
         let status = timeout(PATIENCE, child.wait()).await.map_err(|_| "taking objects took too long")?;
-        if status.is_ok_and(|status| status.success()) { Ok(()) } else { Err(format!("objects were refused: {}", last_line(&said))) }
+        if status.is_ok_and(|status| status.success()) { Ok(()) } else { Err(format!("objects were refused: {}", last_line(&said)).into()) }
     }
 }
 
@@ -195,8 +232,8 @@ fn settings() -> [(&'static str, &'static str); 13] {
     ]
 }
 
-async fn answer(mut command: Command, input: Vec<u8>) -> Result<Vec<u8>, String> {
-    let mut child = command.spawn().map_err(|error| format!("git cannot be run: {error}"))?;
+async fn answer(mut command: Command, input: Vec<u8>) -> Result<Vec<u8>, GitError> {
+    let mut child = command.spawn().map_err(GitError::Run)?;
     let stdin = child.stdin.take();
     let feed = async {
         if let Some(mut stdin) = stdin {
@@ -204,12 +241,12 @@ async fn answer(mut command: Command, input: Vec<u8>) -> Result<Vec<u8>, String>
         }
     };
     let (_, output) = timeout(PATIENCE, async { tokio::join!(feed, child.wait_with_output()) }).await.map_err(|_| "git took too long")?;
-    let output = output.map_err(|error| format!("git cannot be run: {error}"))?;
-    if output.status.success() { Ok(output.stdout) } else { Err(last_line(&output.stderr)) }
+    let output = output.map_err(GitError::Run)?;
+    if output.status.success() { Ok(output.stdout) } else { Err(last_line(&output.stderr).into()) }
 }
 
 /// Makes an empty repository on the side of the machine, as its owner.
-pub(super) async fn init(program: &Path, work: &Path, owner: (u32, u32), branch: &str, is_sha256: bool) -> Result<(), String> {
+pub(super) async fn init(program: &Path, work: &Path, owner: (u32, u32), branch: &str, is_sha256: bool) -> Result<(), GitError> {
     let mut command = command(program, owner);
     let format = if is_sha256 { "--object-format=sha256" } else { "--object-format=sha1" };
     command.args(["init", "-q", "--template=", format, &format!("--initial-branch={branch}")]).arg(work);
@@ -235,7 +272,7 @@ pub(super) async fn user_settings(program: &Path, home: Option<&Path>, root: &Pa
 }
 
 /// One value of the configuration of a repository that we made.
-pub(super) async fn set(program: &Path, gitdir: &Path, owner: (u32, u32), key: &str, value: &str) -> Result<(), String> {
+pub(super) async fn set(program: &Path, gitdir: &Path, owner: (u32, u32), key: &str, value: &str) -> Result<(), GitError> {
     let mut command = command(program, owner);
     command.args(["config", "--file"]).arg(gitdir.join("config")).args([key, value]).current_dir("/").env("HOME", "/nonexistent");
     answer(command, Vec::new()).await.map(drop)
@@ -256,7 +293,7 @@ pub(super) struct Inside<'a> {
 
 impl Inside<'_> {
     /// Starts it on a gitdir as the sandbox sees it.
-    async fn start(&self, gitdir: &Path, arguments: &[&str]) -> Result<Child, String> {
+    async fn start(&self, gitdir: &Path, arguments: &[&str]) -> Result<Child, GitError> {
         let own = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0"];
         let mut env: Vec<_> = settings().into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         env.push(("GIT_DIR".into(), gitdir.into()));
@@ -271,17 +308,17 @@ impl Inside<'_> {
             io: LaunchIo::Pipes { stdin: true },
             policy: self.policy.clone(),
         };
-        self.session.launch_for_us(launch).await.map_err(|error| error.to_string())
+        Ok(self.session.launch_for_us(launch).await?)
     }
 
-    pub(super) async fn run(&self, gitdir: &Path, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, String> {
+    pub(super) async fn run(&self, gitdir: &Path, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, GitError> {
         let mut child = self.start(gitdir, arguments).await?;
         let stdin = child.input.take();
         let told = timeout(PATIENCE, async { tokio::join!(feed(stdin, input), read_all(&child), hear(&child)) }).await;
         let result = match told {
             Ok((_, Some(output), said)) => match child.end.wait().await {
                 Exit::Code(0) => Ok(output),
-                _ => Err(last_line(&said)),
+                _ => Err(last_line(&said).into()),
             },
             Ok((_, None, _)) => Err("git in the sandbox said too much".into()),
             Err(_) => Err("git in the sandbox took too long".into()),
@@ -291,7 +328,7 @@ impl Inside<'_> {
     }
 
     /// Gives everything that these tips need and the machine does not have.
-    pub(super) async fn give_objects(&self, gitdir: &Path, outside: &Outside, tips: &[u8]) -> Result<(), String> {
+    pub(super) async fn give_objects(&self, gitdir: &Path, outside: &Outside, tips: &[u8]) -> Result<(), GitError> {
         let arguments = ["pack-objects", "--revs", "--thin", "--stdout", "--delta-base-offset", "-q"];
         let mut child = self.start(gitdir, &arguments).await?;
         let stdin = child.input.take();
@@ -299,7 +336,7 @@ impl Inside<'_> {
         let result = match taken {
             Ok((_, Ok(()), _)) => Ok(()),
             Ok((_, Err(why), said)) if said.is_empty() => Err(why),
-            Ok((_, Err(why), said)) => Err(format!("{why} ({})", last_line(&said))),
+            Ok((_, Err(why), said)) => Err(GitError::Heard(Box::new(why), last_line(&said))),
             Err(_) => Err("git in the sandbox took too long".into()),
         };
         child.kin.kill();

@@ -5,6 +5,7 @@
 //! code committed is kept under a ref of ours.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 
 use super::gitdir::{Gitdir, Head, Refs};
@@ -12,7 +13,7 @@ use super::index::{IndexListing, Merged};
 use super::lfs;
 use super::names;
 use super::repository::{KnownRepository, Repository, RepositoryUnit, joined, tree_path};
-use super::run::{self, Inside, Outside};
+use super::run::{self, GitError, Inside, Outside};
 use super::stamp::{GitStamp, Stamps, worktrees};
 use super::stash;
 
@@ -111,10 +112,10 @@ impl Comparing<'_> {
         new
     }
 
-    async fn part(&mut self, unit: &str, known: RepositoryUnit) -> Result<RepositoryUnit, String> {
+    async fn part(&mut self, unit: &str, known: RepositoryUnit) -> Result<RepositoryUnit, GitError> {
         let repository = self.repository;
         let (at, copy) = (joined(&repository.gitdir, unit), joined(&repository.layer, unit));
-        let layer = Gitdir::open(&copy).map_err(|error| format!("its layer cannot be read: {error}"))?;
+        let layer = Gitdir::open(&copy).map_err(GitError::Layer)?;
         if !layer.is_repository() {
             if !known.refs.is_empty() {
                 self.notices.push(format!(
@@ -130,13 +131,12 @@ impl Comparing<'_> {
                 let Some(real) = self.begin(&at, &real, &layer).await? else { return Ok(known) };
                 real
             }
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         };
         if is_same(&at, &copy, &known) && stash::list(&layer) == known.stashes {
             return Ok(known);
         }
-        let outside = Outside::open(self.inside.program, &repository.own, &at, repository.owner)
-            .map_err(|error| format!("no place to work in can be made: {error}"))?;
+        let outside = Outside::open(self.inside.program, &repository.own, &at, repository.owner).map_err(GitError::Workplace)?;
         let unfinished = unfinished(&copy);
         let part = Part { unit, real, layer, outside, unfinished };
         let mut known = self.carry_over(&part, known).await?;
@@ -152,7 +152,7 @@ impl Comparing<'_> {
         }
         let new: BTreeSet<&str> = now.iter().filter(|oid| !known.stashes.contains(oid)).map(String::as_str).collect();
         let kept = async {
-            let here = part.real.refs().map_err(|error| error.to_string())?;
+            let here = part.real.refs()?;
             self.fetch(part, new.clone(), &here).await?;
             let updates = stash::updates(self.label, known.stashes.len(), &now);
             part.outside.run(&["update-ref", "--stdin"], updates.into_bytes()).await
@@ -181,14 +181,14 @@ impl Comparing<'_> {
         let carried = tokio::task::spawn_blocking(move || lfs::carry_over(&Gitdir::open(&copy)?, &Gitdir::open(&at)?, owner));
         let why = match carried.await {
             Ok(Ok(_)) => return,
-            Ok(Err(error)) => error.to_string(),
-            Err(error) => error.to_string(),
+            Ok(Err(error)) => GitError::from(error),
+            Err(error) => GitError::from(io::Error::other(error)),
         };
         self.failed(format!("git: files of git-lfs were not carried over: {why}"));
     }
 
     /// A repository was made inside where there is none: an empty one of ours takes its place on the machine.
-    async fn begin(&mut self, at: &Path, real: &Gitdir, layer: &Gitdir) -> Result<Option<Gitdir>, String> {
+    async fn begin(&mut self, at: &Path, real: &Gitdir, layer: &Gitdir) -> Result<Option<Gitdir>, GitError> {
         let is_empty = std::fs::read_dir(at).is_ok_and(|mut entries| entries.next().is_none());
         let work = at.parent().filter(|_| is_empty && !real.has("HEAD") && at.file_name().is_some_and(|name| name == ".git"));
         let Some(work) = work else {
@@ -212,12 +212,11 @@ impl Comparing<'_> {
                 self.notices.push(format!("git: the sandbox set {key} = {value} for {}; settings stay in the sandbox", work.display()));
             }
         }
-        Gitdir::open(at).map(Some).map_err(|error| error.to_string())
+        Ok(Some(Gitdir::open(at)?))
     }
 
-    async fn carry_over(&mut self, part: &Part<'_>, mut known: RepositoryUnit) -> Result<RepositoryUnit, String> {
-        let fault = |error: std::io::Error| error.to_string();
-        let (outside, inside) = (part.real.refs().map_err(fault)?, part.layer.refs().map_err(fault)?);
+    async fn carry_over(&mut self, part: &Part<'_>, mut known: RepositoryUnit) -> Result<RepositoryUnit, GitError> {
+        let (outside, inside) = (part.real.refs()?, part.layer.refs()?);
         let has_branch = |refs: &Refs| refs.keys().any(|name| name.starts_with("refs/heads/"));
         if has_branch(&known.refs) && !has_branch(&inside) {
             self.notices.push(format!(
@@ -228,7 +227,7 @@ impl Comparing<'_> {
         }
         let mut changes = compare(&known.refs, &outside, &inside, !part.unfinished.is_empty());
         if changes.out.len() > MAX_CHANGES {
-            return Err(format!("{} refs were changed at once", changes.out.len()));
+            return Err(format!("{} refs were changed at once", changes.out.len()).into());
         }
         if let Some((_, what)) = part.unfinished.first()
             && outside.iter().any(|(name, oid)| name.starts_with("refs/heads/") && known.refs.get(name) != Some(oid))
@@ -258,7 +257,7 @@ impl Comparing<'_> {
             }
         }
         // What is now the same on both sides is what they have in common.
-        let (outside, inside) = (part.real.refs().map_err(fault)?, part.layer.refs().map_err(fault)?);
+        let (outside, inside) = (part.real.refs()?, part.layer.refs()?);
         for name in outside.keys().chain(inside.keys()).chain(&known.refs.keys().cloned().collect::<Vec<_>>()) {
             match (outside.get(name), inside.get(name)) {
                 (Some(value), Some(other)) if value == other => drop(known.refs.insert(name.clone(), value.clone())),
@@ -283,7 +282,7 @@ impl Comparing<'_> {
     }
 
     /// Gets every object that is needed for what goes out.
-    async fn take_objects(&self, part: &Part<'_>, changes: &Changes, indexes: &[IndexChange], outside: &Refs) -> Result<(), String> {
+    async fn take_objects(&self, part: &Part<'_>, changes: &Changes, indexes: &[IndexChange], outside: &Refs) -> Result<(), GitError> {
         let mut tips: BTreeSet<&str> = changes.out.iter().filter_map(|(_, _, new)| new.as_deref()).collect();
         tips.extend(changes.both.iter().map(|(_, _, new)| new.as_str()));
         let head = part.layer.head();
@@ -297,7 +296,7 @@ impl Comparing<'_> {
     }
 
     /// Gets these objects and everything that they need, if the machine has refs to something else only.
-    async fn fetch(&self, part: &Part<'_>, mut tips: BTreeSet<&str>, outside: &Refs) -> Result<(), String> {
+    async fn fetch(&self, part: &Part<'_>, mut tips: BTreeSet<&str>, outside: &Refs) -> Result<(), GitError> {
         let here: BTreeSet<&str> = outside.values().map(String::as_str).collect();
         tips.retain(|tip| !here.contains(tip));
         if tips.is_empty() {
@@ -312,7 +311,7 @@ impl Comparing<'_> {
         let input: Vec<u8> = tips.iter().flat_map(|tip| format!("{tip}\n").into_bytes()).collect();
         let missing = if part.outside.is_partial() { "--exclude-promisor-objects" } else { "--no-object-names" };
         let arguments = ["rev-list", "--objects", "--stdin", missing, "--not", "--all", "--quiet"];
-        part.outside.run(&arguments, input).await.map(drop).map_err(|why| format!("objects are missing: {why}"))
+        part.outside.run(&arguments, input).await.map(drop).map_err(|why| GitError::Objects(Box::new(why)))
     }
 
     /// Decides about refs that were changed on both sides. Returns those that stay apart.
@@ -460,7 +459,7 @@ impl Comparing<'_> {
     }
 
     /// Whether the index of a working tree has to be carried over, and where to.
-    async fn index(&mut self, part: &Part<'_>, tree: &str, known: &mut RepositoryUnit) -> Result<Option<IndexChange>, String> {
+    async fn index(&mut self, part: &Part<'_>, tree: &str, known: &mut RepositoryUnit) -> Result<Option<IndexChange>, GitError> {
         let repository = self.repository;
         let place = joined(&joined(&repository.gitdir, part.unit), &tree_path(tree));
         let copy = joined(&joined(&repository.layer, part.unit), &tree_path(tree));
@@ -469,11 +468,11 @@ impl Comparing<'_> {
         if known.indexes.get(tree) == Some(&now) || is_unfinished {
             return Ok(None);
         }
-        let listed = async |bytes: Vec<u8>| -> Result<IndexListing, String> {
+        let listed = async |bytes: Vec<u8>| -> Result<IndexListing, GitError> {
             if bytes.is_empty() {
                 return Ok(IndexListing::default());
             }
-            let aside = part.outside.aside("index-read", &bytes).map_err(|error| error.to_string())?;
+            let aside = part.outside.aside("index-read", &bytes)?;
             IndexListing::read(&part.outside.run_on(&aside, &["ls-files", "--stage", "-z"], Vec::new()).await?)
         };
         let base = repository.base_index(part.unit, tree);
@@ -518,21 +517,22 @@ impl Comparing<'_> {
         let done = async {
             if !out.is_empty() {
                 let bytes = std::fs::read(place.join("index")).unwrap_or_default();
-                let aside = part.outside.aside("index-write", &bytes).map_err(|error| error.to_string())?;
+                let aside = part.outside.aside("index-write", &bytes)?;
                 if bytes.is_empty() {
                     let _ = std::fs::remove_file(&aside);
                 }
                 part.outside.run_on(&aside, &arguments, out).await?;
-                let bytes = std::fs::read(&aside).map_err(|error| error.to_string())?;
-                let real = Gitdir::open(&place).map_err(|error| error.to_string())?;
+                let bytes = std::fs::read(&aside)?;
+                let real = Gitdir::open(&place)?;
                 let is_same = || GitStamp::of(&place.join("index")) == change.stamp;
-                real.replace_when_free("index", &bytes, repository.owner, is_same).await.map_err(|error| error.to_string())?;
+                real.replace_when_free("index", &bytes, repository.owner, is_same).await?;
             }
             if !into.is_empty() {
                 self.inside.run(&place, &arguments, &into).await?;
             }
             let base = repository.base_index(part.unit, &change.tree).with_extension("list");
-            std::fs::write(base, change.merged.common.text()).map_err(|error| error.to_string())
+            std::fs::write(base, change.merged.common.text())?;
+            Ok::<(), GitError>(())
         };
         match done.await {
             Ok(()) => {

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use super::step::{AnnouncedContext, user_message};
 use super::{Done, Driver, Stop, work_state};
 use crate::model::{HistoryItem, ModelError, ModelHistory, ModelResponse};
+use crate::tools::command_report::SESSION_ID;
 use crate::tools::processes::RunningCommand;
 
 /// So much of what the user said is kept word by word, in tokens.
@@ -81,7 +82,7 @@ impl Driver {
         let items = self.model.context.as_ref()?.items();
         let line = |(session, command): &(u64, Arc<RunningCommand>)| {
             let environment = command.detail.environment_id.as_deref().map(|id| format!(" in {id}")).unwrap_or_default();
-            format!("session id {session}{environment}: {}", command.detail.command.lines().next().unwrap_or_default())
+            format!("{SESSION_ID} {session}{environment}: {}", command.detail.command.lines().next().unwrap_or_default())
         };
         let running: Vec<String> = self.processes.running().iter().map(line).collect();
         work_state::message(items, &running).map(|text| user_message(&text))

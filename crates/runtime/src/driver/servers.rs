@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use outpost_store::Need;
 use outpost_thread::{ApprovalAnswered, ApprovalAsked, ApprovalId, ApprovalKind, CallId, Decision, Fact, Raw};
+use outpost_wire::SharedError;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -47,12 +48,12 @@ impl Waiting {
 impl Driver {
     /// Keeps these servers running instead of those before, and tells what is new about them.
     pub(super) fn keep_servers(&mut self, servers: Arc<Binding>) {
-        let before: BTreeMap<&str, (&str, Option<&str>)> = self.servers.iter().flat_map(|old| old.standing()).collect();
+        let before: BTreeMap<&str, (&str, Option<&SharedError>)> = self.servers.iter().flat_map(|old| old.standing()).collect();
         for (name, (state, problem)) in servers.standing() {
             if before.get(name) == Some(&(state, problem)) {
                 continue;
             }
-            let event = McpEvent::Startup { server: name.to_owned(), state: state.to_owned(), error: problem.map(str::to_owned) };
+            let event = McpEvent::Startup { server: name.to_owned(), state: state.to_owned(), error: problem.map(ToString::to_string) };
             self.audience.feed.publish(ThreadEvent::Mcp(event), 256);
         }
         for problem in &servers.problems {

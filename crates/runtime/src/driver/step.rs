@@ -25,6 +25,7 @@ use crate::model::{
 use crate::skills::listing::ToldCapabilities;
 use crate::skills::mentioned;
 use crate::tools::StepTools;
+use crate::tools::command_report::SESSION_ID;
 
 /// What the model was told last. A step leaves behind what was new in it, for the steps after it and for clients.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -104,7 +105,7 @@ impl Driver {
     }
 
     async fn capture(&mut self, seen: Option<Vec<StepEnvironment>>) -> Arc<StepTools> {
-        let names_session = |item: &Raw| item.get().contains("session id");
+        let names_session = |item: &Raw| item.get().contains(SESSION_ID);
         let sessions = self.model.context.as_ref().is_some_and(|context| context.items().iter().any(names_session));
         let captured = self.shared.capture(&self.thread, self.processes.clone(), sessions).await;
         let tools = Arc::new(StepTools { seen, ..captured });

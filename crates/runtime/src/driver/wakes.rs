@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Driver, Stop};
 use crate::tools::CallRuntime;
+use crate::tools::command_report::SESSION_ID;
 use crate::tools::former::{FormerCommand, FoundCommand, SearchAround, find_again};
 use crate::tools::left::LeftCommands;
 use crate::tools::processes::{ProcessEnd, RunningCommand};
@@ -177,5 +178,5 @@ fn told(session: u64, command: &Result<Arc<RunningCommand>, String>) -> String {
         }
         Err(reason) => (String::new(), format!("Lost: its outcome is unknown ({reason})"), String::new()),
     };
-    format!("The command{name} with the session id {session}, which was started with wake, has ended.\n{state}{output}")
+    format!("The command{name} with the {SESSION_ID} {session}, which was started with wake, has ended.\n{state}{output}")
 }

@@ -12,6 +12,7 @@ use outpost_environment::{Captured, ConnectionState, Environment, StepView};
 use outpost_mcp::{McpConnection, McpError, McpLimits, ServerListing, ServerTool, fitting};
 use outpost_thread::{Settings, ThreadId};
 use outpost_wire::PathUri;
+use outpost_wire::SharedError;
 use outpost_wire::intent::{Attachment, EnvironmentId};
 use tokio::time::Instant;
 
@@ -74,7 +75,7 @@ pub struct BoundServer {
     /// `ready`, `starting`, `failed`, `disabled`.
     pub state: &'static str,
     /// Why it is not ready.
-    pub problem: Option<String>,
+    pub problem: Option<SharedError>,
     pub tools: Vec<BoundTool>,
     pub listing: Arc<ServerListing>,
     /// Whether a token is sent with each request.
@@ -93,7 +94,7 @@ pub struct BoundTool {
 }
 
 impl BoundServer {
-    fn without(name: &str, declared: Option<&ServerDeclaration>, state: &'static str, problem: Option<String>) -> Self {
+    fn without(name: &str, declared: Option<&ServerDeclaration>, state: &'static str, problem: Option<SharedError>) -> Self {
         Self {
             name: name.to_owned(),
             environment: declared.map(|server| server.environment.clone()),
@@ -114,7 +115,7 @@ impl BoundServer {
     pub(crate) fn connection(&self) -> Result<&Arc<dyn McpConnection>, McpError> {
         self.connection.as_ref().ok_or_else(|| McpError::NotReady {
             server: self.name.clone(),
-            reason: self.problem.clone().unwrap_or_else(|| self.state.to_owned()),
+            reason: self.problem.clone().unwrap_or_else(|| self.state.into()),
         })
     }
 }
@@ -137,13 +138,13 @@ impl Binding {
     /// Why no turn can be run, if a server is required and not there.
     pub fn missing(&self) -> Option<String> {
         let server = self.servers.iter().find(|server| server.required && server.state != "ready" && server.state != "disabled")?;
-        let why = server.problem.as_deref().unwrap_or(server.state);
+        let why = server.problem.clone().unwrap_or_else(|| server.state.into());
         Some(format!("MCP server `{}` is required and not ready: {why}", server.name))
     }
 
     /// How each server stands: its state and why.
-    pub(crate) fn standing(&self) -> impl Iterator<Item = (&str, (&str, Option<&str>))> {
-        self.servers.iter().map(|server| (server.name.as_str(), (server.state, server.problem.as_deref())))
+    pub(crate) fn standing(&self) -> impl Iterator<Item = (&str, (&str, Option<&SharedError>))> {
+        self.servers.iter().map(|server| (server.name.as_str(), (server.state, server.problem.as_ref())))
     }
 
     pub fn has_resources(&self) -> bool {
@@ -159,7 +160,7 @@ pub(crate) fn declared(mcp: &Mcp, thread: ThreadId, settings: &Settings, cwd: Op
 }
 
 /// What lies in files, with what a thread was given over it. A server whose values are not known any more says so.
-pub(crate) fn merged(mcp: &Mcp, files: &ServerLayer, settings: &Settings) -> Result<Declared, String> {
+pub(crate) fn merged(mcp: &Mcp, files: &ServerLayer, settings: &Settings) -> Result<Declared, SharedError> {
     let (session, missing) = mcp.withheld.restored(settings)?;
     let mut declared = layers::merged(files, &session, mcp.pool.limits());
     for (server, keys) in missing {
@@ -261,15 +262,17 @@ impl Leasing<'_> {
     ) -> Result<(&'a ServerDeclaration, ServerLease), Box<BoundServer>> {
         let server = match server {
             Ok(server) => server,
-            Err(error) => return Err(Box::new(BoundServer::without(error.server(), None, "failed", Some(error.to_string())))),
+            Err(error) => {
+                return Err(Box::new(BoundServer::without(error.server(), None, "failed", Some(SharedError::new(error.clone())))));
+            }
         };
-        let without = |state, problem: Option<String>| Box::new(BoundServer::without(&server.name, Some(server), state, problem));
+        let without = |state, problem: Option<SharedError>| Box::new(BoundServer::without(&server.name, Some(server), state, problem));
         if !server.enabled {
             return Err(without("disabled", None));
         }
         let elsewhere = self.there.get(&server.environment);
         if let Some(why) = self.requirements.refusal(server).or_else(|| elsewhere?.refusal(server)) {
-            return Err(without("disabled", Some(why)));
+            return Err(without("disabled", Some(why.into())));
         }
         if self.approval == ApprovalPolicy::Untrusted && matches!(server.origin, DeclarationOrigin::Project { .. }) {
             let why = "a project's own servers are not started while the approval policy is `untrusted`; declare it in config.toml";
@@ -278,12 +281,15 @@ impl Leasing<'_> {
         let member = self.view.members().iter().find(|member| member.id == server.environment);
         let handle = match member.map(|member| &member.captured) {
             Some(Captured::Ready(handle)) => handle,
-            None => return Err(without("failed", Some(format!("there is no environment `{}` in this step", server.environment)))),
+            None => return Err(without("failed", Some(format!("there is no environment `{}` in this step", server.environment).into()))),
             Some(Captured::Starting | Captured::Recovering { .. }) => {
-                return Err(without("starting", Some(format!("environment `{}` is starting", server.environment))));
+                return Err(without("starting", Some(format!("environment `{}` is starting", server.environment).into())));
             }
             Some(other) => {
-                return Err(without("failed", Some(format!("environment `{}` is not ready: {}", server.environment, other.describe()))));
+                return Err(without(
+                    "failed",
+                    Some(format!("environment `{}` is not ready: {}", server.environment, other.describe()).into()),
+                ));
             }
         };
         let attachment = member.and_then(|member| member.attachment.clone()).unwrap_or_else(|| visited(handle, &server.environment));

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use outpost_mcp::HttpServer;
 use outpost_wire::PathUri;
+use outpost_wire::SharedError;
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -97,7 +98,11 @@ pub enum Cwd {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DeclarationError {
     #[error("mcp_servers.{server}: {why}")]
-    Malformed { server: String, why: String },
+    Malformed {
+        server: String,
+        #[source]
+        why: SharedError,
+    },
     #[error("`{0}` is not a name for an MCP server: it has 1 to 128 characters, none of them blank or a control character")]
     Name(String),
     #[error("mcp_servers.{server}: it needs either `command` (a program) or `url` (streamable HTTP)")]
@@ -221,9 +226,9 @@ pub fn declaration(
         return Err(DeclarationError::Name(name.to_owned()));
     }
     let server = || name.to_owned();
-    let malformed = |why: String| DeclarationError::Malformed { server: server(), why };
+    let malformed = |why: SharedError| DeclarationError::Malformed { server: server(), why };
     let value = origin.expanded(value);
-    let written = Written::deserialize(&value).map_err(|error| malformed(error.to_string()))?;
+    let written = Written::deserialize(&value).map_err(|error| malformed(SharedError::new(error)))?;
     let environment = match (origin, written.environment_id.as_deref()) {
         (DeclarationOrigin::Machine { environment }, None | Some("local")) => environment.clone(),
         (DeclarationOrigin::Machine { .. }, Some(_)) => {
@@ -233,14 +238,16 @@ pub fn declaration(
             return Err(origin.forbids(name, "environment_id", "it runs where it lies"));
         }
         (DeclarationOrigin::Project { environment, .. } | DeclarationOrigin::Plugin { environment, .. }, None) => environment.clone(),
-        (_, Some(id)) => EnvironmentId::parse(id).map_err(|error| malformed(format!("environment_id: {error}")))?,
+        (_, Some(id)) => {
+            EnvironmentId::parse(id).map_err(|error| malformed(SharedError::worded(format!("environment_id: {error}"), error)))?
+        }
         (_, None) => EnvironmentId::local(),
     };
     let seconds = |key: &str, value: Option<f64>, usual: Duration| match value {
         None => Ok(usual),
         Some(seconds) => match Duration::try_from_secs_f64(seconds) {
             Ok(time) if !time.is_zero() && seconds <= 86_400.0 => Ok(time),
-            _ => Err(malformed(format!("`{key}` is a number of seconds above 0 and at most 86400, not {seconds}"))),
+            _ => Err(malformed(format!("`{key}` is a number of seconds above 0 and at most 86400, not {seconds}").into())),
         },
     };
     let startup_timeout = seconds("startup_timeout_sec", written.startup_timeout_sec, limits.startup_timeout)?;
@@ -317,7 +324,7 @@ impl DeclarationOrigin {
 
     fn stdio(&self, name: &str, command: String, written: Written) -> Result<Stdio, DeclarationError> {
         let server = || name.to_owned();
-        let malformed = |why: String| DeclarationError::Malformed { server: server(), why };
+        let malformed = |why: SharedError| DeclarationError::Malformed { server: server(), why };
         if command.trim().is_empty() {
             return Err(malformed("`command` is empty".into()));
         }
@@ -336,10 +343,10 @@ impl DeclarationOrigin {
                     let why = "variables are read where the server runs; use `env`, or set it there";
                     return Err(self.forbids(name, "env_vars with source = \"local\"", why));
                 }
-                Some(other) => return Err(malformed(format!("env_vars: the source `{other}` is not known"))),
+                Some(other) => return Err(malformed(format!("env_vars: the source `{other}` is not known").into())),
             }
             if !is_variable(&variable) {
-                return Err(malformed(format!("env_vars: `{variable}` is not a variable name")));
+                return Err(malformed(format!("env_vars: `{variable}` is not a variable name").into()));
             }
             env_vars.push(variable);
         }
@@ -351,13 +358,13 @@ impl DeclarationOrigin {
             ));
         }
         if let Some(variable) = written.env.keys().find(|variable| !is_variable(variable)) {
-            return Err(malformed(format!("env: `{variable}` is not a variable name")));
+            return Err(malformed(format!("env: `{variable}` is not a variable name").into()));
         }
         let cwd = match self.place() {
             Some((_, directory)) => Cwd::Fixed(inside(name, directory, written.cwd.as_deref())?),
             None => match written.cwd {
                 Some(cwd) if cwd.starts_with('~') => {
-                    return Err(malformed(format!("cwd: `{cwd}` must be absolute, or relative to where the thread works")));
+                    return Err(malformed(format!("cwd: `{cwd}` must be absolute, or relative to where the thread works").into()));
                 }
                 Some(cwd) => PathUri::from_syntax(&cwd).map_or_else(|_| Cwd::Thread(Some(cwd)), Cwd::Fixed),
                 None => Cwd::Thread(None),
@@ -368,22 +375,22 @@ impl DeclarationOrigin {
 
     fn http(&self, name: &str, url: String, written: Written) -> Result<HttpServer, DeclarationError> {
         let server = || name.to_owned();
-        let malformed = |why: String| DeclarationError::Malformed { server: server(), why };
+        let malformed = |why: SharedError| DeclarationError::Malformed { server: server(), why };
         let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
         if rest.is_none_or(|rest| rest.is_empty() || rest.starts_with('/')) || url.parse::<http::Uri>().is_err() {
             return Err(DeclarationError::Url { server: server(), url });
         }
         self.check_texts(name, [url.as_str()].into_iter().chain(written.http_headers.values().map(String::as_str)))?;
         for header in written.http_headers.keys().chain(written.env_http_headers.keys()) {
-            let known =
-                http::HeaderName::from_bytes(header.as_bytes()).map_err(|_| malformed(format!("`{header}` is not a header name")))?;
+            let known = http::HeaderName::from_bytes(header.as_bytes())
+                .map_err(|_| malformed(format!("`{header}` is not a header name").into()))?;
             if ["accept", "content-type", "mcp-session-id", "mcp-protocol-version", "last-event-id"].contains(&known.as_str()) {
-                return Err(malformed(format!("the header `{header}` belongs to the protocol")));
+                return Err(malformed(format!("the header `{header}` belongs to the protocol").into()));
             }
         }
         for variable in written.env_http_headers.values().chain(&written.bearer_token_env_var) {
             if !is_variable(variable) {
-                return Err(malformed(format!("`{variable}` is not a variable name")));
+                return Err(malformed(format!("`{variable}` is not a variable name").into()));
             }
         }
         let why = "a variable of a machine would be sent to an address that its owner did not choose";

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use outpost_thread::Settings;
+use outpost_wire::SharedError;
 use serde_json::{Map, Value};
 
 use super::declaration::{DeclarationError, DeclarationOrigin, KNOWN, declaration};
@@ -20,7 +21,7 @@ pub struct ServerLayer(pub BTreeMap<String, Value>);
 
 impl ServerLayer {
     /// From the value of `mcp_servers`. Nothing is an empty layer.
-    pub fn of(value: Option<&Value>) -> Result<Self, String> {
+    pub fn of(value: Option<&Value>) -> Result<Self, SharedError> {
         match value {
             None | Some(Value::Null) => Ok(Self::default()),
             Some(Value::Object(servers)) => Ok(Self(servers.iter().map(|(name, value)| (name.clone(), value.clone())).collect())),
@@ -29,7 +30,7 @@ impl ServerLayer {
     }
 
     /// The layer that a thread carries with itself.
-    pub fn of_thread(settings: &Settings) -> Result<Self, String> {
+    pub fn of_thread(settings: &Settings) -> Result<Self, SharedError> {
         Self::of(settings.other.get(SESSION_LAYER))
     }
 

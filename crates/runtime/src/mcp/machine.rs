@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use outpost_environment::{ConnectionState, Environment};
 use outpost_wire::PathUri;
+use outpost_wire::SharedError;
 use outpost_wire::exec::discovery::{ConfigLayers, ReadConfig, ReadConfigParams, ReadConfigResponse};
 use outpost_wire::intent::EnvironmentId;
 use serde_json::Value;
@@ -90,19 +91,19 @@ impl Machine<'_> {
         config_paths: Vec<Vec<String>>,
         requirements_paths: Vec<Vec<String>>,
         within: Duration,
-    ) -> Result<Arc<ReadConfigResponse>, String> {
+    ) -> Result<Arc<ReadConfigResponse>, SharedError> {
         let params = ReadConfigParams { cwd: self.cwd.clone(), config_paths, requirements_paths };
         match tokio::time::timeout(within, self.handle.followed::<ReadConfig>(&params)).await {
-            Ok(answer) => answer.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("it did not answer within {} s", within.as_secs())),
+            Ok(answer) => answer.map_err(SharedError::new),
+            Err(_) => Err(format!("it did not answer within {} s", within.as_secs()).into()),
         }
     }
 
     /// The layers as one, the highest on top.
-    fn declared(&self, layers: &ConfigLayers, limits: &McpLimits) -> Result<Declared, String> {
+    fn declared(&self, layers: &ConfigLayers, limits: &McpLimits) -> Result<Declared, SharedError> {
         let mut whole = ServerLayer::default();
         for layer in &layers.layers {
-            let table = table(&layer.toml).map_err(|error| format!("{}: {error}", layer.source))?;
+            let table = table(&layer.toml).map_err(|error| SharedError::worded(format!("{}: {error}", layer.source), error))?;
             whole = whole.over(&ServerLayer::of(table.get(KEY))?).0;
         }
         let origin = DeclarationOrigin::Machine { environment: self.environment.clone() };
@@ -122,6 +123,6 @@ impl Machine<'_> {
     }
 }
 
-fn table(text: &str) -> Result<Value, String> {
-    toml::from_str(text).map_err(|error: toml::de::Error| error.message().to_owned())
+fn table(text: &str) -> Result<Value, SharedError> {
+    toml::from_str(text).map_err(|error: toml::de::Error| SharedError::worded(error.message(), error.clone()))
 }

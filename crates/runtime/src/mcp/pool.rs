@@ -10,6 +10,7 @@ use std::time::Duration;
 use outpost_environment::{ConnectionState, Environment, ProcessStart, Repeat};
 use outpost_mcp::{EnvironmentHttp, HttpServer, McpConnection, McpError, McpLaunch, McpLimits, ServerOpening};
 use outpost_wire::PathUri;
+use outpost_wire::SharedError;
 use outpost_wire::exec::environment::Unit;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{EnvPolicy, Inherit, List, ProcessParams, Terminate};
@@ -79,7 +80,7 @@ impl Key {
 pub enum ServerState {
     Starting,
     Ready(Ready),
-    Failed { reason: String },
+    Failed { reason: SharedError },
 }
 
 /// A server that answers.
@@ -227,7 +228,7 @@ impl Server {
         }
     }
 
-    fn fail(&self, reason: String, alone: Duration) {
+    fn fail(&self, reason: SharedError, alone: Duration) {
         *lock(&self.failed) = Some((Instant::now(), alone));
         self.state.send_replace(ServerState::Failed { reason });
     }
@@ -257,7 +258,7 @@ impl Shared {
             Ok(connection) => connection,
             Err(error) => {
                 tracing::info!(server = name, %error, "an MCP server does not start");
-                server.fail(error.to_string(), limits.retry);
+                server.fail(SharedError::new(error), limits.retry);
                 return self.remember_failure(&server).await;
             }
         };
@@ -273,7 +274,7 @@ impl Shared {
                 tracing::info!(server = name, reason, "an MCP server has ended by itself");
                 // One that ran for a while is started again at once; one that fell over at once is left alone.
                 let alone = if began.elapsed() < limits.retry { limits.fallen } else { Duration::ZERO };
-                server.fail(McpError::Ended { server: name, reason }.to_string(), alone);
+                server.fail(SharedError::new(McpError::Ended { server: name, reason: reason.into() }), alone);
                 connection.close().await;
                 self.remember_failure(&server).await;
             }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use outpost_environment::{Environment, EnvironmentError, Workplace};
 use outpost_thread::ThreadId;
+use outpost_wire::SharedError;
 use outpost_wire::exec::files::{ReadFile, ReadFileParams};
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::intent::Attachment;
@@ -50,7 +51,7 @@ impl Projects {
                 lock(&self.0).insert(key, Known { declared: declared.clone(), number });
                 (declared, None)
             }
-            Err(problem) => (known.map(|known| known.declared).unwrap_or_default(), Some(problem)),
+            Err(problem) => (known.map(|known| known.declared).unwrap_or_default(), Some(problem.to_string())),
         }
     }
 
@@ -71,7 +72,7 @@ pub(crate) fn foresee(handle: &Environment, attachment: &Attachment, sandbox: Op
 }
 
 /// Reads the file; no file is no servers.
-pub(crate) async fn read(place: &Workplace<'_>, sandbox: Option<SandboxContext>, limits: &McpLimits) -> Result<Declared, String> {
+pub(crate) async fn read(place: &Workplace<'_>, sandbox: Option<SandboxContext>, limits: &McpLimits) -> Result<Declared, SharedError> {
     let (environment, directory) = (place.attachment.environment_id.clone(), place.attachment.cwd.clone());
     let path = directory.join(NAME);
     let name = format!("{} in `{environment}`", path.to_syntax());
@@ -81,16 +82,17 @@ pub(crate) async fn read(place: &Workplace<'_>, sandbox: Option<SandboxContext>,
         Ok(read) => read.data_base64.0.clone(),
         Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => return Ok(Declared::new()),
         Err(EnvironmentError::Fault(fault)) if fault.unenforceable().is_some() => {
-            return Err(format!("{name} is not looked for, because the thread's sandbox cannot be held there"));
+            let why = format!("{name} is not looked for, because the thread's sandbox cannot be held there");
+            return Err(SharedError::worded(why, fault));
         }
-        Err(error) => return Err(format!("{name} cannot be read: {error}")),
+        Err(error) => return Err(SharedError::worded(format!("{name} cannot be read: {error}"), error)),
     };
     if bytes.len() > LARGEST {
-        return Err(format!("{name} has {} bytes; at most {LARGEST} are read", bytes.len()));
+        return Err(format!("{name} has {} bytes; at most {LARGEST} are read", bytes.len()).into());
     }
     match serde_json::from_slice::<Value>(&bytes) {
         Ok(Value::Object(object)) => Ok(declarations(&object, &DeclarationOrigin::Project { environment, directory }, limits)),
-        Ok(_) => Err(format!("{name} holds no object")),
-        Err(error) => Err(format!("{name} is not valid JSON: {error}")),
+        Ok(_) => Err(format!("{name} holds no object").into()),
+        Err(error) => Err(SharedError::worded(format!("{name} is not valid JSON: {error}"), error)),
     }
 }

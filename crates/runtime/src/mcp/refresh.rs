@@ -63,7 +63,7 @@ pub enum McpRequestError {
     #[error(transparent)]
     Server(#[from] McpError),
     #[error("{0}")]
-    Config(String),
+    Config(#[source] SharedError),
 }
 
 /// Who wants a refresh.
@@ -80,7 +80,7 @@ pub enum RefreshMode {
 pub struct RefreshReport {
     pub refreshed: Vec<ThreadId>,
     /// Those that stay as they were, and why.
-    pub failed: Vec<(ThreadId, String)>,
+    pub failed: Vec<(ThreadId, SharedError)>,
 }
 
 /// Nothing was changed.
@@ -200,7 +200,7 @@ impl RuntimeShared {
         let (mut planned, mut report) = (Vec::new(), RefreshReport::default());
         let mut wrong = Vec::new();
         if let Err(error) = self.mcp.read(None).servers {
-            wrong.push(error);
+            wrong.push(error.to_string());
         }
         let strict = mode == RefreshMode::Strict;
         let concerned = |id: ThreadId| only.is_none_or(|only| only.contains(&id)) && (strict || self.mcp.knows(id));
@@ -220,7 +220,7 @@ impl RuntimeShared {
             }
         }
         for (thread, why) in &report.failed {
-            tracing::warn!(%thread, why, "the MCP servers of a thread stay as they are");
+            tracing::warn!(%thread, %why, "the MCP servers of a thread stay as they are");
             self.mcp.set_requirements(*thread, self.mcp.read(None).requirements);
         }
         self.mcp.pool.forgive();
@@ -235,7 +235,7 @@ impl RuntimeShared {
     }
 
     /// What a thread would have, read anew; nothing is changed.
-    async fn plan(&self, live: LiveThread) -> Result<Option<Planned>, String> {
+    async fn plan(&self, live: LiveThread) -> Result<Option<Planned>, SharedError> {
         let Ok(thread) = live.snapshot().await else { return Ok(None) };
         let Configured { servers, requirements } = self.mcp.read(working_directory(&thread).as_deref());
         let files = servers?;
@@ -252,10 +252,14 @@ impl RuntimeShared {
                     wrong.extend(layers::problems(&project));
                     projects.push((index, project, number));
                 }
-                Err(why) => wrong.push(why),
+                Err(why) => wrong.push(why.to_string()),
             }
         }
-        if wrong.is_empty() { Ok(Some(Planned { live, thread, view, files, requirements, projects })) } else { Err(wrong.join("; ")) }
+        if wrong.is_empty() {
+            Ok(Some(Planned { live, thread, view, files, requirements, projects }))
+        } else {
+            Err(wrong.join("; ").into())
+        }
     }
 
     /// Takes over what was planned. From now on every step of the thread has it.
@@ -304,7 +308,7 @@ async fn status(server: &BoundServer, detail: StatusDetail) -> ServerStatus {
         environment_id: server.environment.as_ref().map(ToString::to_string),
         origin: server.origin.clone(),
         state: server.state.to_owned(),
-        error: server.problem.clone(),
+        error: server.problem.as_ref().map(ToString::to_string),
         tools: server.tools.iter().map(|bound| (bound.tool.name.clone(), bound.tool.raw.clone())).collect(),
         resources,
         resource_templates,

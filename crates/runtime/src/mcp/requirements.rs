@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use outpost_wire::SharedError;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -18,7 +19,7 @@ pub struct Requirements(Vec<List>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct List {
     source: String,
-    allowed: Result<BTreeMap<String, Identity>, String>,
+    allowed: Result<BTreeMap<String, Identity>, SharedError>,
 }
 
 /// What a server of a name must be.
@@ -43,7 +44,7 @@ impl Requirements {
     }
 
     /// Adds a file that cannot be read.
-    pub fn add_unreadable(&mut self, source: impl Into<String>, why: impl Into<String>) {
+    pub fn add_unreadable(&mut self, source: impl Into<String>, why: impl Into<SharedError>) {
         self.0.push(List { source: source.into(), allowed: Err(why.into()) });
     }
 
@@ -58,12 +59,14 @@ impl Requirements {
     }
 }
 
-fn read(servers: &Value) -> Result<BTreeMap<String, Identity>, String> {
+fn read(servers: &Value) -> Result<BTreeMap<String, Identity>, SharedError> {
     let Value::Object(servers) = servers else { return Err("`mcp_servers` is a table of servers by name".into()) };
     let one = |(name, value): (&String, &Value)| match Written::deserialize(value) {
         Ok(written) => Ok((name.clone(), written.identity)),
-        Err(_) => {
-            Err(format!("mcp_servers.{name} needs `identity = {{ command = \"…\" }}` or `identity = {{ url = \"…\" }}`, and nothing else"))
+        Err(error) => {
+            let why =
+                format!("mcp_servers.{name} needs `identity = {{ command = \"…\" }}` or `identity = {{ url = \"…\" }}`, and nothing else");
+            Err(SharedError::worded(why, error))
         }
     };
     servers.iter().map(one).collect()

@@ -46,7 +46,8 @@ impl ToldServers {
     /// What the model is to know of a step. One that the user has switched off is not missed.
     pub fn of(binding: &Binding) -> Self {
         let out = binding.servers.iter().filter(|server| server.state != "ready");
-        let mut out: Vec<ToldServer> = out.filter_map(|server| Some(ToldServer::of(&server.name, server.problem.as_deref()?))).collect();
+        let mut out: Vec<ToldServer> =
+            out.filter_map(|server| Some(ToldServer::of(&server.name, &server.problem.as_ref()?.to_string()))).collect();
         let unnamed = out.len().saturating_sub(NAMED);
         out.truncate(NAMED);
         let ready = binding.servers.iter().filter(|server| server.state == "ready");

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 use outpost_thread::Settings;
+use outpost_wire::SharedError;
 use outpost_wire::secret_names::is_secret;
 use serde_json::{Map, Value, json};
 
@@ -118,7 +119,7 @@ impl Withheld {
     }
 
     /// The layer of a thread with its values, and what is missing of them, by server.
-    pub(crate) fn restored(&self, settings: &Settings) -> Result<(ServerLayer, BTreeMap<String, Vec<String>>), String> {
+    pub(crate) fn restored(&self, settings: &Settings) -> Result<(ServerLayer, BTreeMap<String, Vec<String>>), SharedError> {
         let mut layer = ServerLayer::of_thread(settings)?;
         let mut missing = BTreeMap::new();
         for (name, server) in &mut layer.0 {

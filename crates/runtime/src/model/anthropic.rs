@@ -39,7 +39,7 @@ pub(super) async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgr
         let event: Value = match serde_json::from_slice(&data) {
             Ok(event) => event,
             Err(_) if data.as_ref() == b"[DONE]" => continue,
-            Err(error) => return Err(call.nonsense(format!("an event is not JSON: {error}"))),
+            Err(error) => return Err(call.not_json("an event", error)),
         };
         if event["type"] == "error" {
             let told = ProviderMessage::from_value(&event["error"]);

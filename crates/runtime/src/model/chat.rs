@@ -23,7 +23,7 @@ pub(super) async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgr
         if data.as_ref() == b"[DONE]" {
             return stream.finish().map_err(|error| call.nonsense(error));
         }
-        let chunk: Value = serde_json::from_slice(&data).map_err(|error| call.nonsense(format!("an event is not JSON: {error}")))?;
+        let chunk: Value = serde_json::from_slice(&data).map_err(|error| call.not_json("an event", error))?;
         if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
             return Err(call.failure(status(error).unwrap_or(500), ProviderMessage::from_value(error), None));
         }

@@ -1,9 +1,11 @@
 //! One request to a provider and the events of its answer.
 
+use std::error::Error;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use outpost_wire::SharedError;
 use outpost_wire::envelope::TraceContext;
 use reqwest::Response;
 use serde::Deserialize;
@@ -12,8 +14,8 @@ use tokio::time::timeout;
 
 use super::anthropic;
 use super::foreign::{Beginning, page};
+use super::provider_words::{asked_in_words, is_about_thoughts, is_too_long};
 use super::quirk::Quirk;
-use super::retry::asked_in_words;
 use super::sse::EventDecoder;
 use super::{ModelError, ModelListing, ModelProgress, OnProgress, Provider, ProviderError, ProviderKey, WireApi};
 
@@ -57,17 +59,17 @@ impl ModelCall<'_> {
             return Err(self.refusal(response).await);
         }
         let body = match timeout(self.provider.idle(), response.bytes()).await {
-            Ok(body) => body.map_err(|error| self.cut(with_causes(&error.without_url())))?,
+            Ok(body) => body.map_err(|error| self.cut(broken_off(error)))?,
             Err(_) => return Err(self.silent()),
         };
-        serde_json::from_slice(&body).map_err(|error| self.nonsense(format!("the answer is not JSON: {error}")))
+        serde_json::from_slice(&body).map_err(|error| self.not_json("the answer", error))
     }
 
     async fn send(&self, path: &str, body: impl Into<reqwest::Body>) -> Result<Response, ModelError> {
         let request = self.http.post(self.provider.endpoint(path)?).headers(self.headers()?).body(body);
         match timeout(self.provider.idle(), request.send()).await {
             Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(self.unreachable(&error.without_url())),
+            Ok(Err(error)) => Err(self.unreachable(error)),
             Err(_) => Err(self.silent()),
         }
     }
@@ -85,7 +87,7 @@ impl ModelCall<'_> {
                     match timeout(self.provider.idle(), events.response.chunk()).await {
                         Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
                         Ok(Ok(None)) => events.ended = true,
-                        Ok(Err(error)) => return Err(self.cut(with_causes(&error.without_url()))),
+                        Ok(Err(error)) => return Err(self.cut(broken_off(error))),
                         Err(_) => return Err(self.silent()),
                     }
                     continue;
@@ -134,7 +136,7 @@ impl ModelCall<'_> {
     /// The provider's list of models. Both kinds of API have it at the same place and in the same shape.
     pub(super) async fn list(&self) -> Result<ModelListing, ModelError> {
         let request = self.http.get(self.provider.endpoint("models")?).headers(self.headers()?);
-        let response = request.send().await.map_err(|error| self.unreachable(&error.without_url()))?;
+        let response = request.send().await.map_err(|error| self.unreachable(error))?;
         let status = response.status().as_u16();
         let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let is_web_page = kind.trim_start().to_ascii_lowercase().starts_with("text/html");
@@ -198,11 +200,10 @@ impl ModelCall<'_> {
         Ok(headers)
     }
 
-    fn unreachable(&self, error: &dyn std::error::Error) -> ModelError {
-        ModelError::Unreachable {
-            provider: self.provider.name.clone(),
-            reason: format!("{}: {}", self.provider.place(), first_cause(error)),
-        }
+    fn unreachable(&self, error: reqwest::Error) -> ModelError {
+        let error = error.without_url();
+        let reason = format!("{}: {}", self.provider.place(), first_cause(&error));
+        ModelError::Unreachable { provider: self.provider.name.clone(), reason: SharedError::worded(reason, error) }
     }
 
     fn silent(&self) -> ModelError {
@@ -240,12 +241,18 @@ impl ModelCall<'_> {
         }
     }
 
-    pub(super) fn nonsense(&self, reason: impl ToString) -> ModelError {
-        ModelError::Nonsense { provider: self.provider.name.clone(), reason: reason.to_string() }
+    pub(super) fn nonsense(&self, reason: impl Into<Box<dyn Error + Send + Sync>>) -> ModelError {
+        ModelError::Nonsense { provider: self.provider.name.clone(), reason: SharedError::new(reason) }
     }
 
-    pub(super) fn cut(&self, reason: impl ToString) -> ModelError {
-        ModelError::Cut { provider: self.provider.name.clone(), reason: reason.to_string() }
+    /// An answer or an event that cannot be read.
+    pub(super) fn not_json(&self, what: &str, error: serde_json::Error) -> ModelError {
+        let reason = SharedError::worded(format!("{what} is not JSON: {error}"), error);
+        ModelError::Nonsense { provider: self.provider.name.clone(), reason }
+    }
+
+    pub(super) fn cut(&self, reason: impl Into<SharedError>) -> ModelError {
+        ModelError::Cut { provider: self.provider.name.clone(), reason: reason.into() }
     }
 }
 
@@ -254,29 +261,6 @@ pub(super) fn status(error: &Value) -> Option<u16> {
     let code = &error["code"];
     let number = code.as_u64().and_then(|code| u16::try_from(code).ok()).or_else(|| code.as_str()?.parse().ok());
     number.filter(|code| (400..600).contains(code))
-}
-
-/// Whether an error says that the conversation does not fit the context window. Few servers have a code for it.
-fn is_too_long(code: &str, message: &str) -> bool {
-    const CODES: [&str; 3] = ["context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"];
-    const WORDS: [&str; 6] = [
-        "prompt is too long",
-        "exceed context limit",
-        "maximum context length is",
-        "exceeds the available context size",
-        "input is too long for requested model",
-        "longer than the model's context length",
-    ];
-    let message = message.to_ascii_lowercase();
-    CODES.contains(&code) || WORDS.iter().any(|words| message.contains(words))
-}
-
-/// Whether an error is about thoughts of earlier answers, which only their provider can read: they were sealed for another account,
-/// their key is gone, or what stood before them has changed. Also whether a server does not know what it is told to do about those.
-fn is_about_thoughts(code: &str, message: &str) -> bool {
-    const WORDS: [&str; 4] =
-        ["`signature` in `thinking`", "`thinking` or `redacted_thinking` blocks", "block_binding", "The encrypted content"];
-    code == "invalid_encrypted_content" || WORDS.iter().any(|words| message.contains(words))
 }
 
 /// An error in the provider's own words.
@@ -360,7 +344,7 @@ impl Events {
                     return Ok(self.decoder.last());
                 }
                 Err(error) => {
-                    let reason = with_causes(&error.without_url());
+                    let reason = broken_off(error);
                     return Err(ModelError::Cut { provider: self.provider.clone(), reason });
                 }
             }
@@ -369,7 +353,7 @@ impl Events {
 }
 
 /// What it comes down to: the layers above say the same in more words.
-fn first_cause(error: &dyn std::error::Error) -> String {
+fn first_cause(error: &dyn Error) -> String {
     let mut first = error;
     while let Some(cause) = first.source() {
         first = cause;
@@ -377,7 +361,13 @@ fn first_cause(error: &dyn std::error::Error) -> String {
     first.to_string()
 }
 
-fn with_causes(error: &dyn std::error::Error) -> String {
+/// Why an answer broke off. The library puts the cause behind words of its own.
+fn broken_off(error: reqwest::Error) -> SharedError {
+    let error = error.without_url();
+    SharedError::worded(with_causes(&error), error)
+}
+
+fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -70,24 +70,6 @@ impl Tries {
     }
 }
 
-/// How long a provider asks to wait, in the words of its error message: "try again in 1.5s", "in 20 ms".
-pub(super) fn asked_in_words(message: &str) -> Option<u64> {
-    let after = message.split_once("try again in ")?.1.trim_start();
-    let digits = after.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(after.len());
-    let amount: f64 = after[..digits].parse().ok()?;
-    let unit = after[digits..].trim_start();
-    let factor = if unit.starts_with("ms") {
-        1.0
-    } else if unit.starts_with('s') {
-        1000.0
-    } else if unit.starts_with('m') {
-        60_000.0
-    } else {
-        return None;
-    };
-    Some((amount * factor).clamp(0.0, 1e9) as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,7 +82,7 @@ mod tests {
     #[test]
     fn requests_and_streams_are_counted_apart() {
         let mut tries = Tries::new(&built_in()["openai"], "a");
-        let cut = ModelError::Cut { provider: "x".into(), reason: String::new() };
+        let cut = ModelError::Cut { provider: "x".into(), reason: "".into() };
         let waits: Vec<_> = std::iter::from_fn(|| tries.after(&busy(None))).collect();
         assert_eq!(waits.iter().map(|again| (again.attempt, again.of)).collect::<Vec<_>>(), [(1, 4), (2, 4), (3, 4), (4, 4)]);
         assert!(waits.windows(2).all(|pair| pair[1].wait > pair[0].wait));
@@ -121,15 +103,5 @@ mod tests {
         let refused = ModelError::Refused { provider: "x".into(), status: 400, message: String::new() };
         assert_eq!(tries.after(&refused), None);
         assert_eq!(tries.after(&ModelError::ContextExceeded { message: String::new() }), None);
-    }
-
-    #[test]
-    fn words_are_understood() {
-        let cases = [("Please try again in 1.5s.", Some(1500)), ("try again in 20ms", Some(20)), ("try again in 2 minutes", Some(120_000))];
-        for (message, wait) in cases {
-            assert_eq!(asked_in_words(message), wait, "{message}");
-        }
-        assert_eq!(asked_in_words("try again later"), None);
-        assert_eq!(asked_in_words("try again in a while"), None);
     }
 }

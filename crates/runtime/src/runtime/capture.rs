@@ -143,7 +143,7 @@ impl RuntimeShared {
     async fn bind(&self, thread: &Thread, view: &StepView, declared: Declared, plugins: Declared, patience: Patience) -> Binding {
         let (mode, approval) = (self.mode(thread), self.approval(thread));
         let layers = self.mcp.layers(thread.id, working_directory(thread).as_deref());
-        let (problems, requirements) = (layers.problem.clone().into_iter().collect(), layers.requirements.clone());
+        let (problems, requirements) = (layers.problem.iter().map(ToString::to_string).collect(), layers.requirements.clone());
         let (id, takes_machines) = (thread.id, !is_internal(thread));
         let bound = Bind { thread: id, view, mode: &mode, approval, declared, problems, requirements, plugins, takes_machines, patience };
         bind(&self.mcp, bound).await

@@ -301,7 +301,7 @@ impl RuntimeShared {
         if !settings.other.contains_key(SESSION_LAYER) {
             return Ok(());
         }
-        let (layer, missing) = self.mcp.withheld.restored(settings).map_err(|why| ThreadError::Invalid(why.into()))?;
+        let (layer, missing) = self.mcp.withheld.restored(settings).map_err(ThreadError::Invalid)?;
         layer.tell_unknown_keys();
         // Whether what it changes fits what lies in files is seen when both are put together.
         let whole = |value: &serde_json::Value| value.get("command").is_some() || value.get("url").is_some() || !value.is_object();
@@ -370,10 +370,10 @@ impl RuntimeShared {
     }
 
     /// Another agent for a thread. It works where its maker works now, with the same rules.
-    pub(crate) async fn spawn_agent(self: Arc<Self>, maker: &Thread, fork_context: bool) -> Result<LiveThread, String> {
+    pub(crate) async fn spawn_agent(self: Arc<Self>, maker: &Thread, fork_context: bool) -> Result<LiveThread, SharedError> {
         let depth = maker.metadata.parent.as_ref().map_or(0, |parent| parent.depth) + 1;
         if depth > self.config.agents.depth {
-            return Err(format!("agents may be nested {} deep, not deeper", self.config.agents.depth));
+            return Err(format!("agents may be nested {} deep, not deeper", self.config.agents.depth).into());
         }
         let seat = self.tree(maker).seat();
         let seat = seat.ok_or_else(|| self.too_many_agents())?;
@@ -407,7 +407,7 @@ impl RuntimeShared {
             };
             self.start(start, Some(seat)).await
         };
-        started.map_err(|error| error.to_string())
+        started.map_err(SharedError::new)
     }
 
     pub(crate) fn too_many_agents(&self) -> String {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use outpost_thread::{
     AgentClosed, AgentDetail, AgentSpawned, CallDetail, CallId, CallReport, Fact, InputOrigin, InterruptReason, ThreadId,
 };
+use outpost_wire::SharedError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -230,11 +231,11 @@ async fn execute(call: AgentCall, id: &CallId, result: ResultType, context: &Cal
             let report = CallReport { receivers, states, ..CallReport::default() };
             CallEnd { facts, ..CallEnd::completed(result, id, said.to_string(), Some(report)) }
         }
-        Err(why) => CallEnd::failed(result, id, &why),
+        Err(why) => CallEnd::failed(result, id, why),
     }
 }
 
-async fn make(spawn: Spawn, call: &CallId, context: &CallContext) -> Result<Outcome, String> {
+async fn make(spawn: Spawn, call: &CallId, context: &CallContext) -> Result<Outcome, SharedError> {
     let child = context.runtime.spawn_agent(&context.thread, spawn.fork_context).await?;
     let spawned = AgentSpawned {
         child: child.id(),
@@ -245,28 +246,28 @@ async fn make(spawn: Spawn, call: &CallId, context: &CallContext) -> Result<Outc
         role: None,
     };
     let input = NewInput { origin: InputOrigin::Agent, ..NewInput::text(&spawn.message) };
-    child.input(input).await.map_err(|error| error.to_string())?;
+    child.input(input).await.map_err(SharedError::new)?;
     Ok(Outcome { facts: vec![spawned.into()], ..Outcome::of(json!({"agent_id": child.id()}), child.id(), "running") })
 }
 
 /// An agent of this thread only.
-fn own(target: &str, context: &CallContext) -> Result<ThreadId, String> {
+fn own(target: &str, context: &CallContext) -> Result<ThreadId, SharedError> {
     let id = target.parse().ok().filter(|id| context.thread.agents.contains_key(id));
-    id.ok_or_else(|| format!("there is no agent `{target}` here"))
+    id.ok_or_else(|| format!("there is no agent `{target}` here").into())
 }
 
-async fn tell(send: Send, context: &CallContext) -> Result<Outcome, String> {
+async fn tell(send: Send, context: &CallContext) -> Result<Outcome, SharedError> {
     let id = own(&send.target, context)?;
-    let agent = context.runtime.load(id).await.map_err(|error| error.to_string())?;
+    let agent = context.runtime.load(id).await.map_err(SharedError::new)?;
     if send.interrupt {
-        agent.interrupt(None, InterruptReason::Replaced).await.map_err(|error| error.to_string())?;
+        agent.interrupt(None, InterruptReason::Replaced).await.map_err(SharedError::new)?;
     }
     let input = NewInput { origin: InputOrigin::Agent, ..NewInput::text(&send.message) };
-    agent.input(input).await.map_err(|error| error.to_string())?;
+    agent.input(input).await.map_err(SharedError::new)?;
     Ok(Outcome::of(json!({"sent": true}), id, "running"))
 }
 
-async fn wait_for(wait: Wait, context: &CallContext) -> Result<Outcome, String> {
+async fn wait_for(wait: Wait, context: &CallContext) -> Result<Outcome, SharedError> {
     let ids = wait.targets.iter().map(|target| own(target, context)).collect::<Result<Vec<_>, _>>()?;
     let limit = Duration::from_millis(wait.timeout_ms.unwrap_or(30_000).clamp(10_000, 3_600_000));
     let any_is_done = async {
@@ -300,17 +301,17 @@ async fn wait_for(wait: Wait, context: &CallContext) -> Result<Outcome, String> 
     Ok(Outcome { said: Value::Object(agents), states, facts: vec![] })
 }
 
-async fn interrupt(target: &AgentTarget, context: &CallContext) -> Result<Outcome, String> {
+async fn interrupt(target: &AgentTarget, context: &CallContext) -> Result<Outcome, SharedError> {
     let id = own(&target.target, context)?;
     if let Some(agent) = context.runtime.live(id) {
-        agent.interrupt(None, InterruptReason::Replaced).await.map_err(|error| error.to_string())?;
+        agent.interrupt(None, InterruptReason::Replaced).await.map_err(SharedError::new)?;
     }
     Ok(Outcome::of(json!({"interrupted": true}), id, "interrupted"))
 }
 
-async fn close(target: &AgentTarget, context: &CallContext) -> Result<Outcome, String> {
+async fn close(target: &AgentTarget, context: &CallContext) -> Result<Outcome, SharedError> {
     let id = own(&target.target, context)?;
-    context.runtime.unload_tree(id, InterruptReason::Replaced).await.map_err(|error| error.to_string())?;
+    context.runtime.unload_tree(id, InterruptReason::Replaced).await.map_err(SharedError::new)?;
     let closed = AgentClosed { child: id, reason: None };
     Ok(Outcome { facts: vec![closed.into()], ..Outcome::of(json!({"closed": true}), id, "shutdown") })
 }

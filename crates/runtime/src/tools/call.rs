@@ -1,34 +1,14 @@
-//! The list of our own tools, and from a model's item to a call that one of them understands.
+//! What a tool of ours is, and from a model's item to a call that one of them understands.
 //!
-//! A tool is a file: what the model is told of it, what its arguments are, what becomes of a call, and what it does once it may run. Here
-//! it has one line.
+//! A tool is a file: what the model is told of it, what its arguments are, what becomes of a call, and what it does once it may run.
 
 use outpost_thread::Raw;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::catalogue::Offer;
-use super::{CallPlan, RequestedCall, StepTools, agents, exec, image, patching, permit, plan, skill, stdin, wait};
+use super::{CallPlan, OWN, RequestedCall, StepTools};
 use crate::model::ToolSpec;
-
-/// All of them, in the order in which the model is told of them.
-pub(super) const OWN: [OwnTool; 15] = [
-    exec::TOOL,
-    patching::TOOL,
-    stdin::TOOL,
-    image::TOOL,
-    permit::TOOL,
-    plan::UPDATE,
-    plan::QUESTIONS,
-    wait::TOOL,
-    skill::TOOL,
-    agents::SPAWN,
-    agents::SEND,
-    agents::WAIT,
-    agents::INTERRUPT,
-    agents::CLOSE,
-    agents::LIST,
-];
 
 /// A tool of ours.
 pub(super) struct OwnTool {

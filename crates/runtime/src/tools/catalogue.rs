@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::call::OWN;
+use super::OWN;
 use crate::model::{ToolInput, ToolSpec};
 
 /// What decides which tools a step offers, and how they look.

@@ -13,6 +13,8 @@ pub(crate) const TIME: &str = "Time: ";
 pub(crate) const EXIT_CODE: &str = "Exit code: ";
 /// The same of one that has not.
 pub(crate) const STILL_RUNNING: &str = "Still running";
+/// What stands before the number under which a command goes on, in whatever the model is told of it.
+pub(crate) const SESSION_ID: &str = "session id";
 /// The line before what the command printed.
 const OUTPUT: &str = "\nOutput:\n";
 
@@ -49,7 +51,7 @@ pub(super) fn report(
             format!("{EXIT_CODE}{code}\n{}", hint.as_ref().map_or(generic, |hint| hint.model.as_str()))
         }
         Some(ProcessEnd::Lost(reason)) => format!("Lost: its outcome is unknown ({reason})"),
-        None => format!("{STILL_RUNNING}, session id: {session}"),
+        None => format!("{STILL_RUNNING}, {SESSION_ID}: {session}"),
     };
     let (exit_code, denied, limit, notices) = match &end {
         Some(ProcessEnd::Exited { code, denied, limit, notices }) => (Some(*code), *denied, limit.as_ref(), &notices[..]),

@@ -313,7 +313,7 @@ impl StepTools {
                     result: ResultType::Function,
                 })
             }
-            (Err(error), _) => Box::new(CallEnd::failed(ResultType::Function, call, &error.to_string())),
+            (Err(error), _) => Box::new(CallEnd::failed(ResultType::Function, call, error)),
             (_, None) => Box::new(CallEnd::failed(ResultType::Function, call, "the environment tells nothing about itself")),
         };
         let place = self.view.workplace(Some(id.as_str())).ok();
@@ -457,7 +457,7 @@ impl ExecRun {
                     }
                     Err(error) => {
                         let why = no_directory(&environment, cwd, sandbox).await.unwrap_or_else(|| no_start(&environment, &error));
-                        return CallEnd::failed(result, call, &format!("The command could not be started: {why}"));
+                        return CallEnd::failed(result, call, format!("The command could not be started: {why}"));
                     }
                 }
             }

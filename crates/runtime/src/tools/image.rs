@@ -79,13 +79,13 @@ impl ImageRun {
         let read: Result<_, EnvironmentError> = self.environment.call::<ReadFile>(&params, Repeat::Harmless).await;
         let bytes = match read {
             Ok(read) => read.data_base64.0,
-            Err(error) => return CallEnd::failed(self.result, call, &format!("{} cannot be read: {error}", self.path.to_syntax())),
+            Err(error) => return CallEnd::failed(self.result, call, format!("{} cannot be read: {error}", self.path.to_syntax())),
         };
         let read = tokio::task::spawn_blocking(move || Picture::read(bytes.into())).await;
         let url = match read {
             Ok(Ok(picture)) => picture.address(),
-            Ok(Err(why)) => return CallEnd::failed(self.result, call, &format!("{} cannot be shown: {why}", self.path.to_syntax())),
-            Err(error) => return CallEnd::failed(self.result, call, &format!("{} cannot be shown: {error}", self.path.to_syntax())),
+            Ok(Err(why)) => return CallEnd::failed(self.result, call, format!("{} cannot be shown: {why}", self.path.to_syntax())),
+            Err(error) => return CallEnd::failed(self.result, call, format!("{} cannot be shown: {error}", self.path.to_syntax())),
         };
         CallEnd::completed(self.result, call, json!([{"type": "input_image", "image_url": url}]), None)
     }

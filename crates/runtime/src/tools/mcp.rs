@@ -9,6 +9,7 @@ use outpost_mcp::{
     Elicitation, ElicitationAnswer, ElicitationListener, McpConnection, PendingElicitation, ProgressNote, ServerTool, ToolRequest,
 };
 use outpost_thread::{ApprovalDetail, ApprovalKind, CallDetail, CallId, McpDetail};
+use outpost_wire::SharedError;
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -128,11 +129,18 @@ impl StepTools {
             name if name.starts_with("mcp__") => {
                 let away = self.mcp.servers.iter().filter(|server| server.state != "ready");
                 let reasons: Vec<String> = away
-                    .map(|server| format!("`{}` is {}: {}", server.name, server.state, server.problem.as_deref().unwrap_or("no reason")))
+                    .map(|server| {
+                        format!(
+                            "`{}` is {}: {}",
+                            server.name,
+                            server.state,
+                            server.problem.as_ref().map_or_else(|| "no reason".to_owned(), ToString::to_string)
+                        )
+                    })
                     .collect();
                 let more =
                     if reasons.is_empty() { String::new() } else { format!(" MCP servers that are not there: {}.", reasons.join("; ")) };
-                Some(asked.fail(&format!("There is no tool `{name}` in this step.{more}")))
+                Some(asked.fail(format!("There is no tool `{name}` in this step.{more}")))
             }
             _ => None,
         }
@@ -142,11 +150,11 @@ impl StepTools {
         let text = if arguments.trim().is_empty() { "{}" } else { arguments };
         let arguments: Map<String, Value> = match serde_json::from_str(text) {
             Ok(arguments) => arguments,
-            Err(error) => return asked.fail(&format!("the arguments of `{}` cannot be read: {error}", tool.name)),
+            Err(error) => return asked.fail(format!("the arguments of `{}` cannot be read: {error}", tool.name)),
         };
         let connection = match server.connection() {
             Ok(connection) => connection.clone(),
-            Err(error) => return asked.fail(&error.to_string()),
+            Err(error) => return asked.fail(error),
         };
         let environment = server.environment.clone();
         let detail = McpDetail {
@@ -160,7 +168,7 @@ impl StepTools {
         // A yes is to this call; one for the thread is to the tool.
         let bound = Bound::within(granted, &json!(arguments), None);
         match self.why_ask(tool, environment.as_ref()) {
-            Some(Err(why)) => return asked.fail(&format!("This tool may not run: {why}.")),
+            Some(Err(why)) => return asked.fail(format!("This tool may not run: {why}.")),
             Some(Ok(why)) if !asked.is_granted(&bound) => {
                 let McpDetail { server, tool: name, arguments, environment_id } = detail;
                 let detail = ApprovalDetail {
@@ -233,27 +241,27 @@ impl StepTools {
         let text = if named.arguments.trim().is_empty() { "{}" } else { &named.arguments };
         let arguments: ResourceArguments = match serde_json::from_str(text) {
             Ok(arguments) => arguments,
-            Err(error) => return asked.fail(&format!("the arguments of `{}` cannot be read: {error}", named.name)),
+            Err(error) => return asked.fail(format!("the arguments of `{}` cannot be read: {error}", named.name)),
         };
         let target = match self.resource_target(&named.name, arguments) {
             Ok(target) => target,
-            Err(why) => return asked.fail(&why),
+            Err(why) => return asked.fail(why),
         };
         let run = McpRun { target, result: asked.result(), environment: None, asks: false, _binding: self.mcp.clone() };
         asked.run(None, true, None, Box::new(run))
     }
 
-    fn resource_target(&self, name: &str, arguments: ResourceArguments) -> Result<Target, String> {
+    fn resource_target(&self, name: &str, arguments: ResourceArguments) -> Result<Target, SharedError> {
         if name == READ {
             let (Some(server), Some(uri)) = (arguments.server, arguments.uri) else {
-                return Err(format!("`{READ}` needs `server` and `uri`"));
+                return Err(format!("`{READ}` needs `server` and `uri`").into());
             };
-            let connection = self.mcp.server(&server).and_then(BoundServer::connection).map_err(|error| error.to_string())?;
+            let connection = self.mcp.server(&server).and_then(BoundServer::connection).map_err(SharedError::new)?;
             return Ok(Target::Read { connection: connection.clone(), uri });
         }
         let servers = match arguments.server {
             Some(server) => {
-                let connection = self.mcp.server(&server).and_then(BoundServer::connection).map_err(|error| error.to_string())?;
+                let connection = self.mcp.server(&server).and_then(BoundServer::connection).map_err(SharedError::new)?;
                 vec![(server, connection.clone())]
             }
             None => {
@@ -349,7 +357,7 @@ impl McpRun {
             }
             Target::Read { connection, uri } => match connection.read(&uri).await {
                 Ok(contents) => CallEnd::completed(result, call, parts(&contents.iter().map(embedded).collect::<Vec<_>>()), None),
-                Err(error) => CallEnd::failed(result, call, &error.to_string()),
+                Err(error) => CallEnd::failed(result, call, error),
             },
         }
     }

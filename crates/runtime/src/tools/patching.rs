@@ -154,12 +154,12 @@ impl StepTools {
             Ok(patch) => patch,
             Err(error) => {
                 let form = patch::accepted_form(text);
-                return asked.fail(&format!("{error}. Nothing was done. The accepted form of this patch:\n{form}"));
+                return asked.fail(format!("{error}. Nothing was done. The accepted form of this patch:\n{form}"));
             }
         };
         let environment = match named_once(environment, patch.environment.as_deref()) {
             Ok(environment) => environment.map(str::to_owned),
-            Err(why) => return asked.fail(&why),
+            Err(why) => return asked.fail(why),
         };
         match self.place(environment.as_deref()) {
             Ok(place) => self.plan_patch(asked, patch, &place, &place.attachment.cwd.clone()),
@@ -243,8 +243,8 @@ impl PatchRun {
                 let report = CallReport { changes, root: Some(self.root.to_syntax()), ..CallReport::default() };
                 CallEnd::completed(self.result, call, text, Some(report))
             }
-            Err(Unwritten::Refused(why)) => CallEnd::failed(self.result, call, &format!("Nothing was changed: {why}")),
-            Err(Unwritten::Mixed(why)) => CallEnd::failed(self.result, call, &format!("The patch was not applied as a whole: {why}")),
+            Err(Unwritten::Refused(why)) => CallEnd::failed(self.result, call, format!("Nothing was changed: {why}")),
+            Err(Unwritten::Mixed(why)) => CallEnd::failed(self.result, call, format!("The patch was not applied as a whole: {why}")),
             Err(Unwritten::Unknown) => CallEnd::lost(self.result, call),
         }
     }

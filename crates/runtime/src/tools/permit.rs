@@ -183,11 +183,11 @@ impl StepTools {
     fn plan_permissions(&self, asked: &RequestedCall<'_>, request: RequestPermissions) -> CallPlan {
         let place = match self.place(request.environment_id.as_deref()) {
             Ok(place) => place,
-            Err(why) => return asked.fail(&why),
+            Err(why) => return asked.fail(why),
         };
         let wanted = match ExtraPermissions::asked(&request.permissions, &place.attachment.cwd) {
             Ok(wanted) => wanted,
-            Err(error) => return asked.fail(&error.to_string()),
+            Err(error) => return asked.fail(error),
         };
         let tell = |text: &str| CallPlan::End(CallEnd::completed(asked.result(), &asked.call.id, text, None));
         let Some(sandbox) = self.sandbox(&place) else { return tell("There is no sandbox here; nothing has to be granted.") };
@@ -267,7 +267,7 @@ impl PermitRun {
         }
         let refusals = refused.iter().map(|refusal| format!("\n- {refusal}")).collect::<String>();
         if given.is_empty() {
-            return CallEnd::failed(self.result, call, &format!("The user agreed, but the environment cannot give it:{refusals}"));
+            return CallEnd::failed(self.result, call, format!("The user agreed, but the environment cannot give it:{refusals}"));
         }
         let until = match self.scope {
             GrantScope::Turn => "until this turn ends",
@@ -280,7 +280,7 @@ impl PermitRun {
         text.push_str(&refusals);
         match self.fact(&context.turn, call, &given) {
             Ok(fact) => CallEnd { facts: vec![fact], ..CallEnd::completed(self.result, call, text, None) },
-            Err(error) => CallEnd::failed(self.result, call, &format!("The grant could not be written down: {error}")),
+            Err(error) => CallEnd::failed(self.result, call, format!("The grant could not be written down: {error}")),
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use outpost_environment::StepView;
 use outpost_thread::{InterruptReason, Thread, ThreadId};
+use outpost_wire::SharedError;
 use tokio::sync::watch;
 
 use crate::live::{LiveThread, ThreadActivity};
@@ -70,7 +71,7 @@ impl CallRuntime {
         self.shared.view(thread)
     }
 
-    pub(crate) async fn spawn_agent(&self, maker: &Thread, fork_context: bool) -> Result<LiveThread, String> {
+    pub(crate) async fn spawn_agent(&self, maker: &Thread, fork_context: bool) -> Result<LiveThread, SharedError> {
         self.shared.clone().spawn_agent(maker, fork_context).await
     }
 

@@ -45,7 +45,7 @@ impl StepTools {
     fn plan_skill(&self, asked: &RequestedCall<'_>, read: ReadSkill) -> CallPlan {
         let skill = match self.find_skill(&read.skill) {
             Ok(skill) => skill.clone(),
-            Err(why) => return asked.fail(&why),
+            Err(why) => return asked.fail(why),
         };
         let file = read.file.filter(|file| !file.is_empty());
         let detail = CallDetail::SkillRead(SkillDetail {
@@ -86,7 +86,7 @@ impl SkillRun {
     async fn read(self, call: &CallId) -> CallEnd {
         match self.skill.read(self.file.as_deref()).await {
             Ok(text) => CallEnd::completed(self.result, call, text, None),
-            Err(error) => CallEnd::failed(self.result, call, &error.to_string()),
+            Err(error) => CallEnd::failed(self.result, call, error),
         }
     }
 }

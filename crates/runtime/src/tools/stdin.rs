@@ -73,7 +73,7 @@ impl StepTools {
         let here = self.processes.get(write.session_id).map(|running| (running.call.clone(), running.detail.clone()));
         let earlier = || asked.earlier.as_ref().map(|earlier| (earlier.call.clone(), earlier.detail.clone()));
         let Some((command, started)) = here.or_else(earlier) else {
-            return asked.fail(&not_running(write.session_id, &self.processes));
+            return asked.fail(not_running(write.session_id, &self.processes));
         };
         if let Some(first) = self.before_typing(asked, &write, &command, &started) {
             return first;
@@ -180,12 +180,12 @@ impl StdinRun {
         let result = ResultType::Function;
         let running = match self.running(context).await {
             Ok(running) => running,
-            Err(why) => return CallEnd::failed(result, call, &why),
+            Err(why) => return CallEnd::failed(result, call, why),
         };
         if !self.chars.is_empty()
             && let Err(error) = running.process.write_as(self.write.clone(), self.chars.clone().into_bytes().into()).await
         {
-            return CallEnd::failed(result, call, &format!("It could not be written to: {error}"));
+            return CallEnd::failed(result, call, format!("It could not be written to: {error}"));
         }
         let end = tokio::select! {
             end = running.wait(self.yield_time) => end,

@@ -45,7 +45,7 @@ impl StepTools {
     fn plan_wait(&self, asked: &RequestedCall<'_>, wait: WaitForEnvironment) -> CallPlan {
         let member = self.view.selected().find(|member| member.id.as_str() == wait.environment_id);
         let Some(member) = member else {
-            return asked.fail(&self.unknown_environment(&wait.environment_id));
+            return asked.fail(self.unknown_environment(&wait.environment_id));
         };
         let id = member.id.clone();
         asked.run(Some(id.clone()), true, None, Box::new(WaitRun { id, result: asked.result() }))

@@ -138,13 +138,13 @@ fn configured(server: &ServerShared, config: &Value, settings: &mut Settings) ->
     let text = |key: &str| match config.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(other) => Err(fault::invalid(&format!("`config.{key}` must be a string, not {other}"))),
+        Some(other) => Err(fault::invalid(format!("`config.{key}` must be a string, not {other}"))),
     };
     settings.model = text("model")?;
     settings.model_provider = text("model_provider")?;
     settings.reasoning_effort = text("model_reasoning_effort")?;
     if let Some(policy) = config.get("approval_policy").filter(|policy| !policy.is_null()) {
-        let policy: AskForApproval = serde_json::from_value(policy.clone()).map_err(|error| fault::invalid(&error.to_string()))?;
+        let policy: AskForApproval = serde_json::from_value(policy.clone()).map_err(fault::invalid)?;
         settings.approval_policy = Some(approval(policy));
     }
     if let Some(name) = text("sandbox_mode")? {
@@ -154,7 +154,7 @@ fn configured(server: &ServerShared, config: &Value, settings: &mut Settings) ->
     let network = match network {
         None | Some(Value::Null) => None,
         Some(Value::Bool(network)) => Some(*network),
-        Some(other) => return Err(fault::invalid(&format!("`config.{NETWORK}` must be true or false, not {other}"))),
+        Some(other) => return Err(fault::invalid(format!("`config.{NETWORK}` must be true or false, not {other}"))),
     };
     // Checked by the runtime, together with what lies in files.
     if let Some(servers) = config.get("mcp_servers").filter(|servers| !servers.is_null()) {
@@ -185,7 +185,7 @@ fn review(settings: &mut Settings, reviewer: ApprovalsReviewer) {
 fn named_sandbox(server: &ServerShared, name: &str) -> Result<Raw, Fault> {
     let Some(mode) = SandboxMode::named(name) else {
         let known = "`read-only`, `workspace-write`, `danger-full-access`";
-        return Err(fault::invalid(&format!("unknown variant `{name}`, expected one of {known}")));
+        return Err(fault::invalid(format!("unknown variant `{name}`, expected one of {known}")));
     };
     let configured = &server.runtime.config().sandbox;
     let mode = if configured.name() == name { configured.clone() } else { mode };
@@ -223,13 +223,13 @@ pub(super) fn select(server: &ServerShared, wanted: &[EnvironmentParams]) -> Res
 pub(super) fn roots(wanted: &[CapabilityRootParams]) -> Result<Vec<CapabilityRoot>, Fault> {
     let root = |given: &CapabilityRootParams| {
         let CapabilityRootLocation::Environment { environment_id, path } = &given.location;
-        let wrong = |why: String| Fault::invalid_request(format!("invalid capability root `{}`: {why}", given.id));
-        let id = EnvironmentId::parse(environment_id).map_err(|error| wrong(error.to_string()))?;
-        let path = PathUri::parse_either(path).map_err(|error| wrong(error.to_string()))?;
+        let wrong = |why: &dyn std::fmt::Display| Fault::invalid_request(format!("invalid capability root `{}`: {why}", given.id));
+        let id = EnvironmentId::parse(environment_id).map_err(|error| wrong(&error))?;
+        let path = PathUri::parse_either(path).map_err(|error| wrong(&error))?;
         Ok(CapabilityRoot::new(given.id.clone(), id, path))
     };
     let roots = wanted.iter().map(root).collect::<Result<Vec<_>, Fault>>()?;
-    CapabilityRoot::check_all(&roots).map_err(|error| Fault::invalid_request(error.to_string()))?;
+    CapabilityRoot::check_all(&roots).map_err(Fault::invalid_request)?;
     Ok(roots)
 }
 

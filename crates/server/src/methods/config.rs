@@ -28,7 +28,7 @@ pub(super) fn register(table: Table) -> Table {
 }
 
 pub(super) fn refused(error: ConfigEditError) -> Fault {
-    if error.is_of_the_machine() { Fault::internal(error.to_string()) } else { Fault::invalid_request(error.to_string()) }
+    if error.is_of_the_machine() { Fault::internal(error) } else { Fault::invalid_request(error) }
 }
 
 /// `config.toml` as it is now.
@@ -106,7 +106,7 @@ async fn write(
         let status = if overridden_metadata.is_some() { ConfigWriteStatus::OkOverridden } else { ConfigWriteStatus::Ok };
         Ok(ConfigWriteResponse { status, version, file_path: own.display().to_string(), overridden_metadata })
     });
-    written.await.map_err(|error| Fault::internal(error.to_string()))?
+    written.await.map_err(Fault::internal)?
 }
 
 /// Whether something stands over what was written.

@@ -40,8 +40,8 @@ fn refused(error: McpRequestError) -> Fault {
     match error {
         McpRequestError::Thread(error) => fault::thread(error),
         // An unknown name is the client's error; everything else is the server's.
-        McpRequestError::Server(error @ (McpError::Unknown { .. } | McpError::NoTool { .. })) => Fault::invalid_request(error.to_string()),
-        McpRequestError::Server(error) => Fault::internal(error.to_string()),
+        McpRequestError::Server(error @ (McpError::Unknown { .. } | McpError::NoTool { .. })) => Fault::invalid_request(error),
+        McpRequestError::Server(error) => Fault::internal(error),
         McpRequestError::Config(why) => Fault::internal(why),
     }
 }
@@ -87,7 +87,7 @@ fn object(what: &str, value: Option<Value>) -> Result<Option<Map<String, Value>>
     match value {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Object(members)) => Ok(Some(members)),
-        Some(_) => Err(fault::invalid(&format!("`{what}` is an object"))),
+        Some(_) => Err(fault::invalid(format!("`{what}` is an object"))),
     }
 }
 
@@ -126,5 +126,5 @@ async fn read(connection: Arc<ClientConnection>, params: McpServerResourceReadPa
 
 async fn reload(connection: Arc<ClientConnection>, _params: NoParams) -> Result<Nothing, Fault> {
     let refreshed = connection.server.runtime.mcp_refresh(RefreshMode::Strict).await;
-    refreshed.map(|_| Nothing {}).map_err(|error| Fault::invalid_request(error.to_string()))
+    refreshed.map(|_| Nothing {}).map_err(Fault::invalid_request)
 }

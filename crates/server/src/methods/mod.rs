@@ -98,6 +98,6 @@ mod tests {
         let table = super::table();
         let served: BTreeSet<&str> = table.names().iter().copied().collect();
         let missing: Vec<_> = served.symmetric_difference(&described).collect();
-        assert!(missing.is_empty(), "add or remove these in outpost_wire::schema, then run `cargo xtask schema`: {missing:?}");
+        assert!(missing.is_empty(), "add or remove these in outpost_wire::app::methods, then run `cargo xtask schema`: {missing:?}");
     }
 }

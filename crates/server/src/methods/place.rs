@@ -17,7 +17,7 @@ pub(super) fn environment(server: &ServerShared, id: Option<&str>) -> Result<Env
 
 /// What an executor refuses: a mistake of the client has one code, what the machine says has another.
 pub(super) fn refused(error: EnvironmentError) -> Fault {
-    let EnvironmentError::Fault(fault) = error else { return Fault::internal(error.to_string()) };
+    let EnvironmentError::Fault(fault) = error else { return Fault::internal(error) };
     let is_mistake = matches!(fault.code, codes::INVALID_REQUEST | codes::INVALID_PARAMS) && fault.os_error().is_none();
     if is_mistake { Fault::invalid_request(fault.message) } else { Fault::internal(fault.message) }
 }

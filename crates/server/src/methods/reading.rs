@@ -394,7 +394,7 @@ async fn why(connection: Arc<ClientConnection>, params: ThreadWhyParams) -> Resu
         return Err(Fault::invalid_request(format!("turn not found: {wanted}")));
     }
     let capabilities = match params.capabilities {
-        true => Some(projection::capabilities(&connection.server.runtime.why(id).await.map_err(fault::thread)?)),
+        true => Some((&connection.server.runtime.why(id).await.map_err(fault::thread)?).into()),
         false => None,
     };
     Ok(ThreadWhyResponse {

@@ -95,6 +95,6 @@ async fn choose(connection: Arc<ClientConnection>, params: SkillsConfigWritePara
         server.runtime.set_skill_choices(choices);
         Ok::<(), Fault>(())
     });
-    written.await.map_err(|error| Fault::internal(error.to_string()))??;
+    written.await.map_err(Fault::internal)??;
     Ok(SkillsConfigWriteResponse { effective_enabled: params.enabled })
 }

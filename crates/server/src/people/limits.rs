@@ -3,68 +3,14 @@
 use outpost_store::{ClaimError, ReadError, Store};
 use outpost_thread::ThreadId;
 use outpost_wire::Fault;
+use outpost_wire::app::methods::{MethodSubject, access};
 use outpost_wire::intent::Selection;
 use serde_json::Value;
 
-use super::{ClientIdentity, VIEWS};
+use super::{ClientIdentity, Role};
 use crate::fault;
 use crate::methods::reading;
 use crate::server::ServerShared;
-
-/// These name threads in lists; a client that is limited gets what is left of them.
-pub(super) const LISTS: &[&str] = &["thread/list", "thread/loaded/list", "thread/search"];
-
-/// These are about the threads that they name. A thread that is named to any other method means nothing there: it does what it does
-/// beside all threads.
-pub(super) const ABOUT_THREADS: &[&str] = &[
-    "app/list",
-    "mcpServer/resource/read",
-    "mcpServer/tool/call",
-    "mcpServerStatus/list",
-    "review/start",
-    "thread/approval/answer",
-    "thread/archive",
-    "thread/backgroundTerminals/clean",
-    "thread/backgroundTerminals/list",
-    "thread/backgroundTerminals/terminate",
-    "thread/compact/start",
-    "thread/delete",
-    "thread/entries/list",
-    "thread/fork",
-    "thread/goal/clear",
-    "thread/goal/get",
-    "thread/goal/set",
-    "thread/inject_items",
-    "thread/items/list",
-    "thread/items/read",
-    "thread/metadata/update",
-    "thread/name/set",
-    "thread/overview",
-    "thread/queue/add",
-    "thread/queue/delete",
-    "thread/queue/list",
-    "thread/queue/reorder",
-    "thread/queue/start",
-    "thread/queue/update",
-    "thread/read",
-    "thread/readState/update",
-    "thread/resume",
-    "thread/revert",
-    "thread/sample",
-    "thread/searchOccurrences",
-    "thread/settings/update",
-    "thread/shellCommand",
-    "thread/takeover",
-    "thread/turns/list",
-    "thread/unarchive",
-    "thread/unsubscribe",
-    "thread/verify",
-    "thread/why",
-    "turn/interrupt",
-    "turn/settings/update",
-    "turn/start",
-    "turn/steer",
-];
 
 impl ClientIdentity {
     /// Whether the limits of its token allow what it asks for.
@@ -139,10 +85,11 @@ impl ClientIdentity {
         if method == "thread/fork" && !self.threads.is_empty() {
             return Err(self.refusal("its token is limited to threads, so it starts none"));
         }
-        if ABOUT_THREADS.contains(&method) {
+        let access = access(method);
+        if access.subject == MethodSubject::Threads {
             return named_threads(params).ok_or_else(|| self.refusal("its token is limited, so name a thread by its id"));
         }
-        if LISTS.contains(&method) || VIEWS.contains(&method) {
+        if access.subject == MethodSubject::ThreadLists || access.role == Role::Viewer {
             return Ok(Vec::new());
         }
         // What is about no thread makes one, or runs beside all of them.
@@ -242,13 +189,13 @@ async fn is_driven_elsewhere(server: &ServerShared, thread: ThreadId) -> Result<
     match store.holder(thread).await {
         Ok(holder) => Ok(holder.is_some_and(|holder| holder.instance != store.instance())),
         Err(ClaimError::NotFound(_)) => Ok(false),
-        Err(error) => Err(Fault::internal(error.to_string())),
+        Err(error) => Err(Fault::internal(error)),
     }
 }
 
 /// What is left of a list of threads for a client whose token is limited.
 pub(crate) async fn filter(server: &ServerShared, identity: &ClientIdentity, method: &str, frame: Vec<u8>) -> Result<Vec<u8>, Fault> {
-    if !identity.is_limited() || !LISTS.contains(&method) {
+    if !identity.is_limited() || access(method).subject != MethodSubject::ThreadLists {
         return Ok(frame);
     }
     let Ok(mut answer) = serde_json::from_slice::<Value>(&frame) else { return Ok(frame) };
@@ -279,7 +226,7 @@ mod tests {
         let one = ClientIdentity { threads: vec![thread.parse().unwrap()], ..ClientIdentity::default() };
         let place = ClientIdentity { environments: vec!["box".parse().unwrap()], ..ClientIdentity::default() };
         let names = json!({"threadId": thread, "threadIds": [thread]});
-        let free = |method: &&&str| !ABOUT_THREADS.contains(*method) && !VIEWS.contains(*method) && !LISTS.contains(*method);
+        let free = |method: &&&str| access(method).subject == MethodSubject::Server && access(method).role != Role::Viewer;
         let table = crate::methods::table();
         for method in table.names().iter().filter(free) {
             for who in [&one, &place] {

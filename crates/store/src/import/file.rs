@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use memchr::memchr;
+use outpost_wire::SharedError;
 use serde::de::DeserializeOwned;
 
 /// The longest line that is read: more than any model takes in one message. A longer one is named and left out.
@@ -22,7 +23,7 @@ const SHORT: u64 = 64 << 20;
 pub struct BadLine {
     pub path: PathBuf,
     pub number: u64,
-    pub reason: String,
+    pub reason: SharedError,
 }
 
 /// Reads line after line; what is no line that was expected comes as the second kind.
@@ -62,15 +63,17 @@ impl RolloutLines {
             self.number += 1;
             match self.line(&mut bytes) {
                 Ok(Some(_)) if bytes.trim_ascii().is_empty() => {}
-                Ok(Some(length)) if length > LINE => return Some(Err(self.bad(format!("the line is longer than {} MiB", LINE >> 20)))),
-                Ok(Some(_)) if has_too_many_values(&bytes) => {
-                    return Some(Err(self.bad(format!("the line holds more than {VALUES} values"))));
+                Ok(Some(length)) if length > LINE => {
+                    return Some(Err(self.bad(format!("the line is longer than {} MiB", LINE >> 20).into())));
                 }
-                Ok(Some(_)) => return Some(serde_json::from_slice(&bytes).map_err(|error| self.bad(error.to_string()))),
+                Ok(Some(_)) if has_too_many_values(&bytes) => {
+                    return Some(Err(self.bad(format!("the line holds more than {VALUES} values").into())));
+                }
+                Ok(Some(_)) => return Some(serde_json::from_slice(&bytes).map_err(|error| self.bad(SharedError::new(error)))),
                 Ok(None) => self.ended = true,
                 Err(error) => {
                     self.ended = true;
-                    return Some(Err(self.bad(error.to_string())));
+                    return Some(Err(self.bad(SharedError::new(error))));
                 }
             }
         }
@@ -109,7 +112,7 @@ impl RolloutLines {
         self.left
     }
 
-    fn bad(&self, reason: String) -> BadLine {
+    fn bad(&self, reason: SharedError) -> BadLine {
         BadLine { path: self.path.clone(), number: self.number, reason }
     }
 }

@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use outpost_wire::SharedError;
 use rusqlite::types::Value;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, params};
 
@@ -30,17 +31,18 @@ const BUSY: Duration = Duration::from_secs(5);
 pub enum IndexError {
     /// Missing, garbled, replaced or of another version.
     #[error("the index cannot be used: {0}")]
-    Unusable(String),
+    Unusable(#[source] SharedError),
     #[error("the index cannot be reached: {0}")]
-    Unreachable(String),
+    Unreachable(#[source] SharedError),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl From<rusqlite::Error> for IndexError {
     fn from(error: rusqlite::Error) -> Self {
-        let text = error.to_string();
-        match error.sqlite_error_code() {
+        let code = error.sqlite_error_code();
+        let error = SharedError::new(error);
+        match code {
             // Another process holds it, the disk is full, or this process may not write: making it anew would not help.
             Some(
                 ErrorCode::DatabaseBusy
@@ -49,8 +51,8 @@ impl From<rusqlite::Error> for IndexError {
                 | ErrorCode::OutOfMemory
                 | ErrorCode::PermissionDenied
                 | ErrorCode::OperationInterrupted,
-            ) => Self::Unreachable(text),
-            _ => Self::Unusable(text),
+            ) => Self::Unreachable(error),
+            _ => Self::Unusable(error),
         }
     }
 }
@@ -100,7 +102,7 @@ impl Database {
         match database.version()? {
             VERSION => {}
             0 if database.is_empty()? => database.create()?,
-            other => return Err(IndexError::Unusable(format!("it has version {other}, this program writes {VERSION}"))),
+            other => return Err(IndexError::Unusable(format!("it has version {other}, this program writes {VERSION}").into())),
         }
         Ok(database)
     }
@@ -115,7 +117,7 @@ impl Database {
         let database = Self { connection, path: path.to_owned(), inode: fs::metadata(path)?.ino() };
         match database.version()? {
             VERSION => Ok(database),
-            other => Err(IndexError::Unusable(format!("it has version {other}, this program reads {VERSION}"))),
+            other => Err(IndexError::Unusable(format!("it has version {other}, this program reads {VERSION}").into())),
         }
     }
 
@@ -132,7 +134,7 @@ impl Database {
     pub(super) fn check(&self) -> Result<(), IndexError> {
         let verdict: String = self.connection.query_row("pragma integrity_check(1)", [], |row| row.get(0))?;
         if verdict != "ok" {
-            return Err(IndexError::Unusable(verdict));
+            return Err(IndexError::Unusable(verdict.into()));
         }
         self.connection.execute("insert into words(words) values ('integrity-check')", [])?;
         Ok(())
@@ -263,15 +265,17 @@ fn described(summary: &ThreadSummary) -> (u64, bool, Option<ThreadId>, [Option<&
 /// What of a summary does not stand in columns.
 fn rest(summary: &ThreadSummary) -> Result<String, IndexError> {
     let rest = ThreadSummary { name: None, source: None, cwd: None, parent: None, ..summary.clone() };
-    serde_json::to_string(&rest).map_err(|error| IndexError::Unreachable(error.to_string()))
+    serde_json::to_string(&rest).map_err(|error| IndexError::Unreachable(SharedError::new(error)))
 }
 
 /// Reads the columns of [`ROW`]; a row whose sum is wrong makes the whole file untrustworthy.
 pub(super) fn read(row: &Row<'_>) -> Result<(i64, ThreadRow), IndexError> {
     let text: String = row.get(10)?;
-    let rest: ThreadSummary = serde_json::from_str(&text).map_err(|error| IndexError::Unusable(format!("a row is garbled: {error}")))?;
+    let rest: ThreadSummary = serde_json::from_str(&text)
+        .map_err(|error| IndexError::Unusable(SharedError::worded(format!("a row is garbled: {error}"), error)))?;
     let parent: Option<String> = row.get(8)?;
-    let parent = parent.map(|id| id.parse()).transpose().map_err(|_| IndexError::Unusable("a row is garbled".into()))?;
+    let parent =
+        parent.map(|id| id.parse()).transpose().map_err(|error| IndexError::Unusable(SharedError::worded("a row is garbled", error)))?;
     let found = ThreadRow {
         stamp: DatabaseStamp { size: row.get(1)?, modified: row.get(2)? },
         worded: row.get(3)?,

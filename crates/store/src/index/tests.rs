@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::database::Database;
+use super::database::{Database, IndexError};
 use super::writer::IndexWriter;
 use super::{Index, IndexConfig};
 use crate::journal::{self, LineParts, Sum};
@@ -112,6 +112,17 @@ async fn all(index: &Index, mut query: ListQuery) -> Vec<ThreadId> {
 
 async fn search(index: &Index, words: &str) -> Vec<ThreadId> {
     all(index, ListQuery { search: Some(words.to_owned()), ..ListQuery::default() }).await
+}
+
+#[test]
+fn what_the_database_says_is_behind_an_index_that_cannot_be_used() {
+    let home = Home::new();
+    fs::create_dir_all(home.file().parent().unwrap()).unwrap();
+    fs::write(home.file(), "this is not a database, and longer than the head of one: ".repeat(20)).unwrap();
+    let error = Database::open(&home.file()).err().unwrap();
+    assert!(matches!(error, IndexError::Unusable(_)), "{error:?}");
+    let mut causes = std::iter::successors(std::error::Error::source(&error), |error| error.source());
+    assert!(causes.any(|cause| cause.is::<rusqlite::Error>()), "{error:?}");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use outpost_thread::ThreadId;
+use outpost_wire::SharedError;
 use tokio::sync::watch;
 
 use super::database::{self, Database, DatabaseStamp, IndexError, ThreadRow};
@@ -106,7 +107,7 @@ impl IndexWriter {
                 let verdict = self.database.as_ref().map_or(Ok(()), Database::check);
                 let is_good = verdict.is_ok();
                 if let Err(error) = verdict {
-                    self.recover(Some(error.to_string()));
+                    self.recover(Some(SharedError::new(error)));
                 }
                 let _ = answer.send(is_good);
             }
@@ -122,14 +123,14 @@ impl IndexWriter {
     }
 
     /// Opens the file and brings it up to date with the journals; throws it away first if it was found to be bad.
-    fn recover(&mut self, reason: Option<String>) {
+    fn recover(&mut self, reason: Option<SharedError>) {
         self.state.send_modify(|state| state.is_listed = false);
         let mut reason = reason;
         // Twice is enough: if a new file is bad as well, something else is wrong, and journals can be used without an index.
-        let mut told = String::new();
+        let mut told = None;
         for _ in 0..3 {
             if let Some(reason) = reason.take() {
-                tracing::warn!(reason, "the index of threads is made anew");
+                tracing::warn!(%reason, "the index of threads is made anew");
                 self.database = None;
                 if let Err(error) = database::discard(&self.config.file()) {
                     tracing::warn!(%error, "the index of threads cannot be removed");
@@ -139,11 +140,12 @@ impl IndexWriter {
                 Ok(()) => break,
                 Err(IndexError::Unusable(why)) => reason = Some(why),
                 Err(error) => {
-                    let why = if let IndexError::Unreachable(why) = &error { why.clone() } else { error.to_string() };
+                    let shown = error.to_string();
+                    let why = if let IndexError::Unreachable(why) = error { why } else { SharedError::new(error) };
                     // Once is enough, however often it is tried.
-                    if told != why {
-                        tracing::warn!(%error, "threads cannot be listed");
-                        told.clone_from(&why);
+                    if told.as_ref() != Some(&why) {
+                        tracing::warn!(error = shown, "threads cannot be listed");
+                        told = Some(why.clone());
                     }
                     self.state.send_modify(|state| state.failure = Some(why));
                     std::thread::sleep(PAUSE);

@@ -32,6 +32,7 @@ pub mod item;
 pub mod journal;
 pub mod lists;
 pub mod mcp;
+pub mod methods;
 pub mod models;
 pub mod overview;
 pub mod permission;

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 
 use outpost_runtime::Runtime;
 use outpost_runtime::feed::Read;
+use outpost_runtime::follow::Followed;
 use outpost_runtime::live::{LiveThread, ThreadEvent};
-use outpost_thread::{ApprovalAsked, ApprovalId, Fact, ThreadId};
+use outpost_thread::{ApprovalAsked, ApprovalId, Fact, Ordinal, ThreadId};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -93,37 +94,43 @@ impl Family {
 }
 
 async fn watch(agent: LiveThread, sender: mpsc::UnboundedSender<AgentEvent>) {
-    let mut feed = agent.subscribe();
-    let mut is_known = false;
+    let Some(last) = open_questions(&agent, &sender).await else { return };
+    let mut follower = agent.follow(last);
     loop {
-        // Questions asked before there was a listener, or without one; duplicates are ignored.
-        if !std::mem::replace(&mut is_known, true) {
-            let Ok(state) = agent.snapshot().await else { return };
-            for approval in state.turn.iter().flat_map(|turn| &turn.approvals) {
-                let _ = sender.send(AgentEvent::Asked(agent.clone(), Box::new(approval.asked.clone())));
-            }
-        }
-        let news = match feed.next().await {
-            Read::Event(ThreadEvent::Entry(entry)) => match &entry.fact {
+        let news = match follower.next().await {
+            Followed::Event(ThreadEvent::Entry(entry)) => match &entry.fact {
                 Fact::ApprovalAsked(asked) => AgentEvent::Asked(agent.clone(), asked.clone()),
                 Fact::ApprovalAnswered(answered) => AgentEvent::Answered(answered.approval.clone()),
                 Fact::TurnFinished(_) => AgentEvent::Over(agent.id()),
                 _ => continue,
             },
-            Read::Event(_) => continue,
-            Read::End => {
+            Followed::Event(_) => continue,
+            // What waits is known all the same; a question that is found twice is ignored.
+            Followed::Unreadable(error) => {
+                tracing::warn!(thread = %agent.id(), %error, "a part of what an agent did cannot be read");
+                match open_questions(&agent, &sender).await {
+                    Some(_) => continue,
+                    None => return,
+                }
+            }
+            Followed::End => {
                 let _ = sender.send(AgentEvent::Over(agent.id()));
                 return;
-            }
-            Read::Missed(_) => {
-                is_known = false;
-                continue;
             }
         };
         if sender.send(news).is_err() {
             return;
         }
     }
+}
+
+/// Tells what an agent waits for already. Returns the last entry that was counted; nothing if the agent is not loaded any more.
+async fn open_questions(agent: &LiveThread, sender: &mpsc::UnboundedSender<AgentEvent>) -> Option<Ordinal> {
+    let state = agent.snapshot().await.ok()?;
+    for approval in state.turn.iter().flat_map(|turn| &turn.approvals) {
+        let _ = sender.send(AgentEvent::Asked(agent.clone(), Box::new(approval.asked.clone())));
+    }
+    Some(state.last)
 }
 
 /// The same for a thread of a server: it tells of the agents of every thread that is opened there.

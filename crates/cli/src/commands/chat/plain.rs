@@ -8,17 +8,18 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use outpost_runtime::follow::ThreadFollower;
-use outpost_runtime::live::{LiveThread, NewInput, ThreadActivity, ThreadEvent};
+use outpost_runtime::live::{CommandError, LiveThread, ThreadActivity, ThreadEvent};
 use outpost_runtime::model::ModelProgress;
 use outpost_store::PageRequest;
-use outpost_thread::{Fact, InterruptReason, Thread, said};
+use outpost_thread::{Fact, Thread, said};
 use tokio::signal::unix::SignalKind;
 
 use super::ChatEnd;
 use super::agents::{AgentEvent, AgentQuestions};
+use super::errands::{ErrandOutcome, Errands};
 use super::keyboard::{Keyboard, TypedLine};
 use super::question::{ApprovalAnswer, ChatQuestion, LineMeaning};
-use super::slash::{self, SlashLine, SlashOutcome};
+use super::slash::{SlashLine, SlashOutcome};
 use super::waiting::Waiting;
 use crate::ProcessContext;
 use crate::agent_args::Which;
@@ -62,6 +63,7 @@ pub(super) async fn talk(agents: &Agents, open: Open, own: &ProcessContext) -> a
         can_hand_over: agents.remote().is_some() || own.settings.is_empty(),
         is_detached: false,
         next: None,
+        errands: Errands::default(),
     };
     let talked = chat.talk().await;
     chat.notifier.settle().await;
@@ -95,6 +97,7 @@ struct PlainChat<'a> {
     is_detached: bool,
     /// The user wants to talk about another thread.
     next: Option<Which>,
+    errands: Errands<'a>,
 }
 
 /// What comes in from outside of the thread.
@@ -102,6 +105,7 @@ enum PlainEvent {
     Event(ThreadEvent),
     Agent(AgentEvent),
     Line(Option<TypedLine>),
+    Done(ErrandOutcome),
     Interrupt,
     HungUp,
     End,
@@ -117,7 +121,6 @@ impl PlainChat<'_> {
         let (mut terminate, mut hangup) = (Watched::new(SignalKind::terminate())?, Watched::new(SignalKind::hangup())?);
         let mut ticks = tokio::time::interval(TICK);
         let (mut said_something, mut is_told) = (false, false);
-        // Calls of a server may wait for a lost connection: Ctrl-C leaves then.
         let is_remote = self.agents.remote().is_some();
         loop {
             let is_active = matches!(self.thread.status(), ThreadActivity::Active { .. });
@@ -125,20 +128,26 @@ impl PlainChat<'_> {
                 self.hear(&followed.into(), &keyboard)?;
                 continue;
             }
-            // Without a terminal the turn goes on to its end, and no further: a question waits in the thread.
-            let is_stuck = self.is_gone && !self.questions.is_empty();
-            if self.is_detached || is_stuck || (self.is_over && !is_active) {
-                return Ok(said_something);
+            if self.errands.is_empty() {
+                // Without a terminal the turn goes on to its end, and no further: a question waits in the thread.
+                let is_stuck = self.is_gone && !self.questions.is_empty();
+                if self.is_detached || is_stuck || (self.is_over && !is_active) {
+                    return Ok(said_something);
+                }
+                self.ask(is_active, &keyboard);
             }
-            self.ask(is_active, &keyboard).await?;
-            let listens = !self.is_over && (keyboard.is_terminal || !is_active);
+            let is_free = self.errands.is_empty();
+            let listens = is_free && !self.is_over && (keyboard.is_terminal || !is_active);
+            // What a server is asked may wait for a lost connection: a signal leaves then.
+            let is_signalled = is_free || is_remote;
             let news = tokio::select! {
                 followed = self.follow.next() => PlainEvent::Event(followed.into()),
                 news = self.asking.next() => PlainEvent::Agent(news),
                 line = keyboard.line(), if listens => PlainEvent::Line(line),
-                () = interrupt.recv() => PlainEvent::Interrupt,
-                () = terminate.recv() => PlainEvent::End,
-                () = hangup.recv() => PlainEvent::HungUp,
+                outcome = self.errands.next() => PlainEvent::Done(outcome),
+                () = interrupt.recv(), if is_signalled => PlainEvent::Interrupt,
+                () = terminate.recv(), if is_signalled => PlainEvent::End,
+                () = hangup.recv(), if is_signalled => PlainEvent::HungUp,
                 _ = ticks.tick() => PlainEvent::Tick,
             };
             match news {
@@ -146,40 +155,35 @@ impl PlainChat<'_> {
                 PlainEvent::Agent(news) => self.agent(news),
                 PlainEvent::Line(Some(line)) => {
                     said_something = true;
-                    tokio::select! {
-                        taken = self.line(&line) => taken?,
-                        () = interrupt.recv(), if is_remote => return Ok(said_something),
-                        () = terminate.recv(), if is_remote => return Ok(said_something),
-                        () = hangup.recv(), if is_remote => return Ok(said_something),
-                    }
+                    self.line(&line);
                 }
+                PlainEvent::Done(ErrandOutcome::Interrupted(Ok(()))) => is_told = false,
+                PlainEvent::Done(ErrandOutcome::Interrupted(Err(_))) if is_told => return Ok(said_something),
+                PlainEvent::Done(ErrandOutcome::Interrupted(Err(error))) if is_remote => {
+                    is_told = true;
+                    self.screen.say(Style::Bad, &format!("{}; once more to leave it", shown_line(&error.to_string())));
+                }
+                PlainEvent::Done(ErrandOutcome::Interrupted(Err(error))) => return Err(error.into()),
+                PlainEvent::Done(ErrandOutcome::Sent(sent)) => self.failed(Style::Bad, sent),
+                PlainEvent::Done(ErrandOutcome::Answered(answered)) => self.failed(Style::Note, answered),
+                PlainEvent::Done(ErrandOutcome::Ran(outcome)) => self.ran(outcome),
+                PlainEvent::Interrupt | PlainEvent::End | PlainEvent::HungUp if !is_free => return Ok(said_something),
                 PlainEvent::Line(None) if keyboard.is_closed() => self.hang_up(),
                 PlainEvent::Line(None) => self.is_over = true,
                 PlainEvent::HungUp => self.hang_up(),
-                PlainEvent::Interrupt if is_active => {
-                    let stopped = tokio::select! {
-                        stopped = self.thread.interrupt(None, InterruptReason::User) => stopped,
-                        () = interrupt.recv(), if is_remote => return Ok(said_something),
-                        () = terminate.recv(), if is_remote => return Ok(said_something),
-                    };
-                    match stopped {
-                        Err(_) if is_told => return Ok(said_something),
-                        Err(error) if is_remote => {
-                            is_told = true;
-                            self.screen.say(Style::Bad, &format!("{}; once more to leave it", shown_line(&error.to_string())));
-                        }
-                        stopped => {
-                            stopped?;
-                            is_told = false;
-                        }
-                    }
-                }
+                PlainEvent::Interrupt if is_active => self.errands.interrupt(self.thread.clone()),
                 PlainEvent::Interrupt | PlainEvent::End => {
                     self.screen.end_line();
                     return Ok(said_something);
                 }
                 PlainEvent::Tick => {}
             }
+        }
+    }
+
+    fn failed(&mut self, style: Style, outcome: Result<(), CommandError>) {
+        if let Err(error) = outcome {
+            self.screen.say(style, &shown_line(&error.to_string()));
         }
     }
 
@@ -202,14 +206,15 @@ impl PlainChat<'_> {
     }
 
     /// Tells the user that it is their turn, once.
-    async fn ask(&mut self, is_active: bool, keyboard: &Keyboard) -> anyhow::Result<()> {
+    fn ask(&mut self, is_active: bool, keyboard: &Keyboard) {
         if let Some(question) = self.questions.first() {
             // A script cannot know what will be asked: its next line is what it says next, and no answer.
             if self.is_over || !keyboard.is_terminal {
                 question.rows().iter().for_each(|row| self.screen.row(Style::Note, row));
                 self.screen.say(Style::Note, "no answer can be given here: no");
                 let answer = question.refusal();
-                return self.answer(answer).await;
+                self.answer(answer);
+                return;
             }
             if !std::mem::replace(&mut self.is_asked, true) {
                 let rows = question.rows();
@@ -220,52 +225,39 @@ impl PlainChat<'_> {
         } else if !is_active && keyboard.is_terminal && !std::mem::replace(&mut self.is_asked, true) {
             self.screen.prompt("> ");
         }
-        Ok(())
     }
 
-    async fn line(&mut self, TypedLine { line, at }: &TypedLine) -> anyhow::Result<()> {
+    fn line(&mut self, TypedLine { line, at }: &TypedLine) {
         self.is_asked = false;
         self.screen.typed();
         let text = line.trim();
         if let Some(question) = self.questions.answered_by(*at) {
-            return match question.take(text) {
-                LineMeaning::Answer(answer) => self.answer(answer).await,
-                LineMeaning::Again(note) => {
-                    note.iter().for_each(|note| self.screen.say(Style::Bad, note));
-                    Ok(())
-                }
-            };
-        }
-        if text.is_empty() {
-            return Ok(());
-        }
-        if slash::is_command(text) {
-            match slash::run(text, self.agents, &self.thread).await {
-                SlashOutcome::Said(lines) => lines.iter().for_each(|line| self.say_line(line)),
-                SlashOutcome::Leave => self.is_over = true,
-                SlashOutcome::Detach => {
-                    // Without a turn there is nothing to go on with.
-                    self.is_over = true;
-                    self.is_detached = matches!(self.thread.status(), ThreadActivity::Active { .. });
-                }
-                SlashOutcome::Switch(Which::Pick) => {
-                    self.screen.say(Style::Note, "name a thread: /resume ID; `outpost thread list` shows those that are there");
-                }
-                SlashOutcome::Switch(next) => {
-                    self.next = Some(next);
-                    self.is_over = true;
-                }
+            match question.take(text) {
+                LineMeaning::Answer(answer) => self.answer(answer),
+                LineMeaning::Again(note) => note.iter().for_each(|note| self.screen.say(Style::Bad, note)),
             }
-            return Ok(());
+        } else if !text.is_empty() {
+            self.errands.submit(line, self.agents, self.thread.clone());
         }
-        let outcome = match text.strip_prefix('!') {
-            Some(command) => self.thread.shell(command.trim().to_owned(), None).await.map(drop),
-            None => self.thread.input(NewInput::text(line.trim_end())).await.map(drop),
-        };
-        if let Err(error) = outcome {
-            self.screen.say(Style::Bad, &shown_line(&error.to_string()));
+    }
+
+    fn ran(&mut self, outcome: SlashOutcome) {
+        match outcome {
+            SlashOutcome::Said(lines) => lines.iter().for_each(|line| self.say_line(line)),
+            SlashOutcome::Leave => self.is_over = true,
+            SlashOutcome::Detach => {
+                // Without a turn there is nothing to go on with.
+                self.is_over = true;
+                self.is_detached = matches!(self.thread.status(), ThreadActivity::Active { .. });
+            }
+            SlashOutcome::Switch(Which::Pick) => {
+                self.screen.say(Style::Note, "name a thread: /resume ID; `outpost thread list` shows those that are there");
+            }
+            SlashOutcome::Switch(next) => {
+                self.next = Some(next);
+                self.is_over = true;
+            }
         }
-        Ok(())
     }
 
     fn say_line(&mut self, line: &SlashLine) {
@@ -276,13 +268,10 @@ impl PlainChat<'_> {
         }
     }
 
-    async fn answer(&mut self, answer: ApprovalAnswer) -> anyhow::Result<()> {
+    fn answer(&mut self, answer: ApprovalAnswer) {
         self.is_asked = false;
         let asker = self.questions.take().and_then(|question| question.agent).unwrap_or_else(|| self.thread.clone());
-        if let Err(error) = asker.answer(answer.approval, answer.decision, answer.detail).await {
-            self.screen.say(Style::Note, &shown_line(&error.to_string()));
-        }
-        Ok(())
+        self.errands.answer(asker, answer);
     }
 
     fn agent(&mut self, news: AgentEvent) {

@@ -2,7 +2,6 @@
 
 use outpost_runtime::live::LiveThread;
 use outpost_runtime::model::price::LISTED;
-use outpost_server::projection::capabilities;
 use outpost_store::PageRequest;
 use outpost_thread::{Fact, SelectionChanged, Settings, SettingsChanged, TurnId};
 use outpost_wire::app::thread::ThreadCapabilities;
@@ -77,7 +76,14 @@ pub(super) async fn run(text: &str, agents: &Agents, thread: &LiveThread) -> Sla
         "/quit" | "/exit" => return SlashOutcome::Leave,
         "/detach" => return SlashOutcome::Detach,
         "/new" => return SlashOutcome::Switch(Which::New),
-        "/resume" => return SlashOutcome::Switch(words.into_iter().next().map_or(Which::Pick, Which::Id)),
+        "/resume" => match words.first() {
+            None => return SlashOutcome::Switch(Which::Pick),
+            // Looked up first: a mistyped name must not end the conversation.
+            Some(name) => match agents.find(name).await {
+                Ok(_) => return SlashOutcome::Switch(Which::Id(name.clone())),
+                Err(error) => Err(error),
+            },
+        },
         "/fork" => match fork(agents, thread).await {
             Ok(id) => return SlashOutcome::Switch(Which::Id(id)),
             Err(error) => Err(error),
@@ -105,7 +111,7 @@ pub(super) async fn run(text: &str, agents: &Agents, thread: &LiveThread) -> Sla
 async fn why_of(agents: &Agents, thread: &LiveThread) -> anyhow::Result<ThreadCapabilities> {
     match agents.remote() {
         Some(remote) => remote.server.why(thread.id()).await,
-        None => Ok(capabilities(&agents.own_runtime()?.why(thread.id()).await?)),
+        None => Ok((&agents.own_runtime()?.why(thread.id()).await?).into()),
     }
 }
 
@@ -191,8 +197,8 @@ async fn diff(agents: &Agents, thread: &LiveThread) -> Said {
     let mut lines = Vec::new();
     for fact in facts {
         let Fact::CallFinished(finished) = fact else { continue };
-        for file in finished.report().changes {
-            lines.push(SlashLine::Own(format!("{} {}", file.kind.as_str(), word(&file.path))));
+        for file in finished.view().files {
+            lines.push(SlashLine::Own(format!("{} {}", file.change, word(&file.path))));
             lines.extend(file.diff.map(SlashLine::Diff));
         }
     }

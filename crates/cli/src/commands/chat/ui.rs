@@ -3,21 +3,20 @@
 mod draw;
 mod questions;
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use outpost_runtime::follow::ThreadFollower;
-use outpost_runtime::live::{CommandError, LiveThread, NewInput, ThreadActivity, ThreadEvent};
+use outpost_runtime::live::{LiveThread, ThreadActivity, ThreadEvent};
 use outpost_store::PageRequest;
 use outpost_terminal::diff;
 use outpost_terminal::editor::{EditorOutcome, LineEditor};
 use outpost_terminal::ink::{Ink, InkLine};
 use outpost_terminal::keys::{KeyDecoder, TerminalKey};
 use outpost_terminal::menu::{ChoiceMenu, MenuOutcome};
-use outpost_thread::{Fact, InterruptReason, Thread};
+use outpost_thread::{Fact, Thread};
 use outpost_wire::shown::Form;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::mpsc;
@@ -26,6 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::ChatEnd;
 use super::agents::{AgentEvent, AgentQuestions};
 use super::complete::{self, Completion};
+use super::errands::{ErrandOutcome, Errands, interrupt};
 use super::past::PastPrompts;
 use super::question::ChatQuestion;
 use super::slash::{self, SlashLine, SlashOutcome};
@@ -95,10 +95,9 @@ pub(super) async fn talk(agents: &Agents, open: Open, terminal: &mut UiTerminal)
         is_leaving: false,
         completed,
         completions,
-        errands: VecDeque::new(),
+        errands: Errands::default(),
         asides: FuturesUnordered::new(),
-        is_refreshing: false,
-        is_stale: false,
+        refresh: Refresh::Settled,
         end: None,
     };
     let end = ui.run().await;
@@ -164,26 +163,20 @@ struct ChatUi<'a> {
     is_leaving: bool,
     completed: mpsc::Sender<Completion>,
     completions: mpsc::Receiver<Completion>,
-    /// What the user asked for, one after the other. A server may be away for long: keys and signals do not wait for it.
-    errands: VecDeque<BoxFuture<'a, ErrandOutcome>>,
+    errands: Errands<'a>,
     /// What waits for nothing else.
-    asides: FuturesUnordered<BoxFuture<'a, ErrandOutcome>>,
-    is_refreshing: bool,
-    /// Something happened since the status was last asked for.
-    is_stale: bool,
+    asides: FuturesUnordered<BoxFuture<'a, UiNews>>,
+    refresh: Refresh,
     end: Option<ChatEnd>,
 }
 
-/// What came of something that the thread or its server was asked.
-enum ErrandOutcome {
-    /// A message or a command of the user's own.
-    Sent(Result<(), CommandError>),
-    Answered(Result<(), CommandError>),
-    Interrupted(Result<(), CommandError>),
-    Ran(SlashOutcome),
-    /// Another thread, if it is there.
-    Found(Which, anyhow::Result<()>),
-    Status(Option<Box<ChatStatus>>),
+/// Whether it is being asked how everything stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refresh {
+    Settled,
+    Asked,
+    /// Something happened since it was asked.
+    Stale,
 }
 
 enum UiNews {
@@ -193,6 +186,8 @@ enum UiNews {
     Settled,
     Completed(Completion),
     Done(ErrandOutcome),
+    /// How everything stands, unless the thread is closed.
+    Status(Option<Box<ChatStatus>>),
     Resized,
     Interrupt,
     HungUp,
@@ -230,8 +225,8 @@ impl<'a> ChatUi<'a> {
                 () = terminate.recv() => UiNews::Terminate,
                 () = window.recv() => UiNews::Resized,
                 Some(completion) = self.completions.recv() => UiNews::Completed(completion),
-                outcome = first(&mut self.errands) => UiNews::Done(outcome),
-                Some(outcome) = self.asides.next() => UiNews::Done(outcome),
+                outcome = self.errands.next() => UiNews::Done(outcome),
+                Some(news) = self.asides.next() => news,
                 _ = ticks.tick() => UiNews::Tick,
                 news = self.asking.next() => UiNews::Agent(news),
                 Some(event) = self.events.recv() => UiNews::Event(Box::new(event)),
@@ -264,6 +259,10 @@ impl<'a> ChatUi<'a> {
             }
             UiNews::Done(outcome) => {
                 self.done(outcome).await;
+                self.paint();
+            }
+            UiNews::Status(status) => {
+                self.refreshed(status);
                 self.paint();
             }
             UiNews::Resized => {
@@ -421,9 +420,7 @@ impl<'a> ChatUi<'a> {
     }
 
     fn interrupt(&mut self) {
-        let thread = self.thread.clone();
-        let interrupt = async move { ErrandOutcome::Interrupted(thread.interrupt(None, InterruptReason::User).await) };
-        self.asides.push(Box::pin(interrupt));
+        self.asides.push(Box::pin(interrupt(self.thread.clone()).map(UiNews::Done)));
     }
 
     /// Something that was asked for is done, or cannot be.
@@ -437,18 +434,6 @@ impl<'a> ChatUi<'a> {
             }
             ErrandOutcome::Sent(Ok(())) | ErrandOutcome::Answered(Ok(())) | ErrandOutcome::Interrupted(Ok(())) => {}
             ErrandOutcome::Ran(outcome) => self.ran(outcome).await,
-            ErrandOutcome::Found(_, Err(error)) => self.view.say(Ink::Bad, &line(&error.to_string())),
-            ErrandOutcome::Found(next, Ok(())) => self.switch(next).await,
-            ErrandOutcome::Status(status) => {
-                self.is_refreshing = false;
-                if let Some(status) = status {
-                    // The turn may have ended meanwhile.
-                    self.status = ChatStatus { running_since: self.status.running_since, ..*status };
-                }
-                if std::mem::take(&mut self.is_stale) {
-                    self.refresh();
-                }
-            }
         }
     }
 
@@ -459,15 +444,6 @@ impl<'a> ChatUi<'a> {
             SlashOutcome::Detach if self.is_active() => self.end = Some(ChatEnd::Detached),
             // There is nothing to go on with.
             SlashOutcome::Detach => self.leave(),
-            // Looked up first: a mistyped name must not end the conversation.
-            SlashOutcome::Switch(Which::Id(name)) => {
-                let agents = self.agents;
-                let find = async move {
-                    let found = agents.find(&name).await.map(drop);
-                    ErrandOutcome::Found(Which::Id(name), found)
-                };
-                self.errands.push_back(Box::pin(find));
-            }
             SlashOutcome::Switch(next) => self.switch(next).await,
         }
         self.refresh();
@@ -479,21 +455,8 @@ impl<'a> ChatUi<'a> {
             return;
         }
         self.view.sent(text.trim_end());
-        let (agents, thread) = (self.agents, self.thread.clone());
-        if slash::is_command(trimmed) {
-            let command = trimmed.to_owned();
-            self.errands.push_back(Box::pin(async move { ErrandOutcome::Ran(slash::run(&command, agents, &thread).await) }));
-            return;
-        }
-        self.said_something = true;
-        let (command, input) = (trimmed.strip_prefix('!').map(|command| command.trim().to_owned()), NewInput::text(text.trim_end()));
-        let send = async move {
-            ErrandOutcome::Sent(match command {
-                Some(command) => thread.shell(command, None).await.map(drop),
-                None => thread.input(input).await.map(drop),
-            })
-        };
-        self.errands.push_back(Box::pin(send));
+        self.said_something |= !slash::is_command(trimmed);
+        self.errands.submit(text, self.agents, self.thread.clone());
     }
 
     async fn switch(&mut self, next: Which) {
@@ -601,21 +564,24 @@ impl<'a> ChatUi<'a> {
     /// Asks how everything stands, unless that is being asked.
     fn refresh(&mut self) {
         self.refreshed_at = Instant::now();
-        if std::mem::replace(&mut self.is_refreshing, true) {
-            self.is_stale = true;
+        if self.refresh != Refresh::Settled {
+            self.refresh = Refresh::Stale;
             return;
         }
+        self.refresh = Refresh::Asked;
         let (agents, thread, since) = (self.agents, self.thread.clone(), self.status.running_since);
-        self.asides.push(Box::pin(async move { ErrandOutcome::Status(ChatStatus::of(agents, &thread, since).await.map(Box::new)) }));
+        self.asides.push(Box::pin(async move { UiNews::Status(ChatStatus::of(agents, &thread, since).await.map(Box::new)) }));
     }
-}
 
-/// Does the first errand, which is then no longer one; waits for ever without any. Can be given up at any time.
-async fn first(errands: &mut VecDeque<BoxFuture<'_, ErrandOutcome>>) -> ErrandOutcome {
-    let Some(errand) = errands.front_mut() else { return std::future::pending().await };
-    let outcome = errand.await;
-    errands.pop_front();
-    outcome
+    fn refreshed(&mut self, status: Option<Box<ChatStatus>>) {
+        if let Some(status) = status {
+            // The turn may have ended meanwhile.
+            self.status = ChatStatus { running_since: self.status.running_since, ..*status };
+        }
+        if std::mem::replace(&mut self.refresh, Refresh::Settled) == Refresh::Stale {
+            self.refresh();
+        }
+    }
 }
 
 /// The end of the conversation, so that the user need not remember it.

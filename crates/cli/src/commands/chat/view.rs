@@ -12,13 +12,14 @@ use outpost_terminal::folded::{FoldedEnd, FoldedOutput};
 use outpost_terminal::ink::{Ink, InkLine};
 use outpost_terminal::markdown::{MarkdownStream, rendered};
 use outpost_thread::{
-    CallDetail, CallFinished, CallId, CallReport, CallStarted, Fact, PlannedStepStatus, Recorded, TurnFinished, WrittenFile, said,
+    CallAction, CallEnding, CallFinished, CallId, CallStarted, CallView, EndedCallView, Fact, FileView, PlannedStepStatus, TurnFinished,
+    said,
 };
 use outpost_wire::shown::{FRAME, Form};
 
 use crate::frame::{FrameRow, cut, draw, line, lines, word};
 use crate::progress::size;
-use crate::render::{ending, missing, why};
+use crate::render::{badge, ending, headings, missing, why};
 
 /// So many of the last lines of a running command are shown.
 const RECENT: usize = 5;
@@ -130,8 +131,9 @@ impl ConversationView {
 
     /// A call that runs already. What it does besides commands is too short to be found.
     pub(super) fn found_running(&mut self, started: &CallStarted, now: Instant) {
-        if let Some(detail) = started.command() {
-            self.command_started(started, detail.command, now);
+        let view = started.view();
+        if let CallAction::Command { command, .. } = &view.action {
+            self.command_started(started, badge(&view), command, now);
             self.running.iter_mut().filter(|running| running.call == started.call).for_each(|running| running.is_found = true);
         }
     }
@@ -211,21 +213,12 @@ impl ConversationView {
 
     fn started(&mut self, started: &CallStarted, now: Instant) {
         self.end_stream();
-        let place = place_of(started);
-        match started.detail.as_ref().map(Recorded::read) {
-            Some(CallDetail::CommandExecution(detail)) => self.command_started(started, detail.command, now),
-            Some(CallDetail::FileChange(detail)) => {
-                for change in &detail.changes {
-                    self.say(Ink::Strong, &format!("{place}{} {}", change.kind.as_str(), word(&change.path)));
-                }
-            }
-            Some(CallDetail::McpToolCall(detail)) => {
-                let arguments = cut(&word(&detail.arguments.to_string()), REMARK);
-                self.say(Ink::Strong, &format!("{place}{} {} {arguments}", word(&detail.server), word(&detail.tool)));
-            }
-            Some(CallDetail::Plan(detail)) => {
+        let view = started.view();
+        match &view.action {
+            CallAction::Command { command, .. } => self.command_started(started, badge(&view), command, now),
+            CallAction::Plan(steps) => {
                 self.say(Ink::Strong, "plan");
-                for step in &detail.plan {
+                for step in steps {
                     let (mark, ink) = match step.status {
                         PlannedStepStatus::Completed => ("[x]", Ink::Good),
                         PlannedStepStatus::InProgress => ("[>]", Ink::Note),
@@ -235,15 +228,17 @@ impl ConversationView {
                     self.lasting.push(row);
                 }
             }
-            _ => self.say(Ink::Strong, &format!("{place}{}", word(&started.tool))),
+            CallAction::Files(_) | CallAction::McpTool { .. } | CallAction::Other => {
+                headings(&view, &started.tool).iter().for_each(|heading| self.say(Ink::Strong, heading));
+            }
         }
     }
 
-    fn command_started(&mut self, started: &CallStarted, command: String, now: Instant) {
+    fn command_started(&mut self, started: &CallStarted, place: String, command: &str, now: Instant) {
         self.running.push(RunningView {
             call: started.call.clone(),
-            place: place_of(started),
-            command,
+            place,
+            command: command.to_owned(),
             since: now,
             is_found: false,
             head: Vec::new(),
@@ -252,31 +247,26 @@ impl ConversationView {
     }
 
     fn finished(&mut self, finished: &CallFinished) {
-        let report = finished.report();
+        let end = finished.view();
         let running = self.running.iter().position(|running| running.call == finished.call).map(|at| self.running.remove(at));
-        match running {
-            Some(running) => self.command_ended(running, &report),
-            None => {
-                let begun = report.begun.as_ref().map(Recorded::read);
-                if let Some(CallDetail::CommandExecution(detail)) = begun {
-                    let place = detail.environment_id.as_ref().map(|id| format!("[{}] ", word(id))).unwrap_or_default();
-                    self.announce(&place, &detail.command);
-                }
-            }
+        match (running, &end.refused) {
+            (Some(running), _) => self.command_ended(running, &end),
+            (None, Some(view @ CallView { action: CallAction::Command { command, .. }, .. })) => self.announce(&badge(view), command),
+            (None, _) => {}
         }
-        report.changes.iter().for_each(|file| self.changed(file));
-        if let Some(end) = ending(finished, &report) {
-            self.say(Ink::Bad, &format!("  {end}"));
-        } else if report.session_id.is_some() && report.exit_code.is_none() {
+        end.files.iter().for_each(|file| self.changed(file));
+        if let Some(words) = ending(&end) {
+            self.say(Ink::Bad, &format!("  {words}"));
+        } else if end.ending == CallEnding::RunsOn {
             self.say(Ink::Quiet, "  running in the background");
         }
-        report.notices.iter().for_each(|notice| self.say(Ink::Note, &line(notice)));
+        end.notices.iter().for_each(|notice| self.say(Ink::Note, &line(notice)));
     }
 
-    fn command_ended(&mut self, mut running: RunningView, report: &CallReport) {
+    fn command_ended(&mut self, mut running: RunningView, end: &EndedCallView) {
         self.announce(&running.place, &running.command);
         let plain = |row: &String| InkLine::plain(format!("  {row}"));
-        let kept = report.aggregated_output.as_deref().unwrap_or_default();
+        let kept = end.output.as_deref().unwrap_or_default();
         if running.output.bytes() == 0 || (running.is_found && !kept.is_empty()) {
             // It was not followed while it ran, or not all the time: this is what the thread keeps of it.
             let mut folded = FoldedOutput::default();
@@ -287,10 +277,10 @@ impl ConversationView {
             self.lasting.extend(tail.iter().map(plain));
             return;
         }
-        if let Some(missed) = missing(running.output.bytes(), report).and_then(|whole| running.output.missed(whole)) {
+        if let Some(missed) = missing(running.output.bytes(), end).and_then(|whole| running.output.missed(whole)) {
             running.head.extend(running.output.push(missed.as_bytes()));
         }
-        let missed = report.output_bytes.unwrap_or_default().saturating_sub(running.output.bytes());
+        let missed = end.output_bytes.saturating_sub(running.output.bytes());
         self.lasting.extend(running.head.iter().map(plain));
         let FoldedEnd { left_out, tail } = running.output.end();
         if let Some((lines, bytes)) = left_out {
@@ -315,10 +305,10 @@ impl ConversationView {
     }
 
     /// A file that a patch changed.
-    fn changed(&mut self, file: &WrittenFile) {
+    fn changed(&mut self, file: &FileView) {
         let Some(text) = &file.diff else { return };
         let (added, removed) = diff::counts(text);
-        self.say(Ink::Quiet, &format!("{} {} (+{added} -{removed})", file.kind.as_str(), word(&file.path)));
+        self.say(Ink::Quiet, &format!("{} {} (+{added} -{removed})", file.change, word(&file.path)));
         let rows = diff::coloured(text);
         let count = rows.len();
         self.lasting.extend(rows.into_iter().take(DIFF_LINES).map(|row| indented(&row)));
@@ -341,11 +331,6 @@ impl RunningView {
             count => format!("  {seconds} s, {count} lines"),
         }
     }
-}
-
-/// The badge of the environment that a call is for.
-fn place_of(started: &CallStarted) -> String {
-    started.environment.as_ref().map(|id| format!("[{id}] ")).unwrap_or_default()
 }
 
 /// A difference below what it is about.

@@ -10,8 +10,8 @@ use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::ModelProgress;
 use outpost_runtime::tools::output::HeadTail;
 use outpost_thread::{
-    CallDetail, CallFinished, CallId, CallOutcome, CallReport, CallStarted, ChangeKind, Fact, McpDetail, PlanDetail, PlannedStep,
-    PlannedStepStatus, Raw, Thread, TokenTotals, TurnFinished, said,
+    CallAction, CallEnding, CallFinished, CallId, CallStarted, CallView, EndedCallView, Fact, FileView, PlannedStep, PlannedStepStatus,
+    Raw, Thread, TokenTotals, TurnFinished, said,
 };
 use serde_json::Value;
 
@@ -36,16 +36,18 @@ struct Call {
     /// In which order calls were told.
     order: usize,
     id: String,
-    environment: Option<String>,
-    kind: Kind,
+    view: CallView,
+    /// What a command printed.
+    output: HeadTail,
     /// Goes on behind its call.
     goes_on: bool,
 }
 
-enum Kind {
-    Command { command: String, output: HeadTail },
-    Files { changes: Vec<FileChangeShape> },
-    Mcp { detail: McpDetail },
+/// What is known of a call at the moment in which it is told.
+struct Standing<'a> {
+    status: StatusShape,
+    exit_code: Option<i32>,
+    end: Option<&'a EndedCallView>,
 }
 
 impl JsonLines {
@@ -64,9 +66,7 @@ impl JsonLines {
         match event {
             ThreadEvent::Entry(entry) => self.fact(&entry.fact),
             ThreadEvent::Output { call, bytes } => {
-                if let Some(Call { kind: Kind::Command { output, .. }, .. }) = self.calls.get_mut(call) {
-                    output.push(bytes);
-                }
+                self.calls.get_mut(call).into_iter().for_each(|call| call.output.push(bytes));
                 vec![]
             }
             ThreadEvent::ProcessEnded { call, exit_code } => self.process_ended(call, *exit_code).into_iter().collect(),
@@ -97,7 +97,7 @@ impl JsonLines {
             Fact::CallStarted(started) => self.call_started(started).into_iter().collect(),
             Fact::CallFinished(finished) => {
                 let line = self.call_finished(finished);
-                let warnings: Vec<LineShape> = finished.report().notices.into_iter().map(|notice| self.warning(notice)).collect();
+                let warnings: Vec<LineShape> = finished.view().notices.into_iter().map(|notice| self.warning(notice)).collect();
                 line.into_iter().chain(warnings).collect()
             }
             Fact::ApprovalAsked(asked) => {
@@ -131,49 +131,37 @@ impl JsonLines {
     }
 
     fn call_started(&mut self, started: &CallStarted) -> Option<LineShape> {
-        let kind = match started.detail.as_ref()?.read() {
-            CallDetail::CommandExecution(detail) => Kind::Command { command: detail.command, output: HeadTail::default() },
-            CallDetail::FileChange(detail) => {
-                Kind::Files { changes: detail.changes.iter().map(|change| changed(&change.path, &change.kind)).collect() }
-            }
-            CallDetail::McpToolCall(detail) => Kind::Mcp { detail },
-            CallDetail::Plan(detail) => return Some(self.planned(&detail)),
-            CallDetail::TerminalInteraction(_)
-            | CallDetail::ImageView(_)
-            | CallDetail::DynamicToolCall(_)
-            | CallDetail::CollabAgentToolCall(_)
-            | CallDetail::SkillRead(_)
-            | CallDetail::Unknown(_) => return None,
-        };
-        let environment = started.environment.as_ref().map(ToString::to_string);
-        let call = Call { order: self.items, id: self.next_item(), environment, kind, goes_on: false };
-        let item = call.item(StatusShape::InProgress, None, &CallReport::default());
+        let view = started.view();
+        match &view.action {
+            CallAction::Command { .. } | CallAction::Files(_) | CallAction::McpTool { .. } => {}
+            CallAction::Plan(steps) => return Some(self.planned(steps)),
+            CallAction::Other => return None,
+        }
+        let call = Call { order: self.items, id: self.next_item(), view, output: HeadTail::default(), goes_on: false };
+        let item = call.item(Standing { status: StatusShape::InProgress, exit_code: None, end: None });
         self.calls.insert(started.call.clone(), call);
-        Some(LineShape::ItemStarted { item })
+        Some(LineShape::ItemStarted { item: item? })
     }
 
     fn call_finished(&mut self, finished: &CallFinished) -> Option<LineShape> {
-        let report = finished.report();
+        let end = finished.view();
         let Some(mut call) = self.calls.remove(&finished.call) else {
             // It ended before it began, because it could not be done. A refusal was told with its question.
-            let why = report.error_text().filter(|_| finished.outcome == CallOutcome::Failed)?;
-            return Some(self.warning(why.to_owned()));
+            let CallEnding::Failed(why) = end.ending else { return None };
+            return Some(self.warning(why?));
         };
-        let exit_code = report.exit_code;
-        if report.session_id.is_some() && exit_code.is_none() {
+        if end.ending == CallEnding::RunsOn {
             call.goes_on = true;
             self.calls.insert(finished.call.clone(), call);
             return None;
         }
         // A command of before this program was started may have printed before we listened; the record has it then.
-        if let (Kind::Command { output, .. }, Some(text)) = (&mut call.kind, &report.aggregated_output)
-            && output.total() < text.len() as u64
-        {
-            *output = HeadTail::default();
-            output.push(text.as_bytes());
+        if let Some(text) = end.output.as_ref().filter(|text| call.output.total() < text.len() as u64) {
+            call.output = HeadTail::default();
+            call.output.push(text.as_bytes());
         }
-        let is_done = finished.outcome == CallOutcome::Completed && exit_code.unwrap_or(0) == 0;
-        let item = call.item(if is_done { StatusShape::Completed } else { StatusShape::Failed }, exit_code, &report);
+        let status = if end.ending == CallEnding::Done { StatusShape::Completed } else { StatusShape::Failed };
+        let item = call.item(Standing { status, exit_code: end.exit_code, end: Some(&end) })?;
         Some(LineShape::ItemCompleted { item })
     }
 
@@ -184,12 +172,12 @@ impl JsonLines {
         }
         let call = self.calls.remove(call)?;
         let status = if exit_code == Some(0) { StatusShape::Completed } else { StatusShape::Failed };
-        Some(LineShape::ItemCompleted { item: call.item(status, exit_code, &CallReport::default()) })
+        Some(LineShape::ItemCompleted { item: call.item(Standing { status, exit_code, end: None })? })
     }
 
-    fn planned(&mut self, detail: &PlanDetail) -> LineShape {
+    fn planned(&mut self, steps: &[PlannedStep]) -> LineShape {
         let todo = |step: &PlannedStep| Todo { text: step.step.clone(), completed: step.status == PlannedStepStatus::Completed };
-        let items: Vec<Todo> = detail.plan.iter().map(todo).collect();
+        let items: Vec<Todo> = steps.iter().map(todo).collect();
         let known = self.plan.take().map(|(id, _)| id);
         let (is_new, id) = (known.is_none(), known.unwrap_or_else(|| self.next_item()));
         self.plan = Some((id.clone(), items.clone()));
@@ -202,9 +190,8 @@ impl JsonLines {
         // Every item that began is completed, also that of a command that stays running; `command.running` names it.
         let mut left: Vec<Call> = self.calls.drain().map(|(_, call)| call).collect();
         left.sort_by_key(|call| call.order);
-        lines.extend(
-            left.iter().map(|call| LineShape::ItemCompleted { item: call.item(StatusShape::Failed, None, &CallReport::default()) }),
-        );
+        let cut_off = |call: &Call| call.item(Standing { status: StatusShape::Failed, exit_code: None, end: None });
+        lines.extend(left.iter().filter_map(cut_off).map(|item| LineShape::ItemCompleted { item }));
         if let Some((id, items)) = self.plan.take() {
             lines.push(LineShape::ItemCompleted { item: ItemShape::TodoList { id, items } });
         }
@@ -222,33 +209,32 @@ impl JsonLines {
 }
 
 impl Call {
-    /// As it is at this moment; `end` is what is known at its end.
-    fn item(&self, status: StatusShape, exit_code: Option<i32>, end: &CallReport) -> ItemShape {
-        let (id, environment_id) = (self.id.clone(), self.environment.clone());
-        match &self.kind {
-            Kind::Command { command, output } => {
-                let aggregated_output = output.show(OUTPUT).text;
+    /// As it is at this moment. Nothing for a call that these shapes have no word for.
+    fn item(&self, standing: Standing<'_>) -> Option<ItemShape> {
+        let Standing { status, exit_code, end } = standing;
+        let (id, environment_id) = (self.id.clone(), self.view.place.clone());
+        Some(match &self.view.action {
+            CallAction::Command { command, .. } => {
+                let aggregated_output = self.output.show(OUTPUT).text;
                 let (command, exit_code) = (command.clone(), exit_code.map(i64::from));
                 ItemShape::CommandExecution { id, command, environment_id, aggregated_output, exit_code, status }
             }
-            Kind::Files { changes: planned } => {
-                let written = || end.changes.iter().map(|file| changed(&file.path, &file.kind)).collect();
-                let changes = if end.changes.is_empty() { planned.clone() } else { written() };
+            CallAction::Files(planned) => {
+                let written = end.map(|end| &end.files).filter(|written| !written.is_empty());
+                let changes = written.unwrap_or(planned).iter().map(changed).collect();
                 ItemShape::FileChange { id, changes, environment_id, status }
             }
-            Kind::Mcp { detail } => {
-                let message = end.error_text().or_else(|| end.error.as_ref()?["message"].as_str());
-                ItemShape::McpToolCall {
-                    id,
-                    server: detail.server.clone(),
-                    tool: detail.tool.clone(),
-                    arguments: detail.arguments.clone(),
-                    result: end.result.clone().unwrap_or_default(),
-                    error: message.map(|message| MessageShape { message: message.to_owned() }),
-                    status,
-                }
-            }
-        }
+            CallAction::McpTool { server, tool, arguments } => ItemShape::McpToolCall {
+                id,
+                server: server.clone(),
+                tool: tool.clone(),
+                arguments: arguments.clone(),
+                result: end.and_then(|end| end.result.clone()).unwrap_or_default(),
+                error: end.and_then(|end| end.error.clone()).map(|message| MessageShape { message }),
+                status,
+            },
+            CallAction::Plan(_) | CallAction::Other => return None,
+        })
     }
 }
 
@@ -258,8 +244,8 @@ pub(super) fn failed(message: &str) -> Vec<LineShape> {
     vec![LineShape::Error { message: message.clone() }, LineShape::TurnFailed { error: MessageShape { message } }]
 }
 
-fn changed(path: &str, kind: &ChangeKind) -> FileChangeShape {
-    FileChangeShape { path: path.to_owned(), kind: kind.as_str() }
+fn changed(file: &FileView) -> FileChangeShape {
+    FileChangeShape { path: file.path.clone(), kind: file.change }
 }
 
 fn text(value: &Value) -> String {
@@ -273,7 +259,7 @@ fn read(raw: Option<&Raw>) -> Value {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use outpost_thread::{Recorded, TurnId};
+    use outpost_thread::{CallOutcome, Recorded, TurnId};
     use serde_json::json;
 
     use super::*;

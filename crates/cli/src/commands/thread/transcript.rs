@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use outpost_runtime::tools::command_report::printed;
 use outpost_store::words_of;
-use outpost_thread::{CallFinished, CallOutcome, CallStarted, Entry, Fact, InputOrigin, Kept, Raw, TurnStatus, is_user_message};
+use outpost_thread::{
+    CallAction, CallEnding, CallFinished, CallStarted, CallView, Entry, Fact, InputOrigin, Kept, Raw, TurnStatus, is_user_message,
+};
 use serde_json::Value;
 
 /// One thing to show.
@@ -101,8 +103,7 @@ pub(crate) fn pieces(entries: &[Entry]) -> Vec<TranscriptPiece> {
 fn commands(entries: &[Entry]) -> BTreeMap<String, TranscriptPiece> {
     let started = entries.iter().filter_map(|entry| if let Fact::CallStarted(started) = &entry.fact { Some(started) } else { None });
     let command = |started: &CallStarted| {
-        let command = started.command()?.command;
-        let environment = started.environment.as_ref()?.to_string();
+        let CallView { place: Some(environment), action: CallAction::Command { command, .. } } = started.view() else { return None };
         Some((started.call.to_string(), TranscriptPiece::Command { environment, command }))
     };
     started.filter_map(|started| command(started)).collect()
@@ -110,16 +111,20 @@ fn commands(entries: &[Entry]) -> BTreeMap<String, TranscriptPiece> {
 
 /// What came of a call. Of a command, what the model is told besides its output is left out.
 fn output(end: &CallFinished) -> TranscriptPiece {
-    let report = end.report();
+    let view = end.view();
     let given = end.items.iter().map(words_of).collect::<Vec<_>>().join("\n");
+    let is_command = view.output.is_some();
     // A command that was stopped with its turn told the model nothing; what it printed is kept for people.
-    let text = if end.items.is_empty() { report.aggregated_output.clone().unwrap_or_default() } else { given };
-    let is_command = report.aggregated_output.is_some();
+    let text = if end.items.is_empty() { view.output.unwrap_or_default() } else { given };
     let shown = printed(&text).filter(|_| is_command).unwrap_or(&text);
-    let outcome = match (end.outcome, report.exit_code) {
-        (CallOutcome::Completed, Some(code)) if code != 0 => format!("exit code {code}"),
-        (CallOutcome::Completed, None) if is_command => "running in background".to_owned(),
-        (outcome, _) => told(outcome).to_owned(),
+    let outcome = match view.ending {
+        CallEnding::Done => String::new(),
+        CallEnding::Exited { code, .. } => format!("exit code {code}"),
+        CallEnding::RunsOn => "running in background".to_owned(),
+        CallEnding::Failed(_) => "failed".to_owned(),
+        CallEnding::Declined => "declined".to_owned(),
+        CallEnding::Lost => "lost: its outcome is unknown".to_owned(),
+        CallEnding::Stopped => "stopped".to_owned(),
     };
     TranscriptPiece::Output { text: shown.trim_end().to_owned(), outcome }
 }
@@ -142,16 +147,6 @@ fn answered(item: &Raw, commands: &BTreeMap<String, TranscriptPiece>) -> Option<
             Some(TranscriptPiece::Call { tool, parameters })
         }
         _ => None,
-    }
-}
-
-const fn told(outcome: CallOutcome) -> &'static str {
-    match outcome {
-        CallOutcome::Completed => "",
-        CallOutcome::Failed => "failed",
-        CallOutcome::Declined => "declined",
-        CallOutcome::Lost => "lost: its outcome is unknown",
-        CallOutcome::Aborted => "stopped",
     }
 }
 

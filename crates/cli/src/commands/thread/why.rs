@@ -4,7 +4,6 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use outpost_server::projection::capabilities;
 use outpost_thread::ThreadId;
 use outpost_wire::app::thread::{CapabilityPlugin, CapabilityRootState, ThreadCapabilities};
 use serde_json::json;
@@ -30,7 +29,7 @@ pub(super) async fn why(name: &str, store: Option<String>, as_json: bool, own: &
     let found = found.await;
     assembly.shut_down().await;
     let (id, step) = found?;
-    tell(id, &capabilities(&step), as_json)
+    tell(id, &(&step).into(), as_json)
 }
 
 /// The same of a thread of a server, as it sees it.

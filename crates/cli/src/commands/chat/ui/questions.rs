@@ -5,7 +5,7 @@ use std::time::Instant;
 use outpost_terminal::ink::Ink;
 use outpost_terminal::menu::{Choice, ChoiceMenu};
 
-use super::{ChatUi, ErrandOutcome, Focus};
+use super::{ChatUi, Focus};
 use crate::commands::chat::agents::AgentEvent;
 use crate::commands::chat::question::{ApprovalAnswer, ChatQuestion, LineMeaning};
 use crate::commands::chat::view::framed;
@@ -85,8 +85,7 @@ impl ChatUi<'_> {
     fn answer(&mut self, answer: ApprovalAnswer) {
         let asker = self.questions.take().and_then(|question| question.agent).unwrap_or_else(|| self.thread.clone());
         self.focus_editor();
-        let give = async move { ErrandOutcome::Answered(asker.answer(answer.approval, answer.decision, answer.detail).await) };
-        self.errands.push_back(Box::pin(give));
+        self.errands.answer(asker, answer);
     }
 
     pub(super) fn agent(&mut self, news: AgentEvent) {

@@ -1,16 +1,19 @@
-//! What the capability roots of a thread come to, as clients see it.
+//! What the capability roots of a thread come to, for clients of a server and for `/why` of a conversation alike.
 
-use outpost_runtime::capabilities::{CapabilityWarning, RootReport, StepCapabilities};
-use outpost_runtime::plugins::Plugin;
-use outpost_runtime::skills::Skill;
 use outpost_wire::app::thread::{CapabilityPlugin, CapabilityProblem, CapabilityRootState, CapabilitySkill, ThreadCapabilities};
 
-pub fn capabilities(step: &StepCapabilities) -> ThreadCapabilities {
-    ThreadCapabilities {
-        roots: step.roots.iter().map(root).collect(),
-        skills: step.skills.iter().map(skill).collect(),
-        plugins: step.plugins.iter().map(plugin).collect(),
-        warnings: step.warnings.iter().map(problem).collect(),
+use super::{CapabilityWarning, RootReport, StepCapabilities};
+use crate::plugins::Plugin;
+use crate::skills::Skill;
+
+impl From<&StepCapabilities> for ThreadCapabilities {
+    fn from(step: &StepCapabilities) -> Self {
+        Self {
+            roots: step.roots.iter().map(root).collect(),
+            skills: step.skills.iter().map(skill).collect(),
+            plugins: step.plugins.iter().map(plugin).collect(),
+            warnings: step.warnings.iter().map(problem).collect(),
+        }
     }
 }
 
