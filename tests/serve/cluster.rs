@@ -1,15 +1,18 @@
 //! Several servers on one database: what becomes of a thread when the node that has it is killed, or told to end.
 
+mod clock;
 mod database;
+mod drain;
 mod many;
 mod orphans;
 mod soak;
 
 use std::fmt::Write as _;
+use std::process::Stdio;
 
 use outpost_rpc::link::ws::{self, ClientOptions};
 use outpost_testkit::app::{begin, introduce, thread};
-use outpost_testkit::executor::eventually;
+use outpost_testkit::executor::{eventually, is_alive};
 use outpost_testkit::model::{Reply, ScriptedModel};
 use outpost_testkit::postgres::Database;
 use outpost_testkit::{Client, ExecutorProcess};
@@ -232,6 +235,28 @@ async fn a_node_that_was_stopped_does_not_get_its_command_back() {
     cluster.assert_whole(&completed(&second, &thread).await);
     cluster.assert_whole(&turns(&first, &thread).await);
     assert_eq!(cluster.asked(), 2, "only one of them went on with it");
+}
+
+/// The command line at another node is passed on to the node that is killed, and follows the turn to the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_verb_at_another_node_follows_the_turn_of_a_killed_one() {
+    let cluster = Cluster::working().await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let (_client, thread) = cluster.turn(&first).await;
+    cluster.runs().await;
+    let (desk, told) = (tempfile::tempdir().unwrap(), cluster.work.path().join("told"));
+    let mut verb = crate::support::command(desk.path(), &["exec", "--server", second.url(), "--json", "resume", &thread]);
+    let verb = verb.stdout(std::fs::File::create(&told).unwrap()).stderr(Stdio::piped()).spawn().unwrap();
+    let says = |what: &str| std::fs::read_to_string(&told).unwrap().contains(what);
+    eventually("it follows the turn", || says("thread.started")).await;
+    drop(first.kill());
+    cluster.go();
+    let turns = completed(&second, &thread).await;
+    cluster.assert_whole(&turns);
+    eventually("it has ended", || !is_alive(verb.id())).await;
+    let ended = verb.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(says("\"turn.completed\"") && says("seen"), "{}", std::fs::read_to_string(&told).unwrap());
 }
 
 /// A command that outlived its call is found by its session id on the next node.

@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use outpost_rpc::link::unix;
+use outpost_rpc::link::ws::ClientOptions;
+use outpost_testkit::Client;
+use outpost_testkit::app::introduce;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -108,6 +112,10 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<()> {
                 configure(home.path(), &if number == 0 { model.strict_url() } else { model.base_url() })?;
                 let contender = Contender { number, program, home, size };
                 contender.short(&mut rows).await?;
+                // The peer has no socket of a home.
+                if number == 0 {
+                    contender.found(&mut rows).await?;
+                }
                 contender.long(&mut rows).await?;
                 contender.many(&mut rows).await?;
             }
@@ -174,6 +182,21 @@ impl Contender<'_> {
         let before = server.cpu()?;
         tokio::time::sleep(Duration::from_secs(2)).await;
         add("CPU a second while idle with 100 threads", "ms", (server.cpu()? - before) / 2.0);
+        server.end().await
+    }
+
+    /// What a verb pays that finds the owner of its home running: a connection to the socket, and the first answer.
+    async fn found(&self, rows: &mut Rows) -> anyhow::Result<()> {
+        let (server, _) = self.start().await?;
+        let socket = self.home.path().join("run/app.sock");
+        let mut times = Vec::new();
+        for _ in 0..self.size.turns {
+            let begun = Instant::now();
+            let link = unix::connect(&socket, &ClientOptions::default()).await?;
+            introduce(&mut Client::new(link), json!({})).await;
+            times.push(begun.elapsed());
+        }
+        rows.add(self.number, "a verb that finds the owner running: connection and first answer, p50", "ms", millis(median(times)));
         server.end().await
     }
 

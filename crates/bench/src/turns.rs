@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use outpost_runtime::live::LiveThread;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_store::{Durability, Store};
+use outpost_testkit::postgres::Database;
 
 pub(crate) use model::{ModelProcess, VERB as MODEL, WANTS_TOOL, serve as model};
 pub(crate) use peer::{Peer, configure};
@@ -62,8 +63,11 @@ async fn single(plan: &Plan, model: &ModelProcess, peer: Option<&Peer>) -> anyho
     let durable = Ours::new(&plan.outpost, model, Durability::Effect, full.clone()).await?;
     let stored = Ours::new(&plan.outpost, model, Durability::Stored, full).await?;
     let confined = Ours::new(&plan.outpost, model, Durability::Effect, SandboxMode::workspace_write()).await?;
-    let threads = [durable.thread().await?, stored.thread().await?, durable.thread().await?, confined.thread().await?];
-    let [plain, quick, tool, sandboxed] = &threads;
+    let database = Database::create();
+    let shared = Ours::in_database(&plan.outpost, model, &database).await?;
+    let threads =
+        [durable.thread().await?, stored.thread().await?, durable.thread().await?, confined.thread().await?, shared.thread().await?];
+    let [plain, quick, tool, sandboxed, in_database] = &threads;
     let mut peer = match peer {
         Some(peer) => Some((peer, peer.thread().await?, peer.thread().await?)),
         None => None,
@@ -74,6 +78,8 @@ async fn single(plan: &Plan, model: &ModelProcess, peer: Option<&Peer>) -> anyho
         sample.sync.push(sync_cost(durable.home.path(), 1)?);
         sample.plain.push(timed(turn(plain, "why does it fail?")).await?);
         sample.stored.push(timed(turn(quick, "why does it fail?")).await?);
+        sample.round_trip.push(timed(async { Ok(shared.store.ping().await?) }).await?);
+        sample.database.push(timed(turn(in_database, "why does it fail?")).await?);
         sample.bash.push(bash()?);
         sample.tool.push(timed(turn(tool, WANTS_TOOL)).await?);
         sample.confined.push(timed(turn(sandboxed, WANTS_TOOL)).await?);
@@ -104,6 +110,8 @@ struct Times {
     sync: Vec<Duration>,
     plain: Vec<Duration>,
     stored: Vec<Duration>,
+    round_trip: Vec<Duration>,
+    database: Vec<Duration>,
     bash: Vec<Duration>,
     tool: Vec<Duration>,
     confined: Vec<Duration>,
@@ -116,6 +124,8 @@ impl Times {
         self.sync.extend(sample.sync);
         self.plain.extend(sample.plain);
         self.stored.extend(sample.stored);
+        self.round_trip.extend(sample.round_trip);
+        self.database.extend(sample.database);
         self.bash.extend(sample.bash);
         self.tool.extend(sample.tool);
         self.confined.extend(sample.confined);
@@ -126,15 +136,23 @@ impl Times {
     fn figures(self) -> Vec<Figure> {
         let two = Duration::from_millis(2);
         let [sync, plain, stored, bash] = [self.sync, self.plain, self.stored, self.bash].map(median);
-        let [tool, confined] = [self.tool, self.confined].map(median);
+        let [tool, confined, round_trip, database] = [self.tool, self.confined, self.round_trip, self.database].map(median);
         let step = |turn: Duration| turn.saturating_sub(plain);
         let reach = sync.mul_f64(1.5) + two;
+        let database_reach = plain.mul_f64(1.5) + round_trip * 2;
         let tool_reach = bash * 2 + sync.mul_f64(1.5) + two;
         let mut figures = vec![
             Figure::told("append + fdatasync of this disk, p50", ms(sync)),
             Figure::told("`bash -c true`, p50", ms(bash)),
             Figure::new("plain turn, p50", format!("{} of {}", ms(plain), ms(reach)), "1.5 syncs + 2 ms", plain <= reach),
             Figure::new("plain turn with `stored`, p50", ms(stored), "at most 3 ms", stored <= Duration::from_millis(3)),
+            Figure::told("round trip to Postgres over a socket of this machine, p50", ms(round_trip)),
+            Figure::new(
+                "plain turn with Postgres, p50",
+                format!("{} of {}", ms(database), ms(database_reach)),
+                "1.5 plain turns + 2 round trips",
+                database <= database_reach,
+            ),
             Figure::new(
                 "tool step (`true`), p50",
                 format!("{} of {}", ms(step(tool)), ms(tool_reach)),

@@ -14,7 +14,7 @@ use outpost_rpc::frame::{self, FrameLimits, RpcMessage};
 use outpost_rpc::link::FrameSource;
 use outpost_rpc::peer::PeerReply;
 use outpost_rpc::{Close, FrameSink, Link, PeerOptions};
-use outpost_store::Store;
+use outpost_store::{PostgresStore, Store};
 use outpost_thread::ThreadId;
 use outpost_wire::SharedError;
 use outpost_wire::{Fault, RequestId, envelope};
@@ -22,6 +22,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
+use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::connection::ClientConnection;
@@ -32,6 +33,11 @@ pub(crate) const NODE_SECRET: (&str, &str) = ("secret", "nodes");
 
 /// How long a node may take until it has answered the handshake. One whose machine is gone does not answer at all.
 pub(crate) const DIAL: Duration = Duration::from_secs(5);
+
+/// So long after the end of a node's lease its threads are with other nodes.
+const TAKEN_UP: Duration = Duration::from_secs(3);
+/// How often it is looked who drives a thread whose node cannot be reached.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// These say what is stored; any node can answer them. While a thread is passed on, they are as well: its node knows how it stands.
 const READS: &[&str] = &[
@@ -206,18 +212,9 @@ pub(crate) async fn forward(connection: &Arc<ClientConnection>, id: &RequestId, 
         Some(link) => link,
         None if READS.contains(&method) => return None,
         None => {
-            let holder = store.holder(thread).await.ok().flatten().filter(|holder| holder.instance != store.instance());
-            let Some((holder, address)) = holder.and_then(|holder| holder.address.clone().map(|address| (holder, address))) else {
-                lock(&forwarding.threads).remove(&thread);
-                return None;
-            };
-            match connect(connection, &holder.instance, &address).await {
-                Ok(link) => link,
-                Err(why) => {
-                    tracing::warn!(%thread, node = %holder, %why, "the node of a thread cannot be reached");
-                    return None;
-                }
-            }
+            // A client whose node was killed comes at once, and the lease of that node is not over yet.
+            let patience = if method == "thread/resume" { store.node_lease() + TAKEN_UP } else { Duration::ZERO };
+            holder_link(connection, store, thread, patience).await?
         }
     };
     let (sender, answer) = oneshot::channel();
@@ -239,6 +236,32 @@ pub(crate) async fn forward(connection: &Arc<ClientConnection>, id: &RequestId, 
     lock(&link.waiting).remove(id);
     let gone = envelope::error(id, &Fault::internal(format!("the node that drives thread {thread} is gone; resume the thread")));
     Some(gone.into())
+}
+
+/// The client's link to the node that drives a thread; nothing if there is none, or if it cannot be reached. A node that cannot be reached may
+/// be dead: until the patience is over it is waited for the end of its lease, or for the next holder.
+async fn holder_link(
+    connection: &Arc<ClientConnection>,
+    store: &PostgresStore,
+    thread: ThreadId,
+    patience: Duration,
+) -> Option<Arc<NodeLink>> {
+    let until = Instant::now() + patience;
+    loop {
+        let holder = store.holder(thread).await.ok().flatten().filter(|holder| holder.instance != store.instance());
+        let Some((holder, address)) = holder.and_then(|holder| holder.address.clone().map(|address| (holder, address))) else {
+            lock(&connection.forwarding.threads).remove(&thread);
+            return None;
+        };
+        match connect(connection, &holder.instance, &address).await {
+            Ok(link) => return Some(link),
+            Err(why) if Instant::now() >= until => {
+                tracing::warn!(%thread, node = %holder, %why, "the node of a thread cannot be reached");
+                return None;
+            }
+            Err(_) => sleep(LOOK).await,
+        }
+    }
 }
 
 /// The client's link to a node, made if there is none.

@@ -50,14 +50,14 @@ pub use lease::{ClaimError, ClaimMode, Lease, LeaseHolder, LeaseRow, RowHolder};
 pub use list::{Ancestry, Coverage, CursorError, Direction, ListCursor, ListOrder, ListPage, ListQuery, ListScope};
 pub use local::{LocalConfig, LocalHistory, LocalStore, OpenError};
 pub use memory::{MemoryHistory, MemoryStore};
-pub use open::{FactsAside, Opened, append_aside, context, context_with, keep_checkpoint, open, open_fork, unnoted};
+pub use open::{FactsAside, Opened, append_aside, context, context_with, keep_checkpoint, open, open_fork, open_many, unnoted};
 pub use orphan::{MOST_CLAIMS, OrphanFate, OrphanedThread, PassedOrphans, ThreadWork};
 pub use postgres::{ChangeFeed, NodeAddress, PostgresConfig, PostgresError, PostgresHistory, PostgresStore, SharedRecord, ThreadChange};
 pub use reader::{Backward, Forward, JournalError, JournalStart, ReadOutcome, ReaderPosition, Tail, locate, start, tail};
 pub use records::{RecordChanges, SharedRecords, SharedRecordsError};
 pub use store::{
     AppendError, Appended, Batch, Clock, DeleteError, Durability, ForkRequest, ForkStoreError, HistoryReader, Need, Page, PageRequest,
-    ReadError, Redactor, Store, StoreFuture, ThreadHead,
+    ReadError, Redactor, Store, StoreFuture, ThreadHead, ThreadStanding,
 };
 pub use summary::ThreadSummary;
 pub use words::{of as words_of, searchable};

@@ -1,11 +1,17 @@
 //! From a store to a state: the checkpoint, if there is one, and the entries after it. And to what the model sees, which is
 //! made from the last compaction on, when a turn needs it.
 
+use std::collections::HashMap;
+
 use outpost_thread::{Checkpoint, Context, DamageNoted, DamagedRange, Entry, Fact, FoldError, Ordinal, Thread, ThreadCreated, ThreadId};
+use tokio::task::JoinSet;
 
 use crate::damage::{Damage, DamageKind};
 use crate::lease::Lease;
-use crate::store::{AppendError, Appended, Need, ReadError, Store};
+use crate::store::{AppendError, Appended, Batch, Need, ReadError, Store};
+
+/// So many journals are read at the same time.
+const AT_ONCE: usize = 4;
 
 /// A thread, folded.
 #[derive(Debug)]
@@ -47,31 +53,90 @@ async fn checkpoint(store: &Store, id: ThreadId) -> Option<Thread> {
     }
 }
 
-async fn fold(store: &Store, id: ThreadId, mut state: Option<Thread>) -> Result<Opened, ReadError> {
+async fn fold(store: &Store, id: ThreadId, state: Option<Thread>) -> Result<Opened, ReadError> {
     // Read first: another program may be writing meanwhile.
     let known = store.known_last(id).await;
-    let after = state.as_ref().map_or(0, |thread| thread.last);
-    let mut noted: Vec<_> = state.iter().flat_map(|thread| thread.damage.iter().cloned()).collect();
-    let mut history = store.history(id, after).await?;
-    let (mut damage, mut unfit, mut folded) = (Vec::new(), Vec::new(), 0);
+    let mut fold = Fold::new(id, state);
+    let mut history = store.history(id, fold.last()).await?;
     while let Some(batch) = history.next().await? {
+        fold.take(batch);
+    }
+    fold.finish(known)
+}
+
+/// The states of many threads after their last entries. Those that are gone or cannot be read are left out; a database that does not
+/// answer is the only error.
+pub async fn open_many(store: &Store, ids: &[ThreadId]) -> Result<HashMap<ThreadId, Opened>, ReadError> {
+    let Store::Postgres(store) = store else {
+        return Ok(open_each(store, ids).await);
+    };
+    let mut histories = store.histories(ids).await?;
+    let begin = |(id, checkpoint): (ThreadId, Option<Checkpoint>)| (id, Fold::new(id, checkpoint.map(|checkpoint| checkpoint.thread)));
+    let mut folds: HashMap<ThreadId, Fold> = histories.take_checkpoints().into_iter().map(begin).collect();
+    while let Some(batches) = histories.next().await? {
+        for (id, batch) in batches {
+            if let Some(fold) = folds.get_mut(&id) {
+                fold.take(batch);
+            }
+        }
+    }
+    Ok(folds.into_iter().filter_map(|(id, fold)| Some((id, fold.finish(None).ok()?))).collect())
+}
+
+async fn open_each(store: &Store, ids: &[ThreadId]) -> HashMap<ThreadId, Opened> {
+    let mut opened = HashMap::new();
+    for ids in ids.chunks(AT_ONCE) {
+        let mut opening = JoinSet::new();
+        for id in ids.iter().copied() {
+            let store = store.clone();
+            opening.spawn(async move { Some((id, open(&store, id).await.ok()?)) });
+        }
+        opened.extend(opening.join_all().await.into_iter().flatten());
+    }
+    opened
+}
+
+/// A thread while its entries are read.
+struct Fold {
+    id: ThreadId,
+    state: Option<Thread>,
+    damage: Vec<Damage>,
+    unfit: Vec<FoldError>,
+    noted: Vec<DamagedRange>,
+    folded: u64,
+}
+
+impl Fold {
+    /// From a state that was kept, if there is one.
+    fn new(id: ThreadId, state: Option<Thread>) -> Self {
+        let noted = state.iter().flat_map(|thread| thread.damage.iter().cloned()).collect();
+        Self { id, state, damage: Vec::new(), unfit: Vec::new(), noted, folded: 0 }
+    }
+
+    /// The entries after this one are still to be read.
+    fn last(&self) -> Ordinal {
+        self.state.as_ref().map_or(0, |thread| thread.last)
+    }
+
+    fn take(&mut self, batch: Batch) {
+        let Self { id, state, unfit, noted, folded, .. } = self;
         let mut ranges = batch.damage.iter().filter(|damage| damage.from <= damage.to).peekable();
         for entry in &batch.entries {
             while let Some(range) = ranges.next_if(|range| range.to < entry.ordinal) {
-                skip(&mut state, id, range.range());
+                skip(state, *id, range.range());
             }
-            folded += 1;
+            *folded += 1;
             if let Fact::DamageNoted(fact) = &entry.fact {
                 noted.extend(fact.damage.iter().cloned());
             }
-            match &mut state {
+            match state {
                 None if entry.ordinal > 1 => unfit.push(FoldError::NotCreated { kind: entry.fact.kind().to_owned() }),
                 None if matches!(entry.fact, Fact::DamageNoted(_)) => {
                     // The beginning was given up by a repair, which noted the whole range.
-                    noted.iter().for_each(|range| skip(&mut state, id, range.clone()));
+                    noted.iter().for_each(|range| skip(state, *id, range.clone()));
                 }
                 None => match Thread::begin(entry) {
-                    Ok(thread) => state = Some(thread),
+                    Ok(thread) => *state = Some(thread),
                     Err(error) => unfit.push(error),
                 },
                 Some(thread) => {
@@ -88,15 +153,20 @@ async fn fold(store: &Store, id: ThreadId, mut state: Option<Thread>) -> Result<
             }
         }
         for range in ranges {
-            skip(&mut state, id, range.range());
+            skip(state, *id, range.range());
         }
-        damage.extend(batch.damage);
+        self.damage.extend(batch.damage);
     }
-    let thread = state.ok_or(ReadError::NotFound(id))?;
-    if let Some(known) = known.filter(|known| *known > thread.last) {
-        damage.push(Damage { from: thread.last + 1, to: known, offset: 0, bytes: 0, what: DamageKind::CutOff });
+
+    /// `known` is the highest ordinal that another reader has seen.
+    fn finish(self, known: Option<Ordinal>) -> Result<Opened, ReadError> {
+        let Self { id, state, mut damage, unfit, noted, folded } = self;
+        let thread = state.ok_or(ReadError::NotFound(id))?;
+        if let Some(known) = known.filter(|known| *known > thread.last) {
+            damage.push(Damage { from: thread.last + 1, to: known, offset: 0, bytes: 0, what: DamageKind::CutOff });
+        }
+        Ok(Opened { thread, damage, unfit, noted, folded })
     }
-    Ok(Opened { thread, damage, unfit, noted, folded })
 }
 
 /// Facts that are written by code that is no thread's driver.

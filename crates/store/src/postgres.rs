@@ -10,6 +10,7 @@ mod keys;
 mod lease;
 mod list;
 mod listen;
+mod many;
 mod migrate;
 mod nodes;
 mod notes;
@@ -120,6 +121,10 @@ struct Shared {
     takeovers: Arc<Notify>,
     /// Threads of this program that nothing here held when orphans were last looked for.
     unheld: Mutex<HashSet<ThreadId>>,
+    /// Those that wait to be given back.
+    returns: Mutex<Vec<Lease>>,
+    /// Held by statements that lock the rows of many threads: two at once could wait for each other.
+    row_locks: tokio::sync::Mutex<()>,
     /// Those that could not be given back yet.
     unreturned: Mutex<Vec<Lease>>,
     /// A program that only looks has no row among the nodes.
@@ -160,6 +165,8 @@ impl PostgresStore {
             is_taken: Notify::new(),
             takeovers: Arc::new(Notify::new()),
             unheld: Mutex::default(),
+            returns: Mutex::default(),
+            row_locks: tokio::sync::Mutex::default(),
             unreturned: Mutex::default(),
             entered: OnceCell::new(),
             is_over: tokio::sync::Mutex::default(),

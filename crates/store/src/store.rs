@@ -1,5 +1,6 @@
 //! The one face of all stores, and the words that they share.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -130,6 +131,15 @@ pub struct ThreadHead {
     pub bytes: u64,
     /// A torn tail, or spoiled lines at the end.
     pub damage: Vec<Damage>,
+}
+
+/// What a list shows of a thread, and who writes it.
+#[derive(Debug, Clone, Default)]
+pub struct ThreadStanding {
+    /// None of one that had no input yet.
+    pub summary: Option<ThreadSummary>,
+    /// None if it has none, or if its last holder is gone.
+    pub holder: Option<LeaseHolder>,
 }
 
 /// Which part of a history to read backwards.
@@ -349,6 +359,21 @@ impl Store {
     /// What a list shows of a thread; none of one that had no input yet.
     pub fn summary(&self, thread: ThreadId) -> StoreFuture<'_, Result<Option<ThreadSummary>, ReadError>> {
         Box::pin(async move { either!(self, store => store.summary(thread).await) })
+    }
+
+    /// What is told of many threads beside each other; those that are not there are left out.
+    pub fn standings<'a>(&'a self, threads: &'a [ThreadId]) -> StoreFuture<'a, Result<HashMap<ThreadId, ThreadStanding>, ReadError>> {
+        Box::pin(async move {
+            if let Self::Postgres(store) = self {
+                return store.standings(threads).await;
+            }
+            let mut standings = HashMap::new();
+            for thread in threads {
+                let (summary, holder) = (self.summary(*thread).await.ok().flatten(), self.holder(*thread).await.ok().flatten());
+                standings.insert(*thread, ThreadStanding { summary, holder });
+            }
+            Ok(standings)
+        })
     }
 
     /// Looks at every byte of a thread. `known` is the highest ordinal that another reader, such as the index, has seen.

@@ -6,7 +6,7 @@ mod support;
 
 use outpost_store::{
     Ancestry, AppendError, ClaimError, ClaimMode, Coverage, Direction, ForkRequest, ForkStoreError, ListCursor, ListOrder, ListQuery,
-    ListScope, Need, PageRequest, ReadError, Store, open,
+    ListScope, Need, PageRequest, ReadError, Store, open, open_many,
 };
 use outpost_thread::{
     CompactReason, Context, ContextCompacted, Cut, Entry, Fact, ForkPoint, Kept, Outline, Thread, ThreadForked, ThreadId,
@@ -32,6 +32,7 @@ stores! {
     many_forks_survive_their_parent
     a_fork_needs_a_place_that_exists
     checkpoints_are_optional
+    many_threads_are_opened_as_each_alone
     the_context_starts_at_the_last_compaction
     large_content_comes_back
     unknown_kinds_are_carried
@@ -284,6 +285,45 @@ async fn checkpoints_are_optional(place: Place) {
     store.append(&lease, entries(next, plain_turn(1)), Need::Stored).await.unwrap();
     let later = open(store, id(1)).await.unwrap();
     assert_eq!((later.folded, later.thread.turns), (6, 3));
+}
+
+/// Long and short ones, forks within and behind what was kept of their parents, one that is not there, and one that is asked for twice.
+async fn many_threads_are_opened_as_each_alone(place: Place) {
+    let store = &place.store;
+    let (lease, written) = start(store, 1).await;
+    let mut last = written.len() as u64;
+    for turn in 0..200 {
+        last = store.append(&lease, entries(last + 1, plain_turn(turn)), Need::Stored).await.unwrap().last;
+    }
+    let cut = |ordinal| Cut { ordinal, close: None };
+    let _early = store.fork(ForkRequest { forked: ThreadForked::new(id(2), id(1)), cut: cut(written.len() as u64), at: 5 }).await.unwrap();
+    let kept = open(store, id(1)).await.unwrap().thread;
+    let sum = store.head(id(1)).await.unwrap().sum;
+    store.put_checkpoint(&outpost_thread::Checkpoint::of(&kept, sum).unwrap()).await.unwrap();
+    store.append(&lease, entries(last + 1, plain_turn(200)), Need::Stored).await.unwrap();
+    let late = fork(store, id(1), id(3)).await.unwrap();
+    let after = store.head(id(3)).await.unwrap().last;
+    store.append(&late, entries(after + 1, plain_turn(201)), Need::Stored).await.unwrap();
+    let _of_fork = fork(store, id(3), id(4)).await.unwrap();
+    let (_short, _) = start(store, 5).await;
+    let ids = [id(1), id(99), id(2), id(3), id(4), id(5), id(1)];
+    let many = open_many(store, &ids).await.unwrap();
+    assert_eq!(many.len(), 5);
+    for number in 1..=5 {
+        let (one, alone) = (&many[&id(number)], open(store, id(number)).await.unwrap());
+        assert_eq!((&one.thread, one.folded), (&alone.thread, alone.folded), "thread {number}");
+        assert_eq!((&one.damage, &one.unfit), (&alone.damage, &alone.unfit), "thread {number}");
+    }
+    assert_eq!(many[&id(1)].folded, 6, "what was kept is not read again");
+    let standings = store.standings(&ids).await.unwrap();
+    for number in 1..=5 {
+        let standing = &standings[&id(number)];
+        assert_eq!(standing.summary, store.summary(id(number)).await.unwrap(), "thread {number}");
+        assert_eq!(standing.holder, store.holder(id(number)).await.unwrap(), "thread {number}");
+    }
+    assert!(standings[&id(1)].holder.is_some() && standings[&id(1)].summary.is_some());
+    store.release(lease).await;
+    assert_eq!(store.standings(&[id(1)]).await.unwrap()[&id(1)].holder, store.holder(id(1)).await.unwrap());
 }
 
 async fn the_context_starts_at_the_last_compaction(place: Place) {

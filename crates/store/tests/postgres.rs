@@ -500,7 +500,9 @@ async fn a_program_from_which_an_idle_thread_is_taken_is_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thread_whose_claim_was_not_answered_is_found() {
     let database = Database::create();
-    let adopting = |instance: &str| PostgresConfig { adopts: true, ..PostgresConfig::new(database.url(), instance, "here") };
+    // None of them renews anything meanwhile.
+    let node_lease = Duration::from_secs(24 * 3600);
+    let adopting = |instance: &str| PostgresConfig { adopts: true, node_lease, ..PostgresConfig::new(database.url(), instance, "here") };
     let (one, two) = (PostgresStore::open(adopting("one")).await.unwrap(), PostgresStore::open(adopting("two")).await.unwrap());
     let store = Store::Postgres(one.clone());
     let (_lease, written) = start(&store, 1).await;
@@ -510,6 +512,11 @@ async fn a_thread_whose_claim_was_not_answered_is_found() {
     for _ in 0..3 {
         assert_eq!(orphans(&one).await.len(), 0, "it is held");
     }
+    let lease_ends = |when: &str| database.ask(&format!("update outpost_nodes set expires = now() {when} where instance = 'one'"));
+    lease_ends("- interval '1 minute'");
+    assert_eq!(orphans(&one).await.len(), 0, "its own driver goes on with it, until another program takes it");
+    assert_eq!(orphans(&two).await.len(), 1);
+    lease_ends("+ interval '1 day'");
     // Held by this program as far as the database knows.
     one.hand_over(&lease);
     let found = async |store: &PostgresStore| orphans(store).await.into_iter().map(|(orphan, _)| orphan.thread).collect::<Vec<_>>();

@@ -38,7 +38,7 @@ impl Cluster {
     }
 }
 
-fn behind_proxy(cluster: &Cluster) -> (DatabaseProxy, Server) {
+pub(super) fn behind_proxy(cluster: &Cluster) -> (DatabaseProxy, Server) {
     let proxy = DatabaseProxy::start(cluster.database.url());
     let home = cluster.home();
     let config = std::fs::read_to_string(home.path().join("config.toml")).unwrap();

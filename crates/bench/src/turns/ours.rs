@@ -12,7 +12,8 @@ use outpost_runtime::models::Models;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::rules::CommandRules;
 use outpost_runtime::{Runtime, RuntimeParts, StartThread};
-use outpost_store::{Durability, MemoryStore, Store};
+use outpost_store::{Durability, MemoryStore, PostgresConfig, PostgresStore, Store};
+use outpost_testkit::postgres::Database;
 use outpost_testkit::{Bench, LinkKind};
 use outpost_thread::ThreadId;
 use outpost_wire::PathUri;
@@ -32,8 +33,20 @@ pub(super) struct Ours {
 
 impl Ours {
     pub(super) async fn new(outpost: &str, model: &ModelProcess, durability: Durability, sandbox: SandboxMode) -> anyhow::Result<Self> {
-        let (home, work) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let home = tempfile::tempdir()?;
         let store = open_with(home.path(), durability)?;
+        Self::with(store, home, outpost, model, sandbox).await
+    }
+
+    /// The same with threads in a database, as a node has them that is alone there.
+    pub(super) async fn in_database(outpost: &str, model: &ModelProcess, database: &Database) -> anyhow::Result<Self> {
+        let config = PostgresConfig { adopts: true, ..PostgresConfig::new(database.url(), "bench", "here") };
+        let store = Store::Postgres(PostgresStore::open(config).await?);
+        Self::with(store, tempfile::tempdir()?, outpost, model, SandboxMode::DangerFullAccess).await
+    }
+
+    async fn with(store: Store, home: TempDir, outpost: &str, model: &ModelProcess, sandbox: SandboxMode) -> anyhow::Result<Self> {
+        let work = tempfile::tempdir()?;
         let registry = Registry::new(RegistryOptions::default());
         let bench = Arc::new(Bench::new(LinkKind::Memory, outpost).await);
         let connector = Connector::new("one", move || {

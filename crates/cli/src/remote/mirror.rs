@@ -18,6 +18,7 @@ use outpost_wire::app::event::{AgentMessageDelta, CommandOutputDelta, ErrorNotic
 use outpost_wire::app::journal::{
     JournalEntry, ThreadApprovalAnswer, ThreadApprovalAnswerParams, ThreadEntriesList, ThreadEntriesListParams, ThreadEntry,
 };
+use outpost_wire::app::overview::{ThreadOverview, ThreadOverviewParams};
 use outpost_wire::app::settings::{ThreadSettingsUpdate, ThreadSettingsUpdateParams};
 use outpost_wire::app::thread::{
     BackgroundTerminalsClean, BackgroundTerminalsList, BackgroundTerminalsListParams, BackgroundTerminalsTerminate,
@@ -179,6 +180,13 @@ fn is_answering<'a>(entries: impl DoubleEndedIterator<Item = &'a Entry>) -> Opti
     })
 }
 
+/// Why a thread is followed anew.
+#[derive(Clone, Copy)]
+enum FollowedAgain {
+    ConnectionBack,
+    Closed,
+}
+
 impl Pump {
     async fn run(mut self, mut notified: FrameRoute) {
         while let Some(heard) = notified.next().await {
@@ -196,8 +204,8 @@ impl Pump {
         self.mirror.event(ThreadEvent::Status(ThreadActivity::Broken { reason }));
     }
 
-    /// Follows the thread on the next connection, from where the last one ended. False if that cannot be.
-    async fn go_on(&mut self, notified: &mut FrameRoute) -> bool {
+    /// Follows the thread anew, from where it was followed last. False if that cannot be.
+    async fn go_on(&mut self, why: FollowedAgain, notified: &mut FrameRoute) -> bool {
         let params = ThreadResumeParams { thread_id: self.id.clone(), exclude_turns: true, ..ThreadResumeParams::default() };
         let resumed = notified.hold(self.server.ask::<ThreadResume>(&params, Waits::ForConnection)).await;
         let read = match resumed {
@@ -213,15 +221,18 @@ impl Pump {
                 self.is_answering = answering.unwrap_or(self.is_answering);
                 self.has_hole = self.is_answering;
                 self.server.routes.tell_others(BACK);
-                self.warn(format!("the connection to {} was lost and is back", self.server.address()));
+                self.warn(match why {
+                    FollowedAgain::ConnectionBack => format!("the connection to {} was lost and is back", self.server.address()),
+                    FollowedAgain::Closed => "the thread was closed where it was driven, and is followed again".to_owned(),
+                });
                 true
             }
             Err(error) => {
-                let reason = format!(
-                    "the connection to {} is back, but the thread cannot be followed: {}",
-                    self.server.address(),
-                    with_causes(&error)
-                );
+                let what = match why {
+                    FollowedAgain::ConnectionBack => format!("the connection to {} is back, but the thread", self.server.address()),
+                    FollowedAgain::Closed => "the thread was closed where it was driven, and".to_owned(),
+                };
+                let reason = format!("{what} cannot be followed: {}", with_causes(&error));
                 self.mirror.event(ThreadEvent::Status(ThreadActivity::Broken { reason }));
                 false
             }
@@ -236,6 +247,14 @@ impl Pump {
 
     fn warn(&self, message: String) {
         self.mirror.event(ThreadEvent::Warning { message });
+    }
+
+    /// Whether another node holds the thread, or held it until it died.
+    async fn is_elsewhere(&self, notified: &mut FrameRoute) -> bool {
+        let params = ThreadOverviewParams { thread_ids: vec![self.id.clone()] };
+        let asked = self.server.while_connected(self.server.call::<ThreadOverview>(&params));
+        let Some(Ok(overview)) = notified.hold(asked).await else { return false };
+        overview.data.first().and_then(|entry| entry.holder.as_ref()).is_some_and(|holder| !holder.is_here)
     }
 
     /// A server that stops closes its threads first. True if that is why.
@@ -309,8 +328,12 @@ impl Pump {
                 }
             }
             GONE => self.warn(format!("the connection to {} was lost; trying to get it back", self.server.address())),
-            BACK => return self.go_on(notified).await,
-            "thread/closed" => return self.is_stopping(notified).await,
+            BACK => return self.go_on(FollowedAgain::ConnectionBack, notified).await,
+            // Through the server that we have, its next node is found, too.
+            "thread/closed" => {
+                let is_stopping = !self.is_elsewhere(notified).await && self.is_stopping(notified).await;
+                return is_stopping || self.go_on(FollowedAgain::Closed, notified).await;
+            }
             _ => {}
         }
         true

@@ -35,11 +35,18 @@ const CLAIM: &str = "
       (select e.kind = 'inputReceived' from outpost_entries e
        where e.thread = outpost_threads.id and e.kind in ('inputReceived', 'turnStarted') order by e.seq desc limit 1)";
 
-const HOLDER: &str = "
+/// Those that never had input leave nothing behind.
+const GIVE_BACK: &str = "
+    with given (id, epoch) as (select * from unnest($1::text[], $2::bigint[])),
+         gone as (delete from outpost_threads t using given g where t.id = g.id and t.epoch = g.epoch and not t.born)
+    update outpost_threads t set instance = null, expires = null from given g where t.id = g.id and t.epoch = g.epoch and t.born";
+
+/// The last holders of threads, whether their leases are over, and what lists show of the threads.
+pub(super) const HOLDERS: &str = "
     select t.instance, t.host, t.pid, (extract(epoch from t.since) * 1000)::bigint, (extract(epoch from now() - t.since) * 1000)::bigint,
            (extract(epoch from t.expires) * 1000)::bigint, t.instance is null or coalesce(n.expires <= now(), t.expires <= now(), true),
-           n.name, n.address
-    from outpost_threads t left join outpost_nodes n on n.instance = t.instance where t.id = $1";
+           n.name, n.address, t.id, case when t.born then t.summary end
+    from outpost_threads t left join outpost_nodes n on n.instance = t.instance where t.id = any($1)";
 
 impl PostgresStore {
     pub async fn create(&self, thread: ThreadId) -> Result<Lease, ClaimError> {
@@ -74,7 +81,7 @@ impl PostgresStore {
             .await
             .map_err(failed)?;
         let Some(row) = claimed else {
-            let row = client.query_opt(HOLDER, &[&thread.to_string()]).await.map_err(failed)?.ok_or(ClaimError::NotFound(thread))?;
+            let row = client.query_opt(HOLDERS, &[&vec![thread.to_string()]]).await.map_err(failed)?.ok_or(ClaimError::NotFound(thread))?;
             self.check_version(&client).await.map_err(ClaimError::Database)?;
             let age_ms = small(row.get::<_, Option<i64>>(4).unwrap_or(0));
             return Err(ClaimError::Held { thread, holder: Box::new(holder(&row)), age_ms });
@@ -90,10 +97,9 @@ impl PostgresStore {
 
     pub async fn holder(&self, thread: ThreadId) -> Result<Option<LeaseHolder>, ClaimError> {
         let client = self.client().await.map_err(ClaimError::Database)?;
-        let statement = client.prepare_cached(HOLDER).await.map_err(failed)?;
-        let row = client.query_opt(&statement, &[&thread.to_string()]).await.map_err(failed)?.ok_or(ClaimError::NotFound(thread))?;
-        let is_over: bool = row.get(6);
-        Ok((!is_over).then(|| holder(&row)))
+        let statement = client.prepare_cached(HOLDERS).await.map_err(failed)?;
+        let row = client.query_opt(&statement, &[&vec![thread.to_string()]]).await.map_err(failed)?.ok_or(ClaimError::NotFound(thread))?;
+        Ok(current(&row))
     }
 
     /// Whether the tables are still those that this program may write.
@@ -124,28 +130,40 @@ impl PostgresStore {
         }
     }
 
+    /// Leases that are given back at the same time, as when a node ends, go together: while one statement is out, the next ones gather.
     pub async fn release(&self, lease: Lease) {
         // Another task of this program may have taken it over since.
         lock(&self.0.held).retain(|thread, held| *thread != lease.thread || held.epoch != lease.epoch);
-        if let Err(error) = self.give_back(&lease).await {
-            tracing::warn!(thread = %lease.thread, %error, "the lease could not be given back; it is tried again");
-            lock(&self.0.unreturned).push(lease);
+        lock(&self.0.returns).push(lease);
+        let _turn = self.0.row_locks.lock().await;
+        let leases = std::mem::take(&mut *lock(&self.0.returns));
+        if leases.is_empty() {
+            // The task before this one took it along.
+            return;
+        }
+        if let Err(error) = self.give_back(&leases).await {
+            let threads: Vec<String> = leases.iter().map(|lease| lease.thread.to_string()).collect();
+            tracing::warn!(?threads, %error, "leases could not be given back; it is tried again");
+            lock(&self.0.unreturned).extend(leases);
         }
     }
 
-    async fn give_back(&self, lease: &Lease) -> Result<(), SharedError> {
+    async fn give_back(&self, leases: &[Lease]) -> Result<(), SharedError> {
         let client = self.client().await?;
-        let (id, epoch) = (lease.thread.to_string(), big(lease.epoch));
-        let gone = client.execute("delete from outpost_threads where id = $1 and epoch = $2 and not born", &[&id, &epoch]).await;
-        if gone.map_err(told)? == 0 {
-            let text = "update outpost_threads set instance = null, expires = null where id = $1 and epoch = $2";
-            client.execute(text, &[&id, &epoch]).await.map_err(told)?;
-        }
-        Ok(())
+        let ids: Vec<String> = leases.iter().map(|lease| lease.thread.to_string()).collect();
+        let epochs: Vec<i64> = leases.iter().map(|lease| big(lease.epoch)).collect();
+        let statement = client.prepare_cached(GIVE_BACK).await.map_err(told)?;
+        client.execute(&statement, &[&ids, &epochs]).await.map(drop).map_err(told)
     }
 }
 
-/// Of a row of [`HOLDER`].
+/// Of a row of [`HOLDERS`], if its lease is not over.
+pub(super) fn current(row: &Row) -> Option<LeaseHolder> {
+    let is_over: bool = row.get(6);
+    (!is_over).then(|| holder(row))
+}
+
+/// Of a row of [`HOLDERS`].
 fn holder(row: &Row) -> LeaseHolder {
     LeaseHolder {
         instance: row.get::<_, Option<String>>(0).unwrap_or_default(),

@@ -38,11 +38,11 @@ const AGAIN: Duration = Duration::from_millis(200);
 
 /// Whole trees of agents by their roots; an agent by itself where the thread that made it has nothing to do. Each node begins elsewhere in
 /// the list, and looks only at what it has not passed over. A thread whose claim was carried out while the answer was lost is this program's,
-/// and no driver has it.
+/// and no driver has it; what a driver has is no orphan here, also while the lease of this program could not be renewed.
 const ORPHANS: &str = "
     select t.id, case when n.expires - t.since > interval '5 minutes' then 0 else t.claims end, t.host, t.summary, t.instance = $1, t.epoch
     from outpost_threads t join outpost_nodes n on n.instance = t.instance
-    where t.work and n.adopts and (n.expires <= now() or t.instance = $1 and t.id <> all($3))
+    where t.work and n.adopts and case when t.instance = $1 then t.id <> all($3) else n.expires <= now() end
       and (t.parent is null or not exists (select from outpost_threads p where p.id = t.parent and p.work))
       and not exists (select from unnest($4::text[]) passed where passed = t.id || ' ' || t.epoch)
     order by md5(t.id || $1) limit $2";
@@ -169,6 +169,11 @@ impl PostgresStore {
         &self.0.config.host
     }
 
+    /// How long the lease of a node holds.
+    pub fn node_lease(&self) -> Duration {
+        self.0.config.node_lease
+    }
+
     /// The name of this start of the program among the nodes.
     pub fn instance(&self) -> &str {
         &self.0.config.instance
@@ -207,6 +212,7 @@ impl Shared {
         if held.is_empty() {
             return Ok(());
         }
+        let _turn = self.row_locks.lock().await;
         let client = self.pool.get().await?;
         let (seconds, ids) = (self.config.lease.as_secs_f64(), held.keys().map(ToString::to_string).collect::<Vec<_>>());
         let renewed = client.query(RENEW, &[&seconds, &self.config.instance, &ids]).await.map_err(told)?;

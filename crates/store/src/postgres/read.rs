@@ -79,7 +79,8 @@ async fn lineage_by<S: ToStatement + Sync + Send + ?Sized>(
     Ok(rows.iter().map(segment).collect())
 }
 
-fn entry(row: &Row) -> Entry {
+/// Of a row that begins with its ordinal, time, kind and data.
+pub(super) fn entry(row: &Row) -> Entry {
     let (kind, data): (String, String) = (row.get(2), row.get(3));
     // What was written was JSON; what is not any more is carried as what it is.
     let data = Raw::parse(data.as_str()).unwrap_or_else(|_| Raw::from(serde_json::Value::String(data)));

@@ -158,8 +158,8 @@ impl Arena {
         self.database.ask(statement).unwrap_or_else(|| panic!("no answer to {statement}"))
     }
 
-    /// Notes which commands run on when a node fails, which it is about to.
-    pub(super) async fn node_fails(self: &Arc<Self>, pid: u32, is_kill: bool) {
+    /// Notes which commands run on when a node fails, which it is about to; `kill` is the number of the fault, if it is a kill.
+    pub(super) async fn node_fails(self: &Arc<Self>, pid: u32, kill: Option<usize>) {
         let statement = format!("select t.id from outpost_threads t join outpost_nodes n on n.instance = t.instance where n.pid = {pid}");
         let arena = self.clone();
         let held = tokio::task::spawn_blocking(move || arena.database.ask(&statement)).await.unwrap();
@@ -167,7 +167,7 @@ impl Arena {
         for thread in held.lines() {
             let name = self.tasks.lock().unwrap().get(thread).cloned();
             if name.is_some_and(|name| task::is_running(self.work.path(), &name)) {
-                self.tally.lock().unwrap().node_fails(thread, is_kill);
+                self.tally.lock().unwrap().node_fails(thread, kill);
             }
         }
     }

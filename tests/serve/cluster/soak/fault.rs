@@ -98,8 +98,8 @@ async fn kill(arena: &Arc<Arena>, node: &Node, dice: &mut Dice) {
     let Some(server) = place.server.take() else { return };
     node.reached(None);
     arena.lead();
-    arena.node_fails(server.pid(), true).await;
     let fault = arena.tally.lock().unwrap().begins("kills");
+    arena.node_fails(server.pid(), Some(fault)).await;
     arena.note(format!("kill -9 of node {}", node.name));
     place.home = Some(server.kill());
     drop(place);
@@ -115,7 +115,7 @@ async fn term(arena: &Arc<Arena>, node: &Node, dice: &mut Dice) {
     let Some(server) = place.server.take() else { return };
     node.reached(None);
     arena.lead();
-    arena.node_fails(server.pid(), false).await;
+    arena.node_fails(server.pid(), None).await;
     let fault = arena.tally.lock().unwrap().begins("drains");
     arena.note(format!("TERM to node {}", node.name));
     let since = Instant::now();
@@ -138,7 +138,7 @@ async fn stop(arena: Arc<Arena>, index: usize, long: Duration) {
     node.reached(None);
     arena.lead();
     if long >= LONG {
-        arena.node_fails(server.pid(), false).await;
+        arena.node_fails(server.pid(), None).await;
     }
     server.signal(Signal::STOP);
     sleep(long).await;

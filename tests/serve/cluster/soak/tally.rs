@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 /// A command that ran on when its node failed, and whose next output a client waits for.
 struct Waiting {
     since: Instant,
-    is_kill: bool,
+    /// The number of the fault, if it was a kill.
+    kill: Option<usize>,
 }
 
 /// How long a client waited for the next output.
 struct HandOff {
     took: Duration,
+    kill: usize,
     /// Whether anything else failed meanwhile.
     is_alone: bool,
 }
@@ -49,19 +51,19 @@ impl Tally {
     }
 
     /// The node of a thread fails while a command of it runs.
-    pub(super) fn node_fails(&mut self, thread: &str, is_kill: bool) {
+    pub(super) fn node_fails(&mut self, thread: &str, kill: Option<usize>) {
         *self.outlived.entry(thread.to_owned()).or_default() += 1;
-        self.waiting.entry(thread.to_owned()).or_insert(Waiting { since: Instant::now(), is_kill });
+        self.waiting.entry(thread.to_owned()).or_insert(Waiting { since: Instant::now(), kill });
     }
 
     /// A client has heard output of a thread.
     pub(super) fn output(&mut self, thread: &str) {
-        let Some(Waiting { since, is_kill }) = self.waiting.remove(thread) else { return };
+        let Some(Waiting { since, kill }) = self.waiting.remove(thread) else { return };
         let overlaps = |(from, to): &&(Instant, Option<Instant>)| *from > since || to.is_none_or(|to| to > since);
         // The kill itself is one of them.
         let others = self.failing.iter().filter(overlaps).count().saturating_sub(1);
-        if is_kill {
-            self.hand_offs.push(HandOff { took: since.elapsed(), is_alone: others == 0 });
+        if let Some(kill) = kill {
+            self.hand_offs.push(HandOff { took: since.elapsed(), kill, is_alone: others == 0 });
         }
     }
 
@@ -84,9 +86,18 @@ impl Tally {
             ),
             format!("{outlived} commands outlived {failures} failures of their nodes: {} adopted with their whole output", self.adopted),
         ];
-        let took = |alone: bool| self.hand_offs.iter().filter(|off| off.is_alone || !alone).map(|off| off.took).collect::<Vec<_>>();
-        lines.push(format!("hand-off, kill -9 to the next output byte at a client, beside other faults: {}", percentiles(took(false))));
-        lines.push(format!("hand-off, kill -9 to the next output byte at a client, nothing else failing: {}", percentiles(took(true))));
+        for (beside, alone) in [("beside other faults", false), ("nothing else failing", true)] {
+            let off = || self.hand_offs.iter().filter(|off| off.is_alone || !alone);
+            let took = off().map(|off| off.took).collect();
+            lines.push(format!("hand-off, kill -9 to the next output byte at a client, {beside}: {}", percentiles(took)));
+            let mut slowest: BTreeMap<usize, Duration> = BTreeMap::new();
+            for HandOff { took, kill, .. } in off() {
+                let slow = slowest.entry(*kill).or_default();
+                *slow = (*slow).max(*took);
+            }
+            let kills = slowest.into_values().collect();
+            lines.push(format!("of each kill that left commands running, the slowest hand-off, {beside}: {}", percentiles(kills)));
+        }
         lines.push(format!("drain, TERM to the end of the node: {}", percentiles(self.drains.clone())));
         lines
     }
