@@ -186,10 +186,14 @@ impl Cell {
 
     /// Whether it can still be asked for something.
     pub(crate) fn is_there(&self) -> bool {
+        self.is_there_after(Duration::ZERO)
+    }
+
+    /// The same after so long; waits, on this thread, no longer than until it is gone.
+    pub(crate) fn is_there_after(&self, time: Duration) -> bool {
         let mut events = [PollFd::new(&self.control, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         // It never says anything after it was ready: what can be read is its end.
-        poll(&mut events, Some(&now)) == Ok(0)
+        matches!(poll(&mut events, Timespec::try_from(time).ok().as_ref()), Ok(0) | Err(Errno::INTR))
     }
 
     /// Has its guard look at everything that it holds, and put back what is not in place. Waits, on this thread.
