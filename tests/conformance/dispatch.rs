@@ -2,10 +2,11 @@
 
 use outpost_testkit::bench::with;
 use outpost_testkit::client::base64;
-use outpost_testkit::{over_every_link, over_links};
+use outpost_testkit::{Bench, LinkKind, Setup, over_every_link, over_links};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::support::{Pipe, with_arguments};
+use crate::support::{OUTPOST, Pipe, with_arguments};
 
 const LONG: u64 = 60_000;
 
@@ -187,4 +188,39 @@ async fn with_lanes_one_poll_leaves_room_for_another_request() {
     for stat in stats {
         assert_eq!(client.next_answer().await["id"], stat);
     }
+}
+
+/// The reaper below a process. Its parent is a cell, whose parent is the zygote.
+fn reaper_below(pid: u32) -> Option<Pid> {
+    let parent = |pid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    let is_reaper = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "outpost-reaper");
+    let processes = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut reapers = processes.filter(is_reaper).filter(|reaper| parent(*reaper).and_then(parent).and_then(parent) == Some(pid));
+    Pid::from_raw(reapers.next()?.cast_signed())
+}
+
+/// Each start waited for its reaper's answer before the next one was looked at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn starts_wait_for_their_reapers_beside_each_other_and_the_rest_waits_for_them() {
+    let bench = Bench::with_setup(LinkKind::WebSocket, OUTPOST, &Setup { readable: true, ..Setup::default() });
+    let mut client = bench.client().await;
+    client.start(bench.start("first", &["/bin/true"])).await;
+    assert_eq!(client.outcome("first").await.0, 0);
+    // The next start is given to the reaper that has nothing to do, which cannot answer now.
+    let reaper = reaper_below(bench.process().unwrap().pid()).expect("a reaper without work");
+    kill_process(reaper, Signal::STOP).unwrap();
+    let held = client.request("process/start", with(bench.start("held", &["/bin/cat"]), json!({"pipeStdin": true})));
+    let other = client.request("process/start", bench.start("other", &["/bin/true"]));
+    let write = client.request("process/write", json!({"processId": "held", "chunk": base64("text"), "writeId": "w"}));
+    let close = client.request("process/closeStdin", json!({"processId": "held"}));
+    let first = client.next_answer().await;
+    assert_eq!((&first["id"], &first["result"]["processId"]), (&json!(other), &json!("other")));
+    kill_process(reaper, Signal::CONT).unwrap();
+    assert_eq!(client.answer(held).await["result"]["processId"], "held");
+    assert_eq!(client.answer(write).await["result"], json!({"status": "accepted"}), "it did not wait for the start");
+    assert_eq!(client.answer(close).await["result"], json!({"status": "accepted"}));
+    assert_eq!(client.outcome("held").await, (0, b"text".to_vec()));
 }

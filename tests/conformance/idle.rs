@@ -1,4 +1,4 @@
-//! What an executor does while its processes do nothing.
+//! What an executor does while its processes do nothing, and before it has any.
 
 use std::fs;
 use std::path::Path;
@@ -15,6 +15,26 @@ fn waits(pid: u32) -> u64 {
     let statuses = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
     let count = |status: String| status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok());
     statuses.filter_map(count).sum()
+}
+
+/// How many processes a process has started that are still there.
+fn children(pid: u32) -> usize {
+    let parent = |entry: fs::DirEntry| {
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        // Behind the name, which may hold anything: the state, then the parent.
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    fs::read_dir("/proc").unwrap().flatten().filter_map(parent).filter(|parent| *parent == pid).count()
+}
+
+/// Sandboxes and control groups are tried with processes, which took most of the time until a new executor gave its first answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_is_greeted_before_anything_is_tried() {
+    let bench = Bench::with_setup(LinkKind::WebSocket, OUTPOST, &Setup { readable: true, ..Setup::default() });
+    let (mut client, pid) = (bench.client().await, bench.process().unwrap().pid());
+    assert_eq!(children(pid), 0, "nothing was asked for that needs a process");
+    client.result("environment/info", json!({})).await;
+    assert_ne!(children(pid), 0, "what is told was not tried");
 }
 
 /// The limit of memory where no control group holds it: then the executor looks how much is used.

@@ -22,9 +22,11 @@ impl ConfinementArguments {
         let place = self.ceiling.as_ref().map_or_else(|| "the ceiling of --profile".to_owned(), |file| format!("in {}", file.display()));
         let ceiling = self.ceiling_text()?.map_or(Ok(Policy::Open), |text| ceiling::parse(&text)).context(place)?;
         let sandbox_user = self.sandbox_user.as_deref().map(user).transpose()?;
-        let (minimum, minimum_from) = configured_minimum(settings)?;
-        let (git, home) = (configured_git(settings)?, configured_home(settings)?);
-        Ok(SandboxSettings { ceiling, sandbox_user, limits: self.limits(settings)?, minimum, minimum_from, git, home })
+        let file = Home::from_environment().map(|home| home.config());
+        let config = crate::configuration::load(file.as_deref(), settings)?;
+        let (minimum, minimum_from) = Lock::read()?.minimum(config.sandbox_minimum);
+        let (limits, home) = (self.limits(config.limits), config.sandbox_home.over(HomeSettings::default()));
+        Ok(SandboxSettings { ceiling, sandbox_user, limits, minimum, minimum_from, git: config.git, home })
     }
 
     /// The ceiling as a file would say it: the one that is named, or that of the profile.
@@ -49,7 +51,7 @@ impl ConfinementArguments {
     }
 
     /// Those of the command line, over those of the configuration.
-    fn limits(&self, settings: &[String]) -> anyhow::Result<Limits> {
+    fn limits(&self, configured: LimitTable) -> Limits {
         let mut given = LimitTable::default();
         for (name, limit) in &self.limits {
             *match name.as_str() {
@@ -62,9 +64,7 @@ impl ConfinementArguments {
                 _ => &mut given.cpu_seconds,
             } = Some(*limit);
         }
-        let file = Home::from_environment().map(|home| home.config());
-        let configured = crate::configuration::load(file.as_deref(), settings)?.limits;
-        Ok(given.over(configured.over(self.profile.map_or_else(Limits::default, Profile::limits))))
+        given.over(configured.over(self.profile.map_or_else(Limits::default, Profile::limits)))
     }
 
     /// The same again, for a program that is started in our place.

@@ -29,9 +29,11 @@ pub(crate) struct Watched {
 
 impl Watched {
     pub(crate) fn new(kind: SignalKind) -> io::Result<Self> {
-        // Looked at first: from then on it is no longer ignored.
-        let counts = !is_ignored(kind.as_raw_value());
-        Ok(Self { signal: unix::signal(kind)?, counts })
+        Self::unless(&IgnoredSignals::now(), kind)
+    }
+
+    fn unless(ignored: &IgnoredSignals, kind: SignalKind) -> io::Result<Self> {
+        Ok(Self { signal: unix::signal(kind)?, counts: !ignored.have(kind) })
     }
 
     /// Ctrl-C for a program that its user talks to: it counts there whatever the program was started with, because a shell that
@@ -57,11 +59,20 @@ fn has_terminal() -> bool {
     stdin.is_terminal() && rustix::termios::tcgetpgrp(&stdin).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
-/// Whether this program was started with a signal ignored.
-fn is_ignored(number: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & (1 << (number - 1)) != 0)
+/// Signals that are ignored, as a mask. Those that this program was started with are looked at before any is taken: from then on it is
+/// no longer ignored.
+struct IgnoredSignals(u64);
+
+impl IgnoredSignals {
+    fn now() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        Self(mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default())
+    }
+
+    fn have(&self, kind: SignalKind) -> bool {
+        self.0 & (1 << (kind.as_raw_value() - 1)) != 0
+    }
 }
 
 /// Signals that are no longer ours from here on. Made before the command is started: whatever comes meanwhile is for it.
@@ -75,12 +86,13 @@ pub(crate) struct ForwardedSignals {
 
 impl ForwardedSignals {
     pub(crate) fn listen() -> io::Result<Self> {
+        let ignored = IgnoredSignals::now();
         Ok(Self {
-            interrupt: Watched::new(SignalKind::interrupt())?,
-            terminate: Watched::new(SignalKind::terminate())?,
-            quit: Watched::new(SignalKind::quit())?,
-            hangup: Watched::new(SignalKind::hangup())?,
-            window: Watched::new(SignalKind::window_change())?,
+            interrupt: Watched::unless(&ignored, SignalKind::interrupt())?,
+            terminate: Watched::unless(&ignored, SignalKind::terminate())?,
+            quit: Watched::unless(&ignored, SignalKind::quit())?,
+            hangup: Watched::unless(&ignored, SignalKind::hangup())?,
+            window: Watched::unless(&ignored, SignalKind::window_change())?,
         })
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outpost_rpc::CallError;
-use outpost_wire::exec::environment::{EnvironmentInfo, Unit};
+use outpost_wire::exec::environment::{EnvironmentInfo, Info, Unit};
 use outpost_wire::exec::policy::SandboxLossParams;
 use outpost_wire::exec::process::List;
 use outpost_wire::exec::session::{Empty, SessionEnd};
@@ -341,6 +341,15 @@ impl Environment {
     /// Connects if need be and tells what is there.
     pub async fn info(&self) -> Result<EnvironmentInfo, EnvironmentError> {
         Ok(self.0.ready().await?.info.clone())
+    }
+
+    /// The same, asked for anew: executors of ours try only then what sandboxes hold there.
+    pub async fn full_info(&self) -> Result<EnvironmentInfo, EnvironmentError> {
+        match self.call_again::<Info>(&Unit).await {
+            // An executor of others need not have the method.
+            Err(EnvironmentError::Fault(_)) => self.info().await,
+            told => told,
+        }
     }
 
     pub fn files(&self) -> Files<'_> {

@@ -283,6 +283,23 @@ impl Registry {
 
     /// Connects on request and reports what is there.
     pub async fn info(&self, id: &EnvironmentId) -> Result<EnvironmentInfo, InfoError> {
+        self.asked(id, Environment::connect).await
+    }
+
+    /// The same with what sandboxes hold there.
+    pub async fn full_info(&self, id: &EnvironmentId) -> Result<EnvironmentInfo, InfoError> {
+        self.asked(id, async |handle| {
+            handle.connect().await?;
+            handle.full_info().await
+        })
+        .await
+    }
+
+    async fn asked(
+        &self,
+        id: &EnvironmentId,
+        ask: impl AsyncFnOnce(&Environment) -> Result<EnvironmentInfo, EnvironmentError>,
+    ) -> Result<EnvironmentInfo, InfoError> {
         let Some(handle) = self.get(id) else {
             return Err(match self.standing(id) {
                 EnvironmentState::Disabled => RegistryError::Off.into(),
@@ -291,7 +308,7 @@ impl Registry {
             });
         };
         let connected = async {
-            let info = handle.connect().await?;
+            let info = ask(&handle).await?;
             // The handle knows it a moment earlier than the registry; the next caller of the registry must hear the same.
             self.settled(id).await;
             Ok(info)

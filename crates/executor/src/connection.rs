@@ -1,11 +1,14 @@
 //! One link's state: the handshake, the session that it is attached to, and what ends with the link.
 
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
-use outpost_rpc::peer::{PeerRequest, ResponseFuture};
+use outpost_rpc::peer::{PeerReply, PeerRequest, ResponseFuture};
 use outpost_rpc::{Lane, Peer, Service, Violation};
-use outpost_wire::Fault;
+use outpost_wire::exec::process::Start;
 use outpost_wire::exec::session::{INITIALIZED, InitializeParams, InitializeResponse};
+use outpost_wire::{Fault, Method};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::attachment::{Extensions, SessionAttachment};
@@ -21,6 +24,8 @@ pub(crate) struct ExecutorConnection {
     executor: Arc<ExecutorShared>,
     peer: Peer,
     state: Mutex<State>,
+    /// Starts whose reapers have not answered yet.
+    starts: Semaphore,
     /// File calls of one connection take effect in the order in which they were sent.
     file_calls: tokio::sync::Mutex<()>,
     /// Answers with output that had to wait for the client are made one after the other.
@@ -33,6 +38,8 @@ pub(crate) struct ExecutorConnection {
     follows: Arc<Follows>,
 }
 
+/// So many starts wait for their reapers beside each other.
+const STARTS: u32 = 8;
 /// No bulk is fetched for a client that has so much to read already.
 const FILE_ROOM: usize = 1 << 20;
 const BULK_CALLS: usize = 4;
@@ -60,6 +67,7 @@ impl ExecutorConnection {
             executor,
             peer,
             state: Mutex::new(State::New),
+            starts: Semaphore::new(STARTS as usize),
             file_calls: tokio::sync::Mutex::default(),
             output_answers: tokio::sync::Mutex::default(),
             bulk_calls: Semaphore::new(BULK_CALLS),
@@ -123,6 +131,23 @@ impl ExecutorConnection {
         let turn = self.output_answers.lock().await;
         self.peer.sink().room(FILE_ROOM).await;
         turn
+    }
+
+    /// Waits until one more start may be under way.
+    pub(crate) async fn start_turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.starts.acquire().await.ok()
+    }
+
+    /// Answers a request that comes after starts which are under way as if they were over: it begins once they are.
+    async fn after_starts(&self, mut answer: ResponseFuture) -> PeerReply {
+        let turn = self.starts.acquire_many(STARTS).await;
+        // Whatever has to be in order takes its place before it first waits, and what came later is let in after that.
+        let first = poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await;
+        drop(turn);
+        match first {
+            Poll::Ready(reply) => reply,
+            Poll::Pending => answer.await,
+        }
     }
 
     /// Waits until a bulk answer may be made; the next may be when this one is given back.
@@ -193,18 +218,22 @@ impl ExecutorConnection {
 
 impl Service for ExecutorConnection {
     fn request(self: Arc<Self>, request: PeerRequest) -> ResponseFuture {
-        let executor = self.executor.clone();
-        if !follow::may_change_files(&request.method) {
-            return executor.router.answer(self, request, fault::unknown_method);
+        let (connection, executor) = (self.clone(), self.executor.clone());
+        let (is_start, changes_files) = (request.method == Start::NAME, follow::may_change_files(&request.method));
+        let mut answer = executor.router.answer(self, request, fault::unknown_method);
+        if changes_files {
+            let (follows, made) = (connection.follows.clone(), answer);
+            answer = Box::pin(async move {
+                let reply = made.await;
+                // What it changed is told before it is answered.
+                follows.settle().await;
+                reply
+            });
         }
-        let follows = self.follows.clone();
-        let answer = executor.router.answer(self, request, fault::unknown_method);
-        Box::pin(async move {
-            let reply = answer.await;
-            // What it changed is told before it is answered.
-            follows.settle().await;
-            reply
-        })
+        if is_start || connection.starts.available_permits() == STARTS as usize {
+            return answer;
+        }
+        Box::pin(async move { connection.after_starts(answer).await })
     }
 
     fn notification(&self, method: &str, _params: &[u8]) -> Result<(), Violation> {

@@ -20,6 +20,7 @@ use crate::caller::SessionCaller;
 use crate::config::ExecutorConfig;
 use crate::connection::ExecutorConnection;
 use crate::files::redo::Redo;
+use crate::files::replaced::ReplacedFiles;
 use crate::journal::{FateLog, Journal, PreviousSession};
 use crate::locks::Locks;
 use crate::mounts::SlowMounts;
@@ -56,6 +57,7 @@ pub(crate) struct ExecutorShared {
     pub router: Router<ExecutorConnection>,
     pub slow_mounts: SlowMounts,
     pub redo: Option<Redo>,
+    pub replaced: ReplacedFiles,
     fates: FateLog,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     /// Processes that may go from one session to another.
@@ -99,6 +101,7 @@ impl Executor {
             router: methods::router(),
             slow_mounts: SlowMounts::default(),
             redo,
+            replaced: ReplacedFiles::default(),
             fates,
             sessions: Mutex::default(),
             adoptions: Adoptions::default(),

@@ -5,6 +5,7 @@ pub(crate) mod atomic;
 pub(crate) mod gate;
 pub(crate) mod pack;
 pub(crate) mod redo;
+pub(crate) mod replaced;
 pub(crate) mod worker;
 
 use std::ffi::OsStr;
@@ -171,11 +172,11 @@ fn first_link(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Replaces a file as a whole, or makes it: no reader ever finds half of it.
-pub(crate) fn write(path: &Path, data: &[u8], options: &WriteOptions, redo: Option<&Redo>) -> Result<(), Fault> {
+/// Replaces a file as a whole, or makes it: no reader ever finds half of it. Returns what was there before, to be closed, and its size.
+pub(crate) fn write(path: &Path, data: &[u8], options: &WriteOptions, redo: Option<&Redo>) -> Result<Option<(File, u64)>, Fault> {
     match atomic::write(path, data, options)? {
-        WriteOutcome::Done => Ok(()),
-        WriteOutcome::InPlace(identity) => redo::rewrite(redo, &identity, data, options.sync).map_err(fault::file),
+        WriteOutcome::Done(old) => Ok(old),
+        WriteOutcome::InPlace(identity) => redo::rewrite(redo, &identity, data, options.sync).map(|()| None).map_err(fault::file),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the executor tells about its machine.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use outpost_wire::PathUri;
@@ -44,12 +44,15 @@ fn capabilities() -> Capabilities {
     }
 }
 
+fn variable<'a>(config: &'a ExecutorConfig, name: &str) -> Option<&'a OsString> {
+    config.variables.get(OsStr::new(name)).filter(|value| !value.is_empty())
+}
+
+/// Everything that is known without trying anything.
 pub(crate) fn gather(config: &ExecutorConfig, instance_id: String) -> EnvironmentInfo {
-    let variable = |name: &str| config.variables.get(std::ffi::OsStr::new(name)).filter(|value| !value.is_empty());
+    let variable = |name| variable(config, name);
     let uri = |path: &Path| PathUri::from_native(&config.cwd.join(path)).ok();
     let temporary = variable("TMPDIR").map(PathBuf::from);
-    let mut card = outpost_sandbox::told(&config.launcher);
-    card.rows.push(config.git.row(variable("PATH").map(OsString::as_os_str), card.level));
     EnvironmentInfo {
         shell: shell(variable("SHELL").map(Path::new)),
         executor_version: Some(config.version.clone()),
@@ -63,9 +66,17 @@ pub(crate) fn gather(config: &ExecutorConfig, instance_id: String) -> Environmen
         capabilities: capabilities(),
         executor_id: config.executor_id.clone(),
         instance_id: Some(instance_id),
-        limits: config.launcher.limits().into_iter().map(limit).collect(),
-        sandbox: card.rows.into_iter().map(sandbox_row).collect(),
+        limits: Vec::new(),
+        sandbox: Vec::new(),
     }
+}
+
+/// Adds what sandboxes hold, and what holds the limits of a session: both are tried first.
+pub(crate) fn with_card(info: EnvironmentInfo, config: &ExecutorConfig) -> EnvironmentInfo {
+    let mut card = outpost_sandbox::told(&config.launcher);
+    card.rows.push(config.git.row(variable(config, "PATH").map(OsString::as_os_str), card.level));
+    let limits = config.launcher.limits().into_iter().map(limit).collect();
+    EnvironmentInfo { limits, sandbox: card.rows.into_iter().map(sandbox_row).collect(), ..info }
 }
 
 fn sandbox_row(row: outpost_sandbox::PromiseRow) -> SandboxRow {

@@ -186,10 +186,14 @@ impl Cell {
 
     /// Whether it can still be asked for something.
     pub(crate) fn is_there(&self) -> bool {
+        self.is_there_after(Duration::ZERO)
+    }
+
+    /// The same after so long; waits, on this thread, no longer than until it is gone.
+    pub(crate) fn is_there_after(&self, time: Duration) -> bool {
         let mut events = [PollFd::new(&self.control, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         // It never says anything after it was ready: what can be read is its end.
-        poll(&mut events, Some(&now)) == Ok(0)
+        matches!(poll(&mut events, Timespec::try_from(time).ok().as_ref()), Ok(0) | Err(Errno::INTR))
     }
 
     /// Has its guard look at everything that it holds, and put back what is not in place. Waits, on this thread.
@@ -243,8 +247,15 @@ impl Cell {
         self.retired.load(Ordering::Acquire)
     }
 
-    /// Starts a program; `order` is made for the number of the job. Returns the program's number in its own world.
+    /// Starts a program; `order` is made for the number of the job. Waits, on this thread, for what comes of it.
     pub(crate) fn start(self: &Arc<Self>, order: impl Fn(u64) -> Vec<u8>, descriptors: &[BorrowedFd<'_>]) -> io::Result<Started> {
+        let ordered = self.order(order, descriptors)?;
+        let news = wait_for_news(ordered.0.reaper.socket.as_fd());
+        ordered.settle(news)
+    }
+
+    /// The same without waiting.
+    pub(crate) fn order(self: &Arc<Self>, order: impl Fn(u64) -> Vec<u8>, descriptors: &[BorrowedFd<'_>]) -> io::Result<OrderedProgram> {
         let job = self.next.fetch_add(1, Ordering::Relaxed);
         let bytes = order(job);
         let reaper = loop {
@@ -261,29 +272,8 @@ impl Cell {
                 Err(error) => return Err(error),
             }
         };
-        let running = RunningProgram { cell: self.clone(), reaper: reaper.clone(), job, pid: 0 };
         self.lock().busy.insert(reaper.number, (reaper.clone(), job));
-        let news = wait_for_news(reaper.socket.as_fd());
-        match news {
-            Ok(Some(StageEvent::Started { pid, .. })) => Ok(Started::Running(RunningProgram { pid, ..running })),
-            Ok(Some(StageEvent::Failed { errno, .. })) => {
-                running.release();
-                Ok(Started::Failed(io::Error::from_raw_os_error(errno)))
-            }
-            Ok(Some(StageEvent::Doubtful { .. })) => {
-                running.release();
-                Ok(Started::Doubtful)
-            }
-            Ok(_) => {
-                running.drop_reaper();
-                Err(io::Error::other("the process that should start the program was killed"))
-            }
-            Err(error) => {
-                running.drop_reaper();
-                self.fell(&reaper);
-                Err(error)
-            }
-        }
+        Ok(OrderedProgram(RunningProgram { cell: self.clone(), reaper, job, pid: 0 }))
     }
 
     fn fork_reaper(&self) -> io::Result<Arc<Reaper>> {
@@ -406,6 +396,42 @@ impl WorkerHandle {
 impl Drop for WorkerHandle {
     fn drop(&mut self) {
         self.rest();
+    }
+}
+
+/// A program whose reaper was told to start it, and has not answered yet. Its number is not known.
+#[derive(Debug)]
+pub(crate) struct OrderedProgram(RunningProgram);
+
+impl OrderedProgram {
+    /// Waits for what comes of it.
+    pub(crate) async fn outcome(self) -> io::Result<Started> {
+        let news = tokio::time::timeout(ANSWER, self.0.news()).await;
+        self.settle(news.map_err(|_| Errno::TIMEDOUT.into()))
+    }
+
+    fn settle(self, news: io::Result<Option<StageEvent>>) -> io::Result<Started> {
+        let running = self.0;
+        match news {
+            Ok(Some(StageEvent::Started { pid, .. })) => Ok(Started::Running(RunningProgram { pid, ..running })),
+            Ok(Some(StageEvent::Failed { errno, .. })) => {
+                running.release();
+                Ok(Started::Failed(io::Error::from_raw_os_error(errno)))
+            }
+            Ok(Some(StageEvent::Doubtful { .. })) => {
+                running.release();
+                Ok(Started::Doubtful)
+            }
+            Ok(_) => {
+                running.drop_reaper();
+                Err(io::Error::other("the process that should start the program was killed"))
+            }
+            Err(error) => {
+                running.drop_reaper();
+                running.cell.fell(&running.reaper);
+                Err(error)
+            }
+        }
     }
 }
 

@@ -27,7 +27,7 @@ pub use self::idle::IdleCells;
 use self::losses::Keeping;
 pub use self::losses::LossSink;
 use self::streams::Streams;
-use crate::cell::{Cell, Engaged, Started, WorkerHandle};
+use crate::cell::{Cell, Engaged, OrderedProgram, Started, WorkerHandle};
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::Child;
 use crate::level::{Capacity, Level};
@@ -378,11 +378,7 @@ impl ProcessScope {
         let mut crowded = None;
         for _ in 0..ATTEMPTS {
             let cell = self.cell(&launch.policy)?;
-            if let Some(meter) = self.meter.get()
-                && uses_space(launch)
-            {
-                meter.watch_directory(&launch.cwd);
-            }
+            self.watch_space(launch);
             let standing = CellStanding { was_checked, ..cell.standing() };
             if let Some(user) = cell.user() {
                 streams.give_to(user);
@@ -405,6 +401,43 @@ impl ProcessScope {
             || LaunchError::Unenforceable("programs outside replace what the sandbox holds faster than it can be put back".into()),
             |error| self.refused(error),
         ))
+    }
+
+    /// Gives the order to start something, and leaves it to [`ProcessScope::outcome`] to wait for what comes of it. Must be called
+    /// where tasks can be spawned.
+    pub fn order(&self, launch: &Launch) -> Result<OrderedStart, LaunchError> {
+        let streams = Streams::open(launch.io)?;
+        let terminal = matches!(launch.io, LaunchIo::Terminal(_));
+        let cell = self.cell(&launch.policy)?;
+        self.watch_space(launch);
+        if let Some(user) = cell.user() {
+            streams.give_to(user);
+        }
+        let standing = cell.standing();
+        let ordered = cell.order(|job| message::encode_start(job, terminal, launch, &standing), &streams.theirs());
+        Ok(OrderedStart { streams, program: ordered.map_err(|error| self.refused(error))?, _cell: cell })
+    }
+
+    /// Waits for what comes of an order. Nothing if it has to be made anew, with [`ProcessScope::start`].
+    pub async fn outcome(&self, ordered: OrderedStart) -> Result<Option<Child>, LaunchError> {
+        let OrderedStart { streams, program, _cell } = ordered;
+        match program.outcome().await {
+            Ok(Started::Running(running)) => {
+                self.shared.watchdog.wake();
+                Ok(Some(streams.child(running)))
+            }
+            Ok(Started::Failed(error)) if self.is_crowded_out(&error) => Ok(None),
+            Ok(Started::Failed(error)) | Err(error) => Err(self.refused(error)),
+            Ok(Started::Doubtful) => Ok(None),
+        }
+    }
+
+    fn watch_space(&self, launch: &Launch) {
+        if let Some(meter) = self.meter.get()
+            && uses_space(launch)
+        {
+            meter.watch_directory(&launch.cwd);
+        }
     }
 
     /// Has everything that a cell holds put back in place; where that is not possible, the next one is made anew.
@@ -543,6 +576,14 @@ impl ProcessScope {
         let temporary = has_temporary.then_some(self.number);
         CleanUp { shared: self.shared.clone(), cells, group, places, layers, temporary }.begin();
     }
+}
+
+/// A start that was ordered and is not known to run yet.
+pub struct OrderedStart {
+    streams: Streams,
+    program: OrderedProgram,
+    /// It does not end meanwhile.
+    _cell: Engaged,
 }
 
 /// Whether space is to be watched where it runs. A relay writes no file; where it stands says nothing.

@@ -31,7 +31,9 @@ mod zygote;
 pub use cell::WorkerHandle;
 pub use channel::{Channel, ChannelMessage};
 pub use child::{Child, ChildEnd, ChildInput, ChildTerminal, Exit, Output, ProcessTree, Signal};
-pub use launch::{IdleCells, Launch, LaunchError, LaunchIo, Launcher, LauncherSettings, Layering, LossSink, ProcessScope, TerminalSize};
+pub use launch::{
+    IdleCells, Launch, LaunchError, LaunchIo, Launcher, LauncherSettings, Layering, LossSink, OrderedStart, ProcessScope, TerminalSize,
+};
 pub use level::{Capacity, LEVELS, Level};
 pub use limits::{EffectiveLimit, Limits, Mechanism};
 pub use message::{HoldMechanism, Loss, OrderOutcome};

@@ -49,7 +49,9 @@ pub(crate) async fn complete(words: &[String], own: &ProcessContext) -> ExitCode
 
 /// Fish looks for the value of an option only at that option: each line of the script that is about one with names gets a second one.
 fn fish_options(script: &str) -> String {
-    let named = options_with_names(&Arguments::command());
+    let mut command = Arguments::command();
+    command.build();
+    let named = options_with_names(&command);
     let line = |line: &str| {
         let (condition, rest) = line.strip_prefix("complete -c outpost -n \"")?.split_once("\" ")?;
         let (option, _) = rest.split_once(" -d ")?;

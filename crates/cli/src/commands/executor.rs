@@ -59,13 +59,13 @@ async fn serve(
     own: &ProcessContext,
 ) -> anyhow::Result<()> {
     let listen = door.as_ref().map(|(listen, _)| listen.clone());
-    let mut settings = settings((arguments.grace(), arguments.grace_running()), arguments.spool, listen.as_ref());
+    let confinement = arguments.confinement.read(&own.settings)?;
+    let mut settings = settings((arguments.grace(), arguments.grace_running()), arguments.spool, listen.as_ref(), confinement);
     if let (None, Some(id)) = (&listen, &arguments.id) {
         settings.listener = format!("joined as {id}");
     }
     settings.peer.dispatch = dispatch(arguments);
     settings.http_allow = http_allow(arguments.http_allow.clone(), &own.settings)?;
-    settings.confinement = arguments.confinement.read(&own.settings)?;
     // On stdio a session ends with its link, so there is nothing that a later start could be asked about.
     settings.keeps_fates = listen != Some(ListenAddr::Stdio);
     let executor = Executor::new(executor_config(settings, &own.variables)?);
@@ -135,18 +135,26 @@ pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 }
 
 /// Settings that all listeners share.
-pub(crate) fn settings((grace, grace_running): (u64, u64), spool: u64, listen: Option<&ListenAddr>) -> ExecutorSettings {
-    let peer = PeerOptions { malformed: malformed(listen), ..PeerOptions::default() };
+pub(crate) fn settings(
+    (grace, grace_running): (u64, u64),
+    spool: u64,
+    listen: Option<&ListenAddr>,
+    confinement: SandboxSettings,
+) -> ExecutorSettings {
     ExecutorSettings {
         grace: Duration::from_secs(grace),
         grace_running: Duration::from_secs(grace_running),
         spool,
-        peer,
+        peer: peer_options(listen),
         keeps_fates: true,
         listener: listen.map(ToString::to_string).unwrap_or_default(),
         http_allow: Vec::new(),
-        confinement: SandboxSettings::default(),
+        confinement,
     }
+}
+
+pub(crate) fn peer_options(listen: Option<&ListenAddr>) -> PeerOptions {
+    PeerOptions { malformed: malformed(listen), ..PeerOptions::default() }
 }
 
 fn dispatch(arguments: &ExecutorArguments) -> Dispatch {

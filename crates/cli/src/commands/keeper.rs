@@ -286,10 +286,10 @@ async fn keep(arguments: KeeperArguments, own: &ProcessContext) -> anyhow::Resul
     let seat = seat(own)?;
     let socket = socket_path(&seat)?;
     let listen = ListenAddr::Unix(socket.clone());
-    let mut settings = settings((arguments.grace, arguments.grace_running), arguments.spool, Some(&listen));
+    let confinement = arguments.confinement.read(&own.settings)?;
+    let mut settings = settings((arguments.grace, arguments.grace_running), arguments.spool, Some(&listen), confinement);
     settings.http_allow = http_allow(arguments.http_allow, &own.settings)?;
     let ceiling = arguments.confinement.ceiling_text()?;
-    settings.confinement = arguments.confinement.read(&own.settings)?;
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let listener = Listener::unix(&socket).await.with_context(|| format!("cannot listen on {}", socket.display()))?;
     // Before any client is served.

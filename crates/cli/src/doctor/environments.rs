@@ -71,6 +71,7 @@ async fn ask(name: &str, own: &ProcessContext) -> anyhow::Result<Vec<Finding>> {
     let start = Instant::now();
     let info = reached.connect().await?;
     let took = start.elapsed();
+    let info = reached.environment.full_info().await.unwrap_or(info);
     let clock = clock(&reached.environment, &info).await;
     reached.leave().await;
     let mut findings = vec![identity(name, &info, took), sandbox(name, &info)];

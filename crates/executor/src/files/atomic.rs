@@ -5,7 +5,7 @@
 //! a copy of the new bytes until that is done, see [`super::redo`].
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -32,7 +32,8 @@ const SIDE: &str = ".outpost-";
 
 /// How a write went.
 pub(crate) enum WriteOutcome {
-    Done,
+    /// With the file that was there before and its size. It has no name any more, and closing it may take long.
+    Done(Option<(File, u64)>),
     /// It has to be rewritten in place; nothing was touched yet.
     InPlace(InPlaceFile),
 }
@@ -62,15 +63,12 @@ pub(crate) fn write_if(
     refuse_links(path, options.follow).map_err(fault::file)?;
     let target = Target::find(path, options.follow).map_err(fault::file)?;
     may_write(target.directory.as_fd(), &target.name).map_err(fault::file)?;
-    let Some(old) = target.open_old(path)? else {
-        return target.create(data, options).map(|()| WriteOutcome::Done).map_err(fault::file);
+    let Some((old, metadata)) = target.open_old(path)? else {
+        return target.create(data, options).map(|()| WriteOutcome::Done(None)).map_err(fault::file);
     };
-    match target.replace(&old, data, options) {
-        Ok(true) => Ok(WriteOutcome::Done),
-        Ok(false) => {
-            let metadata = old.metadata().map_err(fault::file)?;
-            Ok(WriteOutcome::InPlace(InPlaceFile { path: target.path(), device: metadata.dev(), inode: metadata.ino() }))
-        }
+    match target.replace((&old, &metadata), data, options) {
+        Ok(true) => Ok(WriteOutcome::Done(Some((old, metadata.len())))),
+        Ok(false) => Ok(WriteOutcome::InPlace(InPlaceFile { path: target.path(), device: metadata.dev(), inode: metadata.ino() })),
         Err(error) => Err(fault::file(error)),
     }
 }
@@ -144,12 +142,13 @@ impl Target {
     }
 
     /// The file that is there, if there is one. Opened for writing, so that a user who may not write it is refused.
-    fn open_old(&self, asked: &Path) -> Result<Option<File>, Fault> {
+    fn open_old(&self, asked: &Path) -> Result<Option<(File, Metadata)>, Fault> {
         let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(&self.directory, &self.name, flags, Mode::empty()) {
             Ok(file) => {
                 let file = File::from(file);
-                if file.metadata().map_err(fault::file)?.is_file() { Ok(Some(file)) } else { Err(not_a_file(asked)) }
+                let metadata = file.metadata().map_err(fault::file)?;
+                if metadata.is_file() { Ok(Some((file, metadata))) } else { Err(not_a_file(asked)) }
             }
             Err(Errno::NOENT) => Ok(None),
             Err(Errno::NXIO | Errno::ISDIR) => Err(not_a_file(asked)),
@@ -168,8 +167,7 @@ impl Target {
     }
 
     /// False if this file has to be rewritten in place.
-    fn replace(&self, old: &File, data: &[u8], options: &WriteOptions) -> io::Result<bool> {
-        let metadata = old.metadata()?;
+    fn replace(&self, (old, metadata): (&File, &Metadata), data: &[u8], options: &WriteOptions) -> io::Result<bool> {
         let is_plain = metadata.nlink() == 1 && metadata.mode() & SPECIAL == 0 && !self.is_mount();
         if !is_plain || metadata.uid() != geteuid().as_raw() && !geteuid().is_root() {
             return Ok(false);
@@ -181,7 +179,7 @@ impl Target {
             Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => return Ok(false),
             Err(error) => return Err(error),
         };
-        if !side.resemble(old, &metadata)? {
+        if !side.resemble(old, metadata)? {
             return Ok(false);
         }
         side.fill(data, options.sync)?;
@@ -218,7 +216,7 @@ impl<'a> Side<'a> {
     }
 
     /// Gives it the owner, the mode and the attributes of the old file. False if that is not possible.
-    fn resemble(&self, old: &File, metadata: &std::fs::Metadata) -> io::Result<bool> {
+    fn resemble(&self, old: &File, metadata: &Metadata) -> io::Result<bool> {
         let own = self.file.metadata()?;
         if (own.uid(), own.gid()) != (metadata.uid(), metadata.gid()) {
             let (uid, gid) = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
@@ -226,7 +224,10 @@ impl<'a> Side<'a> {
                 return Ok(false);
             }
         }
-        fchmod(&self.file, Mode::from_raw_mode(metadata.mode() & 0o777))?;
+        // Made with this mode, of which the mask of this process may have taken something away; a new owner takes no more than that.
+        if own.mode() & 0o7777 != metadata.mode() & 0o777 {
+            fchmod(&self.file, Mode::from_raw_mode(metadata.mode() & 0o777))?;
+        }
         copy_attributes(old, &self.file)
     }
 
@@ -311,7 +312,7 @@ mod tests {
     const PLAIN: WriteOptions = WriteOptions { follow: LinkPolicy::Links, sync: false, mode: None };
 
     fn is_done(path: &Path, data: &[u8]) -> bool {
-        matches!(write(path, data, &PLAIN).unwrap(), WriteOutcome::Done)
+        matches!(write(path, data, &PLAIN).unwrap(), WriteOutcome::Done(_))
     }
 
     #[test]

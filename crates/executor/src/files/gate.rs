@@ -23,10 +23,12 @@ use outpost_wire::{Escaped, Fault, PathUri};
 use rustix::io::Errno;
 
 use super::redo::{self, Redo};
+use super::replaced::ReplacedFiles;
 use super::worker::{Done, WorkerCall, WorkerReply};
 use super::{LinkPolicy, OpenFile, RemoveOptions, WriteOptions};
 use crate::blocking::blocking;
 use crate::discovery::{self, DiscoveryQuery};
+use crate::executor::ExecutorShared;
 use crate::session::Session;
 use crate::{attributes, fault, files, walk};
 
@@ -37,6 +39,7 @@ const TEMPORARY: &str = "/tmp";
 pub(crate) struct FileGate {
     inside: Option<Inside>,
     redo: Option<Redo>,
+    replaced: ReplacedFiles,
 }
 
 #[derive(Clone)]
@@ -54,9 +57,9 @@ enum Last {
 }
 
 impl FileGate {
-    pub(crate) fn new(session: Arc<Session>, policy: Policy, redo: Option<Redo>) -> Self {
+    pub(crate) fn new(session: Arc<Session>, policy: Policy, executor: &ExecutorShared) -> Self {
         let inside = policy.rules().cloned().map(|rules| Inside { session, policy, rules });
-        Self { inside, redo }
+        Self { inside, redo: executor.redo.clone(), replaced: executor.replaced.clone() }
     }
 
     /// Whether calls through it are made inside a sandbox.
@@ -97,7 +100,12 @@ impl FileGate {
     }
 
     pub(crate) async fn write(&self, path: &Path, data: &Bytes, options: &WriteOptions) -> Result<(), Fault> {
-        let Some(inside) = &self.inside else { return files::write(path, data, options, self.redo.as_ref()) };
+        let Some(inside) = &self.inside else {
+            if let Some((old, size)) = files::write(path, data, options, self.redo.as_ref())? {
+                self.replaced.close(old, size);
+            }
+            return Ok(());
+        };
         inside.check(path, PathAccess::Write, Last::Followed)?;
         let sync = options.sync;
         let call = WorkerCall::Write { path: path.into(), follow: options.follow, sync };

@@ -241,7 +241,7 @@ fn perform(call: WorkerCall, data: &[u8], rules: Option<&PathRules>) -> Result<(
         WorkerCall::Write { path, follow, sync } => {
             let may_write = |directory: BorrowedFd<'_>, name: &OsStr| measure(directory, Some(name), PathAccess::Write, rules);
             match atomic::write_if(&path.0, data, &WriteOptions { follow, sync, mode: None }, &may_write)? {
-                WriteOutcome::Done => WorkerReply::Done,
+                WriteOutcome::Done(_) => WorkerReply::Done,
                 WriteOutcome::InPlace(identity) => WorkerReply::InPlace(identity),
             }
         }

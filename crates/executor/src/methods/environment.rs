@@ -12,7 +12,7 @@ pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConne
             |connection| connection.admit("environment info"),
             |connection, _| async move {
                 let (session, _) = connection.session()?;
-                Ok(session.caller().info(connection.executor().instance_id()).clone())
+                Ok(session.caller().full_info(connection.executor().instance_id()).clone())
             },
         )
         .on::<Status, _, _>(

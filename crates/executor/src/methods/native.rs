@@ -23,14 +23,14 @@ pub(super) fn native(path: &PathUri) -> Result<PathBuf, Fault> {
 pub(crate) fn gate(connection: &ExecutorConnection, sandbox: Option<&SandboxContext>) -> Result<FileGate, Fault> {
     let (session, _) = connection.session()?;
     let policy = session.file_policy(sandbox)?;
-    Ok(FileGate::new(session, policy, connection.executor().redo.clone()))
+    Ok(FileGate::new(session, policy, connection.executor()))
 }
 
 /// The gate for a request that has no way to ask for less than the operator allows.
 pub(super) fn ceiling(connection: &ExecutorConnection) -> Result<FileGate, Fault> {
     let (session, _) = connection.session()?;
     let executor = connection.executor();
-    Ok(FileGate::new(session, executor.config.grounds.ceiling.clone(), executor.redo.clone()))
+    Ok(FileGate::new(session, executor.config.grounds.ceiling.clone(), executor))
 }
 
 /// The native path of a call that is made without confinement only: under a policy it is refused, never ignored.

@@ -80,7 +80,13 @@ async fn start(connection: &ExecutorConnection, params: StartParams) -> Result<S
                     None => None,
                 };
                 let snapshot = start.prepare(session.snapshot(&params)).await?;
-                let policy = pace.run(&session, move || start.launch(params, snapshot.as_deref(), beside)).await?;
+                let policy = match (pace, beside) {
+                    (Pace::Quick, None) => {
+                        let _turn = connection.start_turn().await;
+                        start.order(params, snapshot.as_deref())?.await?
+                    }
+                    (_, beside) => pace.run(&session, move || start.launch(params, snapshot.as_deref(), beside)).await?,
+                };
                 if let Some(claim) = &adoption {
                     adoptions.started(&process_id, &claim.secret, &session, policy.clone());
                 }

@@ -1,15 +1,19 @@
 //! A start, from the moment at which its id is taken until its process runs, or will not.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use outpost_sandbox::policy::{NetworkRule, Policy};
-use outpost_sandbox::{Launch, LaunchIo, TerminalSize};
+use outpost_sandbox::{Child, Launch, LaunchError, LaunchIo, OrderedStart, TerminalSize};
 use outpost_wire::Fault;
 use outpost_wire::exec::process::{ProcessMetadata, ProcessSummary, SandboxType, StartParams};
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::{ProcessEntry, Session};
 use crate::adoption::Beside;
+use crate::git::RepositoryInUse;
 use crate::process::{self, Adoption, Process};
 use crate::snapshot::ShellState;
 use crate::{fault, variables};
@@ -119,6 +123,55 @@ pub(crate) fn sandbox_type(policy: &Policy) -> SandboxType {
     }
 }
 
+/// What a start needs besides its parameters.
+struct StartPlan {
+    /// The session in whose sandboxes it is started.
+    home: Arc<Session>,
+    launch: Launch,
+    /// The policy as far as files are concerned.
+    touched: Policy,
+    notices: Vec<String>,
+    in_use: RepositoryInUse,
+}
+
+/// Goes on by itself where it is not waited for any more: what was ordered is on its way, whatever becomes of the client.
+pub(crate) struct Carried<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
+
+impl<T: Send + 'static> Carried<T> {
+    fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(Some(Box::pin(work)))
+    }
+}
+
+impl<T: Send + 'static> Future for Carried<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Some(work) = &mut self.0 else { return Poll::Pending };
+        let done = std::task::ready!(work.as_mut().poll(context));
+        self.0 = None;
+        Poll::Ready(done)
+    }
+}
+
+impl<T: Send + 'static> Drop for Carried<T> {
+    fn drop(&mut self) {
+        if let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(work);
+        }
+    }
+}
+
+impl Session {
+    /// What comes of an order to start something here; where that has to be made anew, it may take long.
+    async fn outcome(self: &Arc<Self>, ordered: OrderedStart, launch: &Launch) -> Result<Child, LaunchError> {
+        match self.owner.outcome(ordered).await? {
+            Some(child) => Ok(child),
+            None => self.launch_for_us(launch.clone()).await,
+        }
+    }
+}
+
 impl StartPermit {
     /// Does what has to be done before; cut short when the process is not wanted any more.
     pub(crate) async fn prepare<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
@@ -132,12 +185,33 @@ impl StartPermit {
     /// Starts the process, in a sandbox of another one if it is given. Waits, on this thread, until it runs; the lock is not held,
     /// because that may take long. Returns the policy that it runs under.
     pub(crate) fn launch(self, params: StartParams, snapshot: Option<&ShellState>, beside: Option<Beside>) -> Result<Policy, Fault> {
+        let plan = self.plan(&params, snapshot, beside)?;
+        let child = plan.home.with_owner(|owner| owner.start(&plan.launch));
+        self.settle(child, plan, params)
+    }
+
+    /// The same for a start that is over at once, as a rule: the order is given now, and what comes of it is waited for beside other
+    /// starts, also once the client does not wait for it any more.
+    pub(crate) fn order(self, params: StartParams, snapshot: Option<&ShellState>) -> Result<Carried<Result<Policy, Fault>>, Fault> {
+        let plan = self.plan(&params, snapshot, None)?;
+        let ordered = plan.home.with_owner(|owner| owner.order(&plan.launch));
+        Ok(Carried::new(async move {
+            let child = match ordered {
+                Ok(ordered) => plan.home.outcome(ordered, &plan.launch).await,
+                Err(error) => Err(error),
+            };
+            self.settle(child, plan, params)
+        }))
+    }
+
+    /// Everything that has to be known before the order is given. From here on the start is known also if everything ends.
+    fn plan(&self, params: &StartParams, snapshot: Option<&ShellState>, beside: Option<Beside>) -> Result<StartPlan, Fault> {
         let session = &self.session;
         let cwd = params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
         let connect = params.connect.as_ref().map(|connect| connect.port);
         let (home, policy) = match beside {
             Some(Beside { session, policy }) => (session, policy),
-            None => (session.clone(), session.start_policy(&params)?),
+            None => (session.clone(), session.start_policy(params)?),
         };
         // A relay touches no file.
         let touched = if connect.is_some() { Policy::Open } else { policy.clone() };
@@ -155,18 +229,24 @@ impl StartPermit {
                 None => variables::build(&session.caller().config.variables, params.env_policy.as_ref(), &params.env),
             },
             cwd,
-            io: if params.tty { LaunchIo::Terminal(terminal_size(&params)) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
-            policy: policy.clone(),
+            io: if params.tty { LaunchIo::Terminal(terminal_size(params)) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
+            policy,
             connect,
         };
         if self.starting.ended.is_cancelled() {
             return Err(self.ended());
         }
-        let fingerprint = self.starting.fingerprint.clone();
         // Before the launch: if everything ends right after it, the start is known.
-        session.fates.note(|journal| journal.started(&session.id, &self.id, &fingerprint));
+        session.fates.note(|journal| journal.started(&session.id, &self.id, &self.starting.fingerprint));
+        Ok(StartPlan { home, launch, touched, notices, in_use })
+    }
+
+    /// Makes a process of the session of what was started.
+    fn settle(self, child: Result<Child, LaunchError>, plan: StartPlan, params: StartParams) -> Result<Policy, Fault> {
+        let session = &self.session;
+        let StartPlan { launch: Launch { policy, connect, .. }, touched, notices, in_use, .. } = plan;
         let forget = || session.fates.note(|journal| journal.forgotten(&session.id, &self.id));
-        let child = home.with_owner(|owner| owner.start(&launch)).map_err(|error| {
+        let child = child.map_err(|error| {
             forget();
             connect.map_or_else(|| fault::launch(&error), |port| fault::no_connection(port, &error))
         })?;
@@ -180,6 +260,7 @@ impl StartPermit {
             return Err(self.ended());
         }
         let is_offline = touched.rules().is_some_and(|rules| rules.network == NetworkRule::Restricted);
+        let fingerprint = self.starting.fingerprint.clone();
         let adoption = Adoption { fingerprint, policy: touched, is_offline, notices, in_use };
         let process = Process::adopt(child, params, adoption, session);
         state.processes.insert(self.id.clone(), ProcessEntry::Live(process.clone()));

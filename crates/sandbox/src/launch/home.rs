@@ -135,10 +135,9 @@ fn end_cells(state: &mut LauncherState) -> Vec<Arc<Cell>> {
         cell.end();
     });
     for _ in 0..PASSES {
-        if !cells.iter().any(|cell| cell.is_there()) {
+        if !cells.iter().any(|cell| cell.is_there_after(PASS)) {
             break;
         }
-        std::thread::sleep(PASS);
     }
     cells
 }

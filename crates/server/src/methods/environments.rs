@@ -74,7 +74,7 @@ fn known(text: &str) -> Result<EnvironmentId, Fault> {
 
 async fn info(connection: Arc<ClientConnection>, params: EnvironmentIdParams) -> Result<EnvironmentInfoResponse, Fault> {
     let id = known(&params.environment_id)?;
-    let info = connection.server.runtime.registry().info(&id).await.map_err(|error| fault::info(id.as_str(), error))?;
+    let info = connection.server.runtime.registry().full_info(&id).await.map_err(|error| fault::info(id.as_str(), error))?;
     Ok(EnvironmentInfoResponse {
         shell: EnvironmentShell { name: info.shell.name, path: info.shell.path },
         cwd: info.cwd.map(|cwd| cwd.to_string()),

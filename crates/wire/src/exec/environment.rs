@@ -45,10 +45,10 @@ pub struct EnvironmentInfo {
     /// Ours: this start of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<String>,
-    /// Ours: what a session may use, and what holds it to that here.
+    /// Ours: what a session may use, and what holds it to that here. Tried first, so only `environment/info` tells it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
-    /// Ours: what a sandbox holds here, and by what.
+    /// Ours: what a sandbox holds here, and by what. Tried first, so only `environment/info` tells it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sandbox: Vec<SandboxRow>,
 }

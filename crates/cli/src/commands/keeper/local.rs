@@ -34,7 +34,7 @@ use uuid::Uuid;
 use super::surroundings::surroundings;
 use super::{LONELY, Note, START, job, leave_session, lock, lonely, seat};
 use crate::ProcessContext;
-use crate::commands::executor::{settings, stop_signal};
+use crate::commands::executor::{peer_options, stop_signal};
 use crate::confinement::configured_limits;
 use crate::home::Home;
 use crate::local::{ExecutorSettings, executor_config};
@@ -192,12 +192,11 @@ async fn listen(own: &ProcessContext) -> anyhow::Result<Listening> {
     sweep(&seat.run);
     let place = KeeperPlace { socket: socket(&seat.run, pid), leading: leading_link(&seat.run, &surroundings), run: seat.run.clone() };
     let callers = Arc::new(Callers { secrets: own.secrets.clone(), launchers: Mutex::default() });
-    let common = settings((0, 0), 0, Some(&ListenAddr::Unix(place.socket.clone())));
     // A later keeper answers for the commands of one that was killed.
     let kept = ExecutorSettings {
         keeps_fates: true,
         listener: format!("local {surroundings}"),
-        peer: common.peer,
+        peer: peer_options(Some(&ListenAddr::Unix(place.socket.clone()))),
         ..local_settings(configured_limits(&own.settings)?, &own.settings)?
     };
     let config = ExecutorConfig {
