@@ -156,6 +156,19 @@ as_root_and_user! {
             plain(&ground, &mut client, &copy, "git log --oneline >/dev/null && git status >/dev/null && git commit -q --allow-empty -m last").await;
             assert_eq!(git(who, &copy, &["log", "-1", "--format=%s"]), "last");
         }
+        // A new tree names files beside its own that were never fetched.
+        fs::write(origin.join("unused"), "unused").unwrap();
+        git(who, &origin, &["add", "unused"]);
+        git(who, &origin, &["commit", "-qm", "four"]);
+        let sparse = around.join("sparse");
+        let filtered = ["-c", "protocol.file.allow=always", "clone", "-q", "--filter=blob:none", "--no-checkout", &from, "sparse"];
+        git(who, &around, &filtered);
+        git(who, &sparse, &["sparse-checkout", "set", "--no-cone", "/file"]);
+        git(who, &sparse, &["-c", "protocol.file.allow=always", "checkout", "-q", "main"]);
+        plain(&ground, &mut client, &sparse, &format!("{name} && echo inside > file && git commit -qam inside")).await;
+        assert_eq!(git(who, &sparse, &["log", "-1", "--format=%s"]), "inside");
+        let missing = git(who, &sparse, &["rev-list", "--objects", "--missing=print", "HEAD"]);
+        assert!(missing.contains('?'), "everything was fetched: {missing}");
     }
 
     #[needs(MOUNTS)]

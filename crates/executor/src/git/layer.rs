@@ -190,18 +190,26 @@ pub(super) struct Format {
 impl Format {
     pub(super) fn of(gitdir: &Path) -> Self {
         let mut format = Self::default();
-        let mut is_extensions = false;
+        let mut section = String::new();
         for line in fs::read_to_string(gitdir.join("config")).unwrap_or_default().lines() {
             let line = line.trim().to_ascii_lowercase();
-            if line.starts_with('[') {
-                is_extensions = line.starts_with("[extensions]");
-            }
-            let Some((key, value)) = line.split_once('=').filter(|_| is_extensions) else { continue };
+            // A header may be followed by a variable on its line.
+            let variable = match line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+                Some((header, rest)) => {
+                    section = header.split_whitespace().next().unwrap_or_default().to_owned();
+                    rest
+                }
+                None => &line,
+            };
+            // Without a value it is true.
+            let (key, value) = variable.split_once('=').unwrap_or((variable, "true"));
             let value = value.trim().trim_matches('"');
-            match key.trim().trim_start_matches("[extensions]").trim() {
-                "objectformat" => format.is_sha256 = value == "sha256",
-                "refstorage" => format.has_reftable = value != "files",
-                "partialclone" => format.is_partial = true,
+            match (section.as_str(), key.trim()) {
+                ("extensions", "objectformat") => format.is_sha256 = value == "sha256",
+                ("extensions", "refstorage") => format.has_reftable = value != "files",
+                // Since git 2.24 a partial clone marks the remote that has the rest, and no extension.
+                ("extensions", "partialclone") | ("remote", "partialclonefilter") => format.is_partial = true,
+                ("remote", "promisor") if !["false", "no", "off", "0"].contains(&value) => format.is_partial = true,
                 _ => {}
             }
         }
@@ -234,5 +242,20 @@ mod tests {
         let alternates = fs::read_to_string(layer.join("modules/a/b/objects/info/alternates")).unwrap();
         assert_eq!(alternates, format!("{}\n", gitdir.join("modules/a/b").join(OBJECTS).display()));
         assert_eq!(Format::of(&gitdir), Format { is_sha256: true, has_reftable: true, is_partial: false });
+    }
+
+    #[test]
+    fn a_partial_clone_is_known_by_its_remote() {
+        let directory = tempfile::tempdir().unwrap();
+        let is_partial = |config: &str| {
+            fs::write(directory.path().join("config"), config).unwrap();
+            Format::of(directory.path()).is_partial
+        };
+        assert!(is_partial(
+            "[core]\n\tbare = false\n[remote \"origin\"]\n\turl = file:///x\n\tpromisor = true\n\tpartialclonefilter = blob:none\n"
+        ));
+        assert!(is_partial("[remote \"origin\"] promisor\n"));
+        assert!(is_partial("[extensions]\n\tpartialClone = origin\n"));
+        assert!(!is_partial("[remote \"origin\"]\n\turl = file:///x\n\tpromisor = false\n[promisor]\n\tpartialclone = x\n"));
     }
 }

@@ -100,8 +100,15 @@ impl Outside {
             }
         }
         fs::write(self.directory.join("HEAD"), "ref: refs/heads/outpost-none\n")?;
-        let version = u8::from(format.is_sha256);
-        let extension = if format.is_sha256 { "[extensions]\n\tobjectFormat = sha256\n" } else { "" };
+        let version = u8::from(format.is_sha256 || format.is_partial);
+        let mut extension = String::new();
+        if format.is_sha256 {
+            extension.push_str("[extensions]\n\tobjectFormat = sha256\n");
+        }
+        if format.is_partial {
+            // Objects may be missing that those of a remote name. Nothing is fetched from here: it has no address.
+            extension.push_str("[remote \"absent\"]\n\tpromisor = true\n");
+        }
         let text = format!(
             "[core]\n\trepositoryformatversion = {version}\n\tbare = true\n\tlogAllRefUpdates = true\n\thooksPath = /dev/null\n\
              \tfsmonitor = false\n\tattributesFile = /dev/null\n[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n\
