@@ -330,6 +330,18 @@ async fn piped_lines_are_turns_of_their_own() {
     assert_eq!(scene.told(), ["first\nline", "second"]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mistyped_name_does_not_end_a_conversation() {
+    let scene = Scene::new(vec![Reply::message("one")]).await;
+    let mut child = scene.command(&["chat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"/resume nonsense\nfirst\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("nonsense"), "{told}");
+    assert_eq!((String::from_utf8(output.stdout).unwrap().as_str(), scene.told()), ("one\n", vec!["first".to_owned()]));
+}
+
 /// Leaving is not killing: the last line says what goes on, and the words to wait for it or to stop it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_runs_when_a_conversation_ends_is_told() {

@@ -46,7 +46,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_understood() {
+    fn a_full_context_is_known_by_code_or_words() {
+        assert!(is_too_long("exceed_context_size_error", ""));
+        assert!(is_too_long("", "prompt is too long: 208310 tokens > 200000 maximum"));
+        assert!(is_too_long("BadRequestError", "This model's maximum context length is 4096 tokens. However, you requested 5000."));
+        assert!(!is_too_long("invalid_request_error", "max_tokens: Field required"));
+    }
+
+    #[test]
+    fn thoughts_that_are_refused_are_known_by_code_or_words() {
+        assert!(is_about_thoughts("invalid_encrypted_content", ""));
+        assert!(is_about_thoughts("", "The encrypted content gAAA...Rg== could not be verified."));
+        assert!(is_about_thoughts("invalid_request_error", "messages.1.content.0: Invalid `signature` in `thinking` block."));
+        assert!(!is_about_thoughts("invalid_request_error", "thinking: Input should be a valid dictionary"));
+    }
+
+    #[test]
+    fn waits_in_words_are_understood() {
         let cases = [("Please try again in 1.5s.", Some(1500)), ("try again in 20ms", Some(20)), ("try again in 2 minutes", Some(120_000))];
         for (message, wait) in cases {
             assert_eq!(asked_in_words(message), wait, "{message}");
