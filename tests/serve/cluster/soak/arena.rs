@@ -233,14 +233,15 @@ impl Arena {
 
     #[expect(clippy::print_stdout, reason = "a run with --nocapture prints the figures")]
     pub(super) fn report(&self) {
-        let mut tally = self.tally.lock().unwrap();
+        let tally = self.tally.lock().unwrap();
         println!(
             "seed {}, {:.1} minutes, 3 nodes, 5 executors (3 websocket, 2 joined)",
             self.seed,
             self.began.elapsed().as_secs_f64() / 60.0
         );
+        tally.figures().iter().for_each(|line| println!("{line}"));
         if tally.violations.is_empty() {
-            tally.lines().iter().for_each(|line| println!("{line}"));
+            tally.promises().iter().for_each(|line| println!("{line}"));
             let _ = std::fs::remove_dir_all(&self.logs);
             return;
         }

@@ -74,18 +74,23 @@ impl Tally {
         self.adopted += u64::from(self.outlived.contains_key(thread));
     }
 
-    pub(super) fn lines(&mut self) -> Vec<String> {
-        let faults: Vec<String> = self.faults.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    /// What was promised, for a run in which all of it held.
+    pub(super) fn promises(&self) -> Vec<String> {
         let outlived = self.outlived.len() as u64;
         let failures: u64 = self.outlived.values().sum();
-        let mut lines = vec![
-            format!("faults: {}", faults.join(", ")),
+        vec![
             format!(
                 "{} tasks, {} turns, {} commands, {} entries: 0 lost entries, 0 doubled commands, every turn ended; {} starts were cut short before the command ran",
                 self.tasks, self.turns, self.commands, self.entries, self.never_ran
             ),
             format!("{outlived} commands outlived {failures} failures of their nodes: {} adopted with their whole output", self.adopted),
-        ];
+        ]
+    }
+
+    /// What failed, and how long that took.
+    pub(super) fn figures(&self) -> Vec<String> {
+        let faults: Vec<String> = self.faults.iter().map(|(name, count)| format!("{count} {name}")).collect();
+        let mut lines = vec![format!("faults: {}", faults.join(", "))];
         for (beside, alone) in [("beside other faults", false), ("nothing else failing", true)] {
             let off = || self.hand_offs.iter().filter(|off| off.is_alone || !alone);
             let took = off().map(|off| off.took).collect();
