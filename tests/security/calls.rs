@@ -71,3 +71,47 @@ async fn a_sandboxed_read_makes_hardly_more_calls_than_in_the_first_version() {
     assert!(counts.len() >= 60, "{} openings were seen: {text}", counts.len());
     assert!(median <= FIRST_VERSION + MORE + way, "{median} calls instead of {}", FIRST_VERSION + way);
 }
+
+/// Calls that replacing a small file makes: three files are opened, looked at and closed, and names change twice.
+const REPLACING: usize = 13;
+
+/// Closing a file that was replaced waits until the disk has what was written to it before; clients waited with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_file_is_replaced_with_few_calls_and_the_old_one_is_closed_elsewhere() {
+    // Fewer than may wait to be closed.
+    const WRITES: usize = 12;
+    if !is_root() || Command::new("strace").args(["-f", "true"]).output().is_err() {
+        eprintln!("cannot be tried here: it needs root and strace");
+        return;
+    }
+    let (home, work) = (directory(Who::Root), directory(Who::Root));
+    let trace = home.path().join("trace");
+    let mut command = Command::new("strace");
+    let counted = "readlink,openat,statx,newfstatat,fchmod,flistxattr,linkat,renameat,close";
+    command.args(["-D", "-f", "-s", "200", "-e", &format!("trace={counted}"), "-o"]).arg(&trace);
+    command.args([OUTPOST, "executor", "--no-auth"]).env("HOME", "/nonexistent").current_dir("/");
+    let executor = ExecutorProcess::start_command(command, home);
+    let mut client = Client::new(outpost_testkit::bench::connect(executor.url()).await);
+    client.hello().await;
+    let root = work.path().canonicalize().unwrap();
+    let uri = |name: &str| format!("file://{}/{name}", root.display());
+    for _ in 0..=WRITES {
+        client.result("fs/writeFile", json!({"path": uri("small"), "dataBase64": "dGV4dA=="})).await;
+    }
+    client.call("fs/readFile", json!({"path": uri("the-end")})).await;
+    let read = || fs::read_to_string(&trace).unwrap_or_default();
+    eventually("everything is written down", || read().contains("the-end")).await;
+    let text = read();
+    // With its thread in front; a call that another one was seen in the middle of is there twice.
+    let begun: Vec<&str> = text.lines().filter(|line| !line.contains("resumed>") && line.contains('(')).collect();
+    let writes: Vec<usize> = (0..begun.len()).filter(|at| begun[*at].contains("readlink(") && begun[*at].contains("/small\"")).collect();
+    let mut counts: Vec<usize> = writes.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    counts.sort_unstable();
+    assert!(counts.len() >= WRITES && counts[counts.len() / 2] <= REPLACING, "{counts:?}: {text}");
+    let thread = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+    for (at, line) in begun.iter().enumerate().filter(|(_, line)| line.contains("\"small\", O_WRONLY") && !line.contains("ENOENT")) {
+        let Some(old) = line.rsplit(" = ").next().and_then(|number| number.trim().parse::<u32>().ok()) else { continue };
+        let closed = begun[at..].iter().find(|line| line.contains(&format!("close({old})")) || line.contains(&format!("close({old} ")));
+        assert!(closed.is_some_and(|closed| thread(closed) != thread(line)), "the thread that answers closes it: {line}\n{text}");
+    }
+}

@@ -27,7 +27,7 @@ const CHECKS: &str = "
 ";
 
 const AFTER: &str = "
-A check is *ok* if it works, or if the attack failed. What does not hold is *told* if `outpost doctor`, `environmentInfo.sandbox` and the first line of `outpost exec` say
+A check is *ok* if it works, or if the attack failed. What does not hold is *told* if `outpost doctor`, `environment/info` (`sandbox`) and the first line of `outpost exec` say
 so; anything else fails the command. `tests/security` is the test binary of this project, linked statically and run on the host: each test asserts its promise, or that the
 verdict card of the host denies it. Of ssh, *upgrade* uses a stand-in that runs its command on the same host. *Everyday work* counts
 the tasks of `cargo xtask everyday` whose programs are on the host; it is left out on virtual machines, where each instruction is emulated.
