@@ -15,8 +15,8 @@ use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::ModelProgress;
 use outpost_terminal::folded::{FoldedEnd, FoldedOutput, HEAD, TAIL};
 use outpost_thread::{
-    CallDetail, CallFinished, CallId, CallOutcome, CallReport, CallStarted, Fact, InterruptReason, PlannedStepStatus, Raw, Recorded,
-    Thread, ThreadId, TurnFinished, TurnStatus,
+    CallDetail, CallFinished, CallId, CallOutcome, CallReport, CallStarted, Fact, GeneratedImage, InterruptReason, PlannedStepStatus, Raw,
+    Recorded, Thread, ThreadId, TurnFinished, TurnStatus,
 };
 use outpost_wire::shown::{Form, Showing, Untrusted, guard};
 use rustix::termios::tcgetwinsize;
@@ -173,7 +173,10 @@ impl Screen {
     fn fact(&mut self, fact: &Fact) {
         match fact {
             Fact::ModelAsked(asked) => self.wait_for(asked.model.as_deref().unwrap_or("the model")),
-            Fact::ModelAnswered(answered) => self.wanted = answered.items.iter().filter_map(wanted).collect(),
+            Fact::ModelAnswered(answered) => {
+                self.images(&answered.items);
+                self.wanted = answered.items.iter().filter_map(wanted).collect();
+            }
             Fact::CallStarted(started) => self.started(started),
             Fact::CallFinished(finished) => self.finished(finished),
             Fact::ContextCompacted(_) => self.say(Style::Quiet, "the conversation was summed up"),
@@ -323,6 +326,11 @@ impl Screen {
         }
         self.running.remove(&finished.call);
         self.notices(report);
+    }
+
+    /// Where the pictures of an answer are.
+    pub(crate) fn images(&mut self, items: &[Raw]) {
+        items.iter().filter_map(GeneratedImage::of).for_each(|image| self.say(Style::Note, &line(&image.to_string())));
     }
 
     /// What the agent says before it goes on; the answer comes at the end.
