@@ -806,7 +806,7 @@ async fn a_picture_of_the_model_is_saved_and_shown_as_a_line() {
     assert_eq!(item["revised_prompt"], "a single pixel");
     let shown = String::from_utf8(scene.run(&["thread", "show", &id]).stdout).unwrap();
     assert!(shown.contains(&format!("image saved as {saved}")), "{shown}");
-    assert!(scene.run(&["thread", "delete", "--yes", &id]).status.success());
+    assert!(scene.run(&["thread", "rm", "--yes", &id]).status.success());
     assert!(!std::path::Path::new(&saved).exists(), "its pictures go with a thread");
 }
 
