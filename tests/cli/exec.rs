@@ -783,3 +783,44 @@ async fn commands_get_the_umask_and_the_limits_of_their_own_program() {
     assert_eq!(made("umask 077", "two"), "0077\nunlimited\n");
     assert_eq!(made("umask 022; ulimit -t 5000", "three"), "0022\n5000\n");
 }
+
+/// A picture of the model is a file that people are told of, on every way to read a thread.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_picture_of_the_model_is_saved_and_shown_as_a_line() {
+    use outpost_testkit::model::{image, message};
+    let scene = Scene::new(vec![Reply::Items(vec![image("ig_1"), message("drawn")]), Reply::Items(vec![image("ig_2")])]).await;
+    let config = std::fs::read_to_string(scene.home.path().join("config.toml")).unwrap();
+    let config = config.replace("models.scripted = {}", "models.scripted = { image_generation = true }");
+    std::fs::write(scene.home.path().join("config.toml"), config).unwrap();
+    let output = scene.run(&["exec", "draw"]);
+    assert!(output.status.success(), "{output:?}");
+    let told = String::from_utf8(output.stderr).unwrap();
+    let saved = told.lines().find_map(|line| line.split_once("image saved as ")).expect(&told).1.to_owned();
+    assert!(saved.ends_with("image-1.png") && std::path::Path::new(&saved).starts_with(scene.home.path()), "{saved}");
+    assert_eq!(std::fs::read(&saved).unwrap()[..4], *b"\x89PNG");
+    assert_eq!(scene.model.requests()[0].body["tools"].as_array().unwrap().last().unwrap(), &json!({"type": "image_generation"}));
+    let id = told.lines().find_map(|line| line.split_once("thread ")).unwrap().1.trim().to_owned();
+    let lines = scene.lines(&["exec", "--json", "resume", &id, "another"]);
+    let item = &lines.iter().find(|line| line["item"]["type"] == "image_generation").unwrap()["item"];
+    assert_eq!(item["saved_path"], saved.replace("image-1", "image-2"), "{item}");
+    assert_eq!(item["revised_prompt"], "a single pixel");
+    let shown = String::from_utf8(scene.run(&["thread", "show", &id]).stdout).unwrap();
+    assert!(shown.contains(&format!("image saved as {saved}")), "{shown}");
+    assert!(scene.run(&["thread", "rm", "--yes", &id]).status.success());
+    assert!(!std::path::Path::new(&saved).exists(), "its pictures go with a thread");
+}
+
+/// A proxy of the usual variables is asked for a model that is not on this machine, unless another one says not to.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_asked_through_the_proxy_of_the_usual_variables() {
+    let scene = Scene::new(vec![Reply::message("through it")]).await;
+    let proxy = scene.model.base_url().trim_end_matches("/v1").to_owned();
+    let config = std::fs::read_to_string(scene.home.path().join("config.toml")).unwrap();
+    let config = config.replace(&scene.model.base_url(), "http://model.invalid/v1");
+    std::fs::write(scene.home.path().join("config.toml"), config).unwrap();
+    let output = scene.command(&["exec", "go"]).env("HTTP_PROXY", &proxy).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "through it\n");
+    assert_eq!(scene.model.requests()[0].path, "http://model.invalid/v1/responses");
+    let output = scene.command(&["exec", "go"]).env("HTTP_PROXY", &proxy).env("NO_PROXY", "model.invalid").output().unwrap();
+    assert!(!output.status.success() && scene.model.requests().len() == 1, "{output:?}");
+}

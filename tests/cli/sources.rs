@@ -210,3 +210,21 @@ fn hosts_are_imported_and_environments_upgraded() {
     world.refused(&["env", "upgrade", "nobody"], 1, "there is no environment `nobody`");
     assert!(Path::new(config).exists());
 }
+
+/// A program that has to be copied shows how far that is, to people only.
+#[test]
+fn the_copy_of_the_program_shows_how_far_it_is() {
+    let world = World::new();
+    let mut add = world.command(OUTPOST);
+    add.args(["env", "add", "box", "--ssh", "me@box"]).env("TERM", "xterm").env_remove("OUTPOST_PLAIN");
+    let mut terminal = TestTerminal::start(&add);
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+    let shown = terminal.text();
+    let (during, after) = shown.split_once("copied ").expect(&shown);
+    let bar = during.rsplit("\x1b[K").find(|line| line.contains('%')).expect(during);
+    assert!(bar.contains("B/s") && bar.contains(':'), "the rate and what remains: {bar:?}");
+    assert!(!after.contains('%'), "it is gone in the end: {after:?}");
+    let other = World::new();
+    let piped = text(&other.output(&["env", "add", "box", "--ssh", "me@box"]));
+    assert!(piped.contains("copied ") && !piped.contains("B/s"), "{piped}");
+}

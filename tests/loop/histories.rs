@@ -8,7 +8,7 @@ use outpost_runtime::feed::Read;
 use outpost_runtime::live::{Accepted, LiveThread, NewInput, ThreadEvent};
 use outpost_store::Need;
 use outpost_testkit::LinkKind;
-use outpost_testkit::model::{Reply, Request, call, message};
+use outpost_testkit::model::{PIXEL, Reply, Request, call, image, message};
 use outpost_thread::{CallFinished, CallOutcome, Entry, Fact, ForkPoint, InterruptReason, Marker, Settings, TurnFinished, TurnStatus};
 use serde_json::{Value, json};
 
@@ -517,5 +517,57 @@ async fn whatever_happens_the_next_request_is_accepted() {
         assert!(violations.is_empty(), "seed {seed}, {:?}: {violations:?}", story.told);
         let ends = story.harness.turn_ends(story.thread.id()).await;
         assert!(ends[ends.len() - 2..].iter().all(is_completed), "seed {seed}, {:?}: {ends:?}", story.told);
+    }
+}
+
+/// A picture goes back with its id to the provider that made it; to all others the user shows it, behind the results of the calls beside it.
+#[tokio::test]
+async fn a_picture_of_the_model_goes_back_on_every_wire() {
+    let drawn = Reply::Items(vec![quick("a"), image("ig_1"), quick("b")]);
+    let harness = Harness::local(vec![drawn, Reply::message("here it is")]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "draw a pixel").await;
+    let body = harness.model.requests().pop().unwrap().body;
+    let sent = body["input"].as_array().unwrap().iter().find(|item| item["type"] == "image_generation_call").unwrap().clone();
+    assert_eq!(sent, json!({"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": PIXEL}));
+    let requests = asked_again(&harness, &thread).await;
+    let url = format!("data:image/png;base64,{PIXEL}");
+    let shown = |request: &Request| {
+        let body = request.body.to_string();
+        match request.path.as_str() {
+            path if path.ends_with("chat/completions") => body.contains(&format!("\"url\":\"{url}\"")),
+            path if path.ends_with("messages") => body.contains(&format!("\"data\":\"{PIXEL}\"")),
+            _ => body.contains(&format!("\"result\":\"{PIXEL}\"")),
+        }
+    };
+    assert!(requests.iter().all(shown), "{requests:#?}");
+    // The provider of the first wire is asked again after another one was: its own name of the picture is gone.
+    thread.input(on("scripted")).await.unwrap();
+    settled(&thread).await;
+    let body = harness.model.requests().pop().unwrap().body;
+    let sent: Vec<&Value> = body["input"].as_array().unwrap().iter().filter(|item| item.to_string().contains(PIXEL)).collect();
+    assert_eq!((sent.len(), &sent[0]["role"], &sent[0]["content"][1]["image_url"]), (1, &json!("user"), &json!(url)));
+}
+
+/// An answer that is a picture and nothing else is an answer, and one that came through a gateway is the same to the thread.
+#[tokio::test]
+async fn a_picture_alone_is_an_answer() {
+    for wire in ["scripted", "chat"] {
+        let home = tempfile::tempdir().unwrap();
+        let store = outpost_store::Store::Local(crate::harness::on_disk(home.path()));
+        let harness = Harness::new(Setup { store, ..Setup::new(&[LinkKind::Memory], vec![Reply::Items(vec![image("ig_1")])]) }).await;
+        let thread = harness.start(&[0]).await;
+        thread.input(on(wire)).await.unwrap();
+        settled(&thread).await;
+        assert!(harness.turn_ends(thread.id()).await.iter().all(is_completed));
+        assert_eq!(harness.model.requests().len(), 1, "{wire}: it is not asked to go on");
+        let file = home.path().join("images").join(thread.id().to_string()).join("image-1.png");
+        assert_eq!(std::fs::read(&file).unwrap(), outpost_wire::base64::decode(PIXEL).unwrap());
+        let entries = harness.entries(thread.id()).await;
+        let items =
+            entries.iter().filter_map(|entry| if let Fact::ModelAnswered(answer) = &entry.fact { Some(&answer.items) } else { None });
+        let images: Vec<_> = items.flatten().filter_map(outpost_thread::GeneratedImage::of).collect();
+        assert_eq!((images.len(), images[0].saved_path.as_deref()), (1, file.to_str()));
+        drop(thread);
     }
 }

@@ -266,6 +266,13 @@ async fn commands_of_a_conversation_work_over_a_server() {
     terminal.wait_for_row("no capability roots");
     terminal.type_keys("\x04");
     assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+    // When it is taken up again, how much room is left is known at once, and not only after the next answer.
+    let mut chat = command(own.path(), &["chat", "resume", "--last", "--server", server.url()]);
+    chat.env("OUTPOST_TOKEN", &token).env("TERM", "xterm").env_remove("OUTPOST_PLAIN").env_remove("NO_COLOR");
+    let mut terminal = TestTerminal::start(chat.current_dir(own.path()));
+    terminal.wait_for_row("% context left");
+    terminal.type_keys("\x04");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
 }
 
 /// What a user is told to type, with what they have in their environment.

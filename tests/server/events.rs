@@ -324,3 +324,30 @@ async fn what_a_sandbox_lost_is_told_to_those_who_hear_of_the_thread() {
     std::fs::write(at("go"), "").unwrap();
     completed(&mut client, &turn).await;
 }
+
+/// A picture that the model makes is an item: it begins when the provider begins it, and holds the picture at its end.
+#[tokio::test]
+async fn a_picture_of_the_model_is_an_item() {
+    let whole = outpost_testkit::model::image("ig_1");
+    let begun = json!({"type": "image_generation_call", "id": "ig_1", "status": "in_progress", "result": null});
+    let events = [
+        json!({"type": "response.output_item.added", "item": begun}),
+        json!({"type": "response.output_item.done", "item": whole}),
+        json!({"type": "response.completed", "response": {"id": "r", "usage": {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}}}),
+    ];
+    let app = AppServer::start(OUTPOST, vec![Reply::Events(events.to_vec())]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let turn = begin(&mut client, &id, "draw").await;
+    let all = heard(&mut client, &turn).await;
+    let items: Vec<&Value> = all.iter().filter(|message| message["params"]["item"]["type"] == "imageGeneration").collect();
+    assert_eq!(items.iter().map(|message| &message["method"]).collect::<Vec<_>>(), ["item/started", "item/completed"]);
+    let [begun, ended] = [0, 1].map(|at| &items[at]["params"]["item"]);
+    assert_eq!((&begun["id"], &begun["status"], &begun["result"]), (&ended["id"], &json!("in_progress"), &json!("")));
+    assert_eq!((&ended["status"], &ended["result"]), (&json!("completed"), &json!(outpost_testkit::model::PIXEL)));
+    assert_eq!(ended["revisedPrompt"], "a single pixel");
+    assert!(std::path::Path::new(ended["savedPath"].as_str().unwrap()).exists());
+    let read = client.result("thread/read", json!({"threadId": id, "includeTurns": true})).await;
+    let read = read["thread"]["turns"][0]["items"].as_array().unwrap().iter().find(|item| item["type"] == "imageGeneration").unwrap();
+    assert_eq!((&read["id"], &read["result"]), (&ended["id"], &ended["result"]));
+}

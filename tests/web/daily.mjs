@@ -212,4 +212,13 @@ await play(async () => {
   await page.getByRole("button", { name: "Do not allow" }).click();
   await page.locator('#items > li[data-key^="end of"]:last-child').waitFor();
   check((await page.evaluate(() => window.notes)).some((note) => note.closed), "the notification goes with the question");
+
+  // A picture that the model made is shown, with where it was saved; also after a reload.
+  for (const round of ["heard", "read"]) {
+    await text("#items article[data-type=imageGeneration] .hint", /Image saved as .*image-1\.png/);
+    const made = page.locator("#items article[data-type=imageGeneration] img");
+    check(await made.evaluate((picture) => picture.decode().then(() => picture.naturalWidth)) === 1, `${round}: the picture is drawn`);
+    check(await made.getAttribute("alt") === "a single pixel", `${round}: it says what it shows`);
+    if (round === "heard") await page.reload();
+  }
 });

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use outpost_testkit::model::{Reply, ScriptedModel, call, message};
+use outpost_testkit::model::{Reply, ScriptedModel, call, image, message};
 use outpost_testkit::threads::make_many;
 use outpost_testkit::{Cutter, ExecutorProcess};
 use serde_json::{Value, json};
@@ -178,7 +178,7 @@ async fn a_working_day_in_a_browser() {
                 Some("ask") => {
                     let reply = Reply::call("again", "exec_command", &json!({"cmd": "touch again"}));
                     model.push(Reply::Once(answered.clone(), Box::new(reply)));
-                    model.push(Reply::message("As you wish."));
+                    model.push(Reply::Items(vec![image("ig_1"), message("As you wish.")]));
                 }
                 Some("answer") => std::fs::write(&answered, "").unwrap(),
                 Some(other) => panic!("`{other}` is not known"),

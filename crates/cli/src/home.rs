@@ -24,7 +24,7 @@ pub(crate) const APP: &str = "app";
 pub(crate) struct Home(PathBuf);
 
 /// Everything that we ever put there.
-const OURS: [&str; 18] = [
+const OURS: [&str; 19] = [
     "config.toml",
     "requirements.toml",
     "environments.toml",
@@ -32,6 +32,7 @@ const OURS: [&str; 18] = [
     "tokens",
     "threads",
     "blobs",
+    "images",
     "index",
     "commit",
     "executor",

@@ -15,8 +15,8 @@ use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::ModelProgress;
 use outpost_terminal::folded::{FoldedEnd, FoldedOutput, HEAD, TAIL};
 use outpost_thread::{
-    CallAction, CallEnding, CallFinished, CallId, CallStarted, CallView, EndedCallView, Fact, InterruptReason, PlannedStepStatus, Raw,
-    Thread, ThreadId, TurnFinished, TurnStatus,
+    CallAction, CallEnding, CallFinished, CallId, CallStarted, CallView, EndedCallView, Fact, GeneratedImage, InterruptReason,
+    PlannedStepStatus, Raw, Thread, ThreadId, TurnFinished, TurnStatus,
 };
 use outpost_wire::shown::{Form, Showing, Untrusted, guard};
 use rustix::termios::tcgetwinsize;
@@ -173,7 +173,10 @@ impl Screen {
     fn fact(&mut self, fact: &Fact) {
         match fact {
             Fact::ModelAsked(asked) => self.wait_for(asked.model.as_deref().unwrap_or("the model")),
-            Fact::ModelAnswered(answered) => self.wanted = answered.items.iter().filter_map(wanted).collect(),
+            Fact::ModelAnswered(answered) => {
+                self.images(&answered.items);
+                self.wanted = answered.items.iter().filter_map(wanted).collect();
+            }
             Fact::CallStarted(started) => self.started(started),
             Fact::CallFinished(finished) => self.finished(finished),
             Fact::ContextCompacted(_) => self.say(Style::Quiet, "the conversation was summed up"),
@@ -308,6 +311,11 @@ impl Screen {
         }
         self.running.remove(call);
         self.notices(end);
+    }
+
+    /// Where the pictures of an answer are.
+    pub(crate) fn images(&mut self, items: &[Raw]) {
+        items.iter().filter_map(GeneratedImage::of).for_each(|image| self.say(Style::Note, &line(&image.to_string())));
     }
 
     /// What the agent says before it goes on; the answer comes at the end.

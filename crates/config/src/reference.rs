@@ -66,6 +66,12 @@ pub(crate) const KEYS: &[ConfigKey] = &[
     ),
     key("models.NAME.max_output_tokens", "8192", "the built-in table's", "The most tokens of one answer, on the wire that must be told."),
     key("models.NAME.vision", "false", "the built-in table's", "Whether the model is shown images."),
+    key(
+        "models.NAME.image_generation",
+        "true",
+        "`false`",
+        "Whether the model is asked to make images, too ([models.md](models.md#images)).",
+    ),
     key("models.NAME.parallel_calls", "false", "`true`", "Whether one answer may hold several calls."),
     key("models.NAME.efforts", r#"["low", "high"]"#, "the built-in table's", "The levels of effort that it has."),
     key(

@@ -8,6 +8,7 @@ mod call_item;
 mod calls;
 mod commands;
 mod compaction;
+mod images;
 mod losses;
 mod nudge;
 mod queue;

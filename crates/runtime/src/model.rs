@@ -357,14 +357,6 @@ impl ModelProvider {
         served::context(&self.call(None), model).await
     }
 
-    /// How many tokens a prompt takes as the provider counts them; nothing where its wire has no count.
-    pub async fn count(&self, prompt: &Prompt) -> Result<Option<u64>, ModelError> {
-        match self.provider.wire_api {
-            WireApi::Anthropic => anthropic::count(&self.call(None), prompt).await.map(Some),
-            WireApi::Offline | WireApi::Responses | WireApi::Chat => Ok(None),
-        }
-    }
-
     /// The body of the request with which a prompt would be sent on a wire; nothing where nothing is sent.
     pub fn body(wire: WireApi, prompt: &Prompt) -> serde_json::Result<Option<Value>> {
         match wire {

@@ -7,7 +7,7 @@ use std::io::Cursor;
 use image::codecs::jpeg::JpegEncoder;
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
-use outpost_thread::{Raw, picture_kind, picture_size};
+use outpost_thread::{GeneratedImage, Raw, picture_kind, picture_size};
 use outpost_wire::SharedError;
 use outpost_wire::base64;
 use serde_json::{Value, json};
@@ -115,6 +115,27 @@ pub(crate) fn acceptable(item: &str) -> Option<Value> {
         }
         Ok(if said == kind { address.to_owned() } else { format!("data:{kind};base64,{data}") })
     })
+}
+
+/// A picture that a model made, as a message that every wire has: a user shows it. Nothing if it was not made.
+pub(crate) fn shown_again(image: &GeneratedImage) -> Option<Value> {
+    let data = image.data()?;
+    let kind = base64::decode(data.get(..64).unwrap_or(data)).ok().and_then(|bytes| picture_kind(&bytes)).unwrap_or("image/png");
+    let place = image.saved_path.as_ref().map(|path| format!(", saved as {path}")).unwrap_or_default();
+    Some(json!({"type": "message", "role": "user", "content": [
+        {"type": "input_text", "text": format!("<generated_image>The image that you made{place}:</generated_image>")},
+        {"type": "input_image", "image_url": format!("data:{kind};base64,{data}")},
+    ]}))
+}
+
+/// An item of a history as a wire takes it that has messages, calls and results only; nothing for a picture that was not made.
+pub(crate) fn outgoing(item: &Raw, sees: bool) -> Option<Value> {
+    let text = match GeneratedImage::of(item) {
+        Some(image) => Cow::Owned(shown_again(&image)?.to_string()),
+        None => Cow::Borrowed(item.get()),
+    };
+    let item = acceptable(&text).or_else(|| serde_json::from_str(&text).ok())?;
+    Some(if sees { item } else { described(item) })
 }
 
 /// An item for a model that cannot see: in the place of each picture stands that there was one.

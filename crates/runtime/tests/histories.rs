@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use outpost_runtime::model::{ModelHistory, ModelProvider, Prompt, WireApi};
 use outpost_store::{MemoryStore, Rollouts, Store};
+use outpost_testkit::model::PIXEL;
 use outpost_testkit::strict::{Known, Wire, check_value};
 use outpost_thread::{
     CallFinished, CallOutcome, CallRequest, CompactReason, Context, ContextCompacted, Entry, Fact, InputOrigin, InputReceived,
@@ -71,6 +73,8 @@ enum Said {
     Output(usize, CallKind),
     User,
     Hologram,
+    /// A picture that the model made.
+    Image,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,10 +123,21 @@ fn message(role: &str, text: &str) -> Raw {
     Raw::from(json!({"type": "message", "id": format!("0198-{text}"), "role": role, "content": [{"type": kind, "text": text}]}))
 }
 
+/// Providers give no name twice.
+fn image_id() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("ig_{}", COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
 fn item(said: &Said, provider: Option<Provider>) -> Raw {
     let value = match said {
         Said::Words => return message("assistant", "words"),
         Said::User => return message("user", "steering"),
+        Said::Image => match provider {
+            Some(Provider::Cloud | Provider::Workshop) => json!({"type": "image_generation_call", "id": image_id(), "status": "completed",
+                "size": "1024x1024", "revised_prompt": "x", "result": PIXEL, "saved_path": "/x.png"}),
+            _ => json!({"type": "image_generation_call", "status": "completed", "result": PIXEL}),
+        },
         Said::Hologram => json!({"type": "hologram", "id": "h"}),
         Said::Thought => match provider {
             Some(Provider::Cloud) | None => json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"}),
@@ -339,6 +354,7 @@ fn said() -> impl Strategy<Value = Vec<Said>> {
     let piece = prop_oneof![
         2 => Just(Said::Words),
         1 => Just(Said::Thought),
+        1 => Just(Said::Image),
         4 => (0..IDS.len(), call_kind()).prop_map(|(id, kind)| Said::Call(id, kind)),
     ];
     proptest::collection::vec(piece, 0..4)
@@ -350,6 +366,7 @@ fn given() -> impl Strategy<Value = Vec<Said>> {
         2 => Just(Said::Words),
         2 => Just(Said::User),
         1 => Just(Said::Thought),
+        1 => Just(Said::Image),
         1 => Just(Said::Hologram),
         4 => (0..IDS.len(), kind()).prop_map(|(id, kind)| Said::Call(id, kind)),
         4 => (0..IDS.len(), kind()).prop_map(|(id, kind)| Said::Output(id, kind)),

@@ -20,7 +20,7 @@ export function parts(text, form = "text") {
 }
 
 /** Attributes that people read. */
-const READ = new Set(["title", "aria-label", "placeholder"]);
+const READ = new Set(["title", "aria-label", "placeholder", "alt"]);
 
 /** An element; text children are never read as HTML, and go through `parts`. */
 export function h(tag, properties = {}, ...children) {

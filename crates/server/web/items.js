@@ -169,6 +169,15 @@ function isEmpty(value) {
 const box = (item, kind, ...children) => h("article", { className: `item ${kind}`, data: { type: item.type } }, ...children);
 const head = (item, words) => h("div", { className: "head" }, machineLink(item.environmentId), h("span", { className: "command" }, ...words), how(item));
 
+/** What a picture is, by how its first bytes look in base64. */
+const pictureKind = (data) => (data.startsWith("/9j/") ? "image/jpeg" : data.startsWith("R0lG") ? "image/gif" : data.startsWith("UklG") ? "image/webp" : "image/png");
+
+function imageWords({ savedPath, result, status }) {
+  if (savedPath) return ["Image saved as ", code(savedPath, "word")];
+  if (result) return ["Image made; it is kept in the thread"];
+  return status === "in_progress" ? ["An image is being made"] : ["No image was made (", code(status, "word"), ")"];
+}
+
 /** One item. `output` is what a running command has printed, `progress` what an MCP server says meanwhile. */
 export function drawItem({ item, output, progress }) {
   switch (item.type) {
@@ -211,6 +220,9 @@ export function drawItem({ item, output, progress }) {
         ...item.receiverThreadIds.map((id) => h("a", { href: `#/thread/${id}` }, `agent ${id.slice(0, 8)}`)));
     case "imageView":
       return box(item, "work", head(item, ["look at ", code(item.path, "word")]), item.error ? h("p", { className: "trouble" }, item.error) : null);
+    case "imageGeneration":
+      return box(item, "work", h("p", { className: "hint" }, ...imageWords(item)),
+        item.result ? h("img", { className: "made", src: `data:${pictureKind(item.result)};base64,${item.result}`, alt: item.revisedPrompt ?? "An image that the model made" }) : null);
     case "contextCompaction":
       return box(item, "work", h("p", { className: "hint" }, "What was said before was summarised for the model."));
     case "enteredReviewMode":
@@ -229,7 +241,7 @@ export function words({ item, plan: steps, output }) {
   const said = [item.text, item.command, item.aggregatedOutput, output, item.prompt, item.path, item.review, item.server, item.tool, item.error?.message ?? item.error];
   const lists = [...(item.content ?? []), ...(item.summary ?? [])].map((part) => part?.text ?? part);
   const changes = (item.changes ?? []).flatMap(({ path, diff: text }) => [path, text]);
-  const values = [item.arguments, item.result, item.contentItems].filter((value) => !isEmpty(value)).map((value) => JSON.stringify(value));
+  const values = [item.arguments, item.type === "imageGeneration" ? item.revisedPrompt : item.result, item.contentItems].filter((value) => !isEmpty(value)).map((value) => JSON.stringify(value));
   return [...said, ...lists, ...changes, ...values].filter((text) => typeof text === "string").join("\n");
 }
 

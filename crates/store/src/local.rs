@@ -1,9 +1,10 @@
-//! A home on disk: `threads/YYYY/MM/DD/<id>.jsonl` with a `.lease` beside each, `blobs/`, `commit/`, `index/checkpoints/`.
+//! A home on disk: `threads/YYYY/MM/DD/<id>.jsonl` with a `.lease` beside each, `blobs/`, `images/`, `commit/`, `index/checkpoints/`.
 //!
 //! Several programs may use one home at the same time. What is written here is 0600, folders are 0700.
 
 mod forks;
 mod history;
+mod images;
 mod rewrite;
 mod segment;
 mod verify;
@@ -221,6 +222,11 @@ impl LocalStore {
     pub async fn blob(&self, digest: Digest) -> Result<Vec<u8>, BlobError> {
         let blobs = self.0.blobs.clone();
         blocking(move || blobs.get(digest)).await
+    }
+
+    pub async fn save_image(&self, thread: ThreadId, extension: &'static str, content: Vec<u8>) -> io::Result<PathBuf> {
+        let home = self.0.clone();
+        blocking(move || home.save_image(thread, extension, &content)).await
     }
 
     pub async fn known_last(&self, thread: ThreadId) -> Option<Ordinal> {

@@ -421,6 +421,21 @@ impl Store {
         Box::pin(async move { either!(self, store => store.put_blob(content).await) })
     }
 
+    /// Keeps a copy of a picture as a file that people can open, where the store is a folder of this machine; where it is.
+    pub fn save_image(
+        &self,
+        thread: ThreadId,
+        extension: &'static str,
+        content: Vec<u8>,
+    ) -> StoreFuture<'_, std::io::Result<Option<std::path::PathBuf>>> {
+        Box::pin(async move {
+            match self {
+                Self::Local(store) => store.save_image(thread, extension, content).await.map(Some),
+                Self::Memory(_) | Self::Postgres(_) => Ok(None),
+            }
+        })
+    }
+
     pub fn blob(&self, digest: crate::blob::Digest) -> StoreFuture<'_, Result<Vec<u8>, crate::blob::BlobError>> {
         Box::pin(async move { either!(self, store => store.blob(digest).await) })
     }

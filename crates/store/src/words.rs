@@ -53,7 +53,7 @@ fn collect(value: &Value, text: &mut String) {
         Value::Object(members) => {
             for (name, member) in members {
                 match (name.as_str(), member) {
-                    ("text" | "arguments" | "output" | "input" | "query", Value::String(words)) => {
+                    ("text" | "arguments" | "output" | "input" | "query" | "revised_prompt", Value::String(words)) => {
                         text.push_str(words);
                         text.push('\n');
                     }

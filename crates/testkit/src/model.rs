@@ -63,6 +63,17 @@ pub fn message(text: &str) -> Value {
     json!({"type": "message", "id": "msg", "role": "assistant", "content": [{"type": "output_text", "text": text}]})
 }
 
+/// One pixel, as a PNG in base64.
+pub const PIXEL: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
+
+/// An item of the Responses API with a picture that the model made, with all that the provider says of it.
+pub fn image(id: &str) -> Value {
+    json!({
+        "type": "image_generation_call", "id": id, "status": "completed", "action": "generate", "background": "opaque", "output_format": "png",
+        "quality": "low", "size": "1024x1024", "revised_prompt": "a single pixel", "result": PIXEL,
+    })
+}
+
 /// An item of the Responses API that calls a tool.
 pub fn call(id: &str, name: &str, arguments: &Value) -> Value {
     json!({"type": "function_call", "call_id": id, "name": name, "arguments": arguments.to_string()})
@@ -349,6 +360,10 @@ fn chat_chunks(items: &[Value]) -> Vec<Value> {
     for item in items {
         let delta = match item["type"].as_str().unwrap_or_default() {
             "message" => json!({"content": item["content"][0]["text"]}),
+            "image_generation_call" => {
+                let url = format!("data:image/png;base64,{}", item["result"].as_str().unwrap_or_default());
+                json!({"images": [{"type": "image_url", "image_url": {"url": url}}]})
+            }
             "reasoning" if item["content"].is_array() => json!({"reasoning_content": item["content"][0]["text"]}),
             "function_call" => {
                 let function = json!({"name": item["name"], "arguments": item["arguments"]});

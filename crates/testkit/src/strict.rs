@@ -393,13 +393,22 @@ mod tests {
     #[test]
     fn pictures() {
         let with = |url: &str| input(&[json!({"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": url}]})]);
-        // One transparent pixel.
-        let png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
+        let png = crate::model::PIXEL;
         assert_eq!(with(&format!("data:image/png;base64,{png}")), "");
         assert_eq!(with("https://example.org/x.png"), "");
         assert!(with(&format!("data:image/gif;base64,{png}")).contains("unsupported image"));
         assert!(with("data:image/bmp;base64,Qk0=").contains("unsupported image"));
         assert!(with("data:image/png;base64,iVBORw0KGgo=").contains("does not represent a valid image"));
         assert!(with("file:///x.png").contains("Expected a base64-encoded data URL"));
+        let made = json!({"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": png});
+        assert_eq!(input(&[made.clone()]), "");
+        let changed = |name: &str, value: Value| {
+            let mut item = made.clone();
+            item[name] = value;
+            input(&[item])
+        };
+        assert!(changed("size", "1x1".into()).contains("Unknown parameter"));
+        assert!(changed("id", "0198".into()).contains("begins with 'ig'"));
+        assert!(changed("result", Value::Null).contains("Missing required parameter"));
     }
 }

@@ -19,6 +19,7 @@ mod context;
 mod detail;
 mod entry;
 mod fork;
+mod generated_image;
 mod grant;
 mod id;
 mod inherit;
@@ -49,6 +50,7 @@ pub use entry::{
     SelectionChanged, SettingsChanged, StepCaptured, StepEnvironment, TurnSettingsChanged,
 };
 pub use fork::{Cut, ForkBase, ForkError, ForkPoint, Outline, ThreadForked, closing};
+pub use generated_image::GeneratedImage;
 pub use grant::{GrantScope, PermissionsGranted};
 pub use id::{ApprovalId, CallId, InputId, Ordinal, ThreadId, ThreadIdError, TurnId};
 pub use inherit::{InheritedHistory, inherited};

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::call::{CallOutcome, CallRequest};
+use crate::generated_image::GeneratedImage;
 use crate::id::{CallId, Ordinal};
 use crate::raw::Raw;
 
@@ -31,7 +32,7 @@ pub(crate) struct Pairs {
     behind: Vec<(Ordinal, Raw)>,
     /// The ids of all calls.
     ids: HashSet<String>,
-    /// How many items only the provider can read that made them.
+    /// How many items only the provider can read that made them, or are named by it.
     private: usize,
 }
 
@@ -139,8 +140,8 @@ impl<'a> Shape<'a> {
 
     /// Whether only the provider that made it can read it: its thoughts, its own tools, and whatever we do not know.
     fn is_private(&self) -> bool {
-        // A message may go without saying that it is one.
-        !matches!(self.kind.as_ref(), "" | "message") && self.call().is_none() && !self.is_output()
+        // A message may go without saying that it is one. A picture can be shown to every model.
+        !matches!(self.kind.as_ref(), "" | "message" | "image_generation_call") && self.call().is_none() && !self.is_output()
     }
 
     /// A thought that travels with the history.
@@ -189,6 +190,7 @@ impl Pairs {
             } else {
                 // A call that runs right now is waited for; one of this history has ended, whatever became of it.
                 self.stop(|call| own.contains(&call.shown) && outputs.get(call.id.as_str()).is_none_or(|count| *count == 0));
+                let item = if GeneratedImage::of(&item).is_some() { GeneratedImage::nameless(&item) } else { item };
                 self.add_aside(ordinal, sound_message(&item).unwrap_or(item));
             }
         }
@@ -302,19 +304,21 @@ impl Pairs {
     }
 
     fn push(&mut self, ordinal: Ordinal, item: Raw) {
-        self.private += usize::from(is_private(&item));
+        self.private += usize::from(is_private(&item) || is_named_image(&item));
         Arc::make_mut(&mut self.items).push(item);
         self.from.push(ordinal);
     }
 
-    /// Leaves out what only the provider can read that made it; whether there was anything.
+    /// Leaves out what only the provider can read that made it, and the names of its pictures; whether there was anything.
     pub(crate) fn forget_private(&mut self) -> bool {
         if self.private == 0 {
             return false;
         }
         let items = std::mem::take(Arc::make_mut(&mut self.items));
         let from = std::mem::take(&mut self.from);
-        let (from, items) = from.into_iter().zip(items).filter(|(_, item)| !is_private(item)).unzip();
+        let nameless = |item: Raw| if is_named_image(&item) { GeneratedImage::nameless(&item) } else { item };
+        let readable = from.into_iter().zip(items).filter(|(_, item)| !is_private(item));
+        let (from, items) = readable.map(|(from, item)| (from, nameless(item))).unzip();
         (self.from, self.items, self.private) = (from, Arc::new(items), 0);
         true
     }
@@ -322,6 +326,10 @@ impl Pairs {
 
 fn is_private(item: &Raw) -> bool {
     Shape::of(item).is_some_and(|shape| shape.is_private())
+}
+
+fn is_named_image(item: &Raw) -> bool {
+    GeneratedImage::of(item).is_some_and(|image| image.id.is_some())
 }
 
 /// What the model is told of a call without an output.
@@ -526,6 +534,20 @@ mod tests {
         // Of what is given as a history, only a sealed thought may be meant for the provider that is asked next.
         pairs.add([thought(None), thought(Some("x")), search].map(|item| (3, item)));
         assert_eq!(shown(&pairs), ">a <a! the word \"reasoning\" reasoning");
+    }
+
+    #[test]
+    fn a_picture_stays_for_another_provider_without_its_name() {
+        let image = Raw::from(json!({"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "QUJD"}));
+        let nameless = json!({"type": "image_generation_call", "status": "completed", "result": "QUJD"});
+        let mut pairs = Pairs::default();
+        pairs.answer(1, &[image.clone(), message("here it is")], &[]);
+        assert_eq!(pairs.items()[0], image);
+        assert!(pairs.forget_private() && !pairs.forget_private());
+        pairs.add([(2, image)]);
+        let items: Vec<Value> = pairs.items().iter().map(|item| item.read().unwrap()).collect();
+        assert_eq!((items.len(), &items[0], &items[2]), (3, &nameless, &nameless));
+        assert_eq!(pairs.from(), [1, 1, 2]);
     }
 
     #[test]

@@ -179,6 +179,9 @@ mod tests {
         let output =
             json!({"type": "function_call_output", "output": [{"type": "input_image", "image_url": url, "detail": "low"}]}).to_string();
         assert_eq!(pictures(&output), Some((url.len(), ROUGH)));
+        let data = url.split_once(',').unwrap().1;
+        let made = crate::GeneratedImage::item(data).to_string();
+        assert_eq!(pictures(&made), Some((data.len(), 765)));
         assert_eq!(pictures(r#"{"type":"message","content":"a text"}"#), None);
         let elsewhere = json!({"type": "message", "content": [{"type": "input_image", "image_url": "https://x/y.png"}]}).to_string();
         assert_eq!(pictures(&elsewhere), Some((15, UNKNOWN)));

@@ -73,6 +73,7 @@ impl RemoteServer {
         let is_answering = self.catch_up(&mut mirror, Tells::NoOne, &mut notified).await?.unwrap_or_default();
         let before = mirror.state();
         let window = ContextWindow::default();
+        window.0.store(opened.model_context_window.unwrap_or_default(), Ordering::Relaxed);
         let follows = FollowedThread { routes: self.routes.clone(), thread: opened.thread.id.clone() };
         follows.is_followed_on(self.connection.number());
         let remote = RemoteThread::new(self, &mirror);

@@ -1,7 +1,7 @@
 //! Answers that leave the work where it is: with neither words nor calls, with a promise or a call in words only, or cut off at the limit.
 //! The model is asked to go on, once until it makes a call. An answer that is no better after that ends the turn as failed.
 
-use outpost_thread::{Raw, is_user_message, said};
+use outpost_thread::{GeneratedImage, Raw, is_user_message, said};
 
 use super::call_item::CallItem;
 use crate::model::StopReason;
@@ -26,6 +26,7 @@ impl Lack {
             StopReason::Truncated => Some(Self::Truncated),
             StopReason::TextCall => Some(Self::TextCall),
             StopReason::UnreadableCall => Some(Self::UnreadableCall),
+            _ if items.iter().filter_map(GeneratedImage::of).any(|image| image.data().is_some()) => None,
             _ if text.trim().is_empty() => Some(Self::Empty),
             _ => is_promise(&text).then_some(Self::Promise),
         }
@@ -150,6 +151,7 @@ mod tests {
         assert_eq!(Lack::of(&[], StopReason::Complete), Some(Lack::Empty));
         assert_eq!(Lack::of(&[answer(" \n")], StopReason::Complete), Some(Lack::Empty));
         assert_eq!(Lack::of(&[answer("done")], StopReason::Complete), None);
+        assert_eq!(Lack::of(&[Raw::from(GeneratedImage::item("QUJD"))], StopReason::Complete), None);
         assert_eq!(Lack::of(&[answer("so f")], StopReason::Truncated), Some(Lack::Truncated));
         assert_eq!(Lack::of(&[answer("{…}")], StopReason::TextCall), Some(Lack::TextCall));
     }

@@ -289,7 +289,8 @@ impl Driver {
         };
         self.seat.used(answer.usage.total_tokens);
         let taken = self.thread.turn.iter().flat_map(|turn| &turn.calls).map(|call| call.id.clone()).collect();
-        let (items, calls) = calls_of(answer.items, taken, &*self.shared.ids);
+        let items = self.save_images(answer.items).await;
+        let (items, calls) = calls_of(items, taken, &*self.shared.ids);
         let is_refused = answer.stop == StopReason::Refused || refusal(&items).is_some();
         let why = refusal(&items);
         let lack = if calls.is_empty() && !is_refused { Lack::of(&items, answer.stop) } else { None };

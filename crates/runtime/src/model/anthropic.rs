@@ -54,17 +54,6 @@ pub(super) async fn ask(call: &ModelCall<'_>, prompt: &Prompt, progress: OnProgr
     if answer.is_whole() { answer.finish() } else { Err(call.cut("the stream ended before the answer did")) }
 }
 
-/// The tokens that a request would take, as the provider counts them.
-pub(super) async fn count(call: &ModelCall<'_>, prompt: &Prompt) -> Result<u64, ModelError> {
-    let call = &ModelCall { beta: beta(prompt), ..*call };
-    let mut body = request(prompt, &call.provider.quirks);
-    if let Some(body) = body.as_object_mut() {
-        body.retain(|name, _| matches!(name.as_str(), "model" | "system" | "messages" | "tools" | "tool_choice" | "thinking"));
-    }
-    let counted = call.post_json("messages/count_tokens", body.to_string()).await?;
-    counted["input_tokens"].as_u64().ok_or_else(|| call.nonsense("the count of tokens has no `input_tokens`"))
-}
-
 /// The status that the provider would have answered with, had the error come before the stream.
 fn status(kind: &str) -> u16 {
     match kind {

@@ -48,6 +48,9 @@ pub(super) fn request(prompt: &Prompt, quirks: &Quirks) -> Value {
             body["parallel_tool_calls"] = false.into();
         }
     }
+    if prompt.facts.image_generation {
+        body["modalities"] = json!(["text", "image"]);
+    }
     if let Some(effort) = &prompt.effort {
         body["reasoning_effort"] = prompt.facts.effort(effort).into();
     }

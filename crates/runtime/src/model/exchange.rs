@@ -52,19 +52,6 @@ impl ModelCall<'_> {
         Ok(events)
     }
 
-    /// Posts a body that is answered with a JSON document.
-    pub(super) async fn post_json(&self, path: &str, body: String) -> Result<Value, ModelError> {
-        let response = self.send(path, body).await?;
-        if !response.status().is_success() {
-            return Err(self.refusal(response).await);
-        }
-        let body = match timeout(self.provider.idle(), response.bytes()).await {
-            Ok(body) => body.map_err(|error| self.cut(broken_off(error)))?,
-            Err(_) => return Err(self.silent()),
-        };
-        serde_json::from_slice(&body).map_err(|error| self.not_json("the answer", error))
-    }
-
     async fn send(&self, path: &str, body: impl Into<reqwest::Body>) -> Result<Response, ModelError> {
         let request = self.http.post(self.provider.endpoint(path)?).headers(self.headers()?).body(body);
         match timeout(self.provider.idle(), request.send()).await {

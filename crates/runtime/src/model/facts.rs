@@ -19,6 +19,8 @@ pub struct ModelFacts {
     pub max_output: Option<u64>,
     /// Whether it can be shown images.
     pub vision: bool,
+    /// Whether it is asked for pictures that it makes itself. They are charged for, so that only configuration says so.
+    pub image_generation: bool,
     /// Whether one answer may hold several calls.
     pub parallel_calls: bool,
     /// Whether its provider can hold an answer to a JSON schema.
@@ -55,6 +57,7 @@ impl Default for ModelFacts {
             context_window: DEFAULT_WINDOW,
             max_output: None,
             vision: true,
+            image_generation: false,
             parallel_calls: true,
             structured: false,
             efforts: Vec::new(),
@@ -73,6 +76,7 @@ pub struct ModelOverrides {
     pub context_window: Option<u64>,
     pub max_output_tokens: Option<u64>,
     pub vision: Option<bool>,
+    pub image_generation: Option<bool>,
     pub parallel_calls: Option<bool>,
     pub efforts: Option<Vec<String>>,
     pub thinking: Option<ThinkingForm>,
@@ -145,6 +149,7 @@ impl ModelFacts {
             facts.context_window = own.context_window.unwrap_or(facts.context_window);
             facts.max_output = own.max_output_tokens.or(facts.max_output);
             facts.vision = own.vision.unwrap_or(facts.vision);
+            facts.image_generation = own.image_generation.unwrap_or(facts.image_generation);
             facts.parallel_calls = own.parallel_calls.unwrap_or(facts.parallel_calls);
             facts.efforts = own.efforts.clone().unwrap_or(facts.efforts);
             facts.thinking = own.thinking.unwrap_or(facts.thinking);
@@ -221,6 +226,7 @@ fn claude(version: Version) -> ModelFacts {
         context_window: if version >= Version(5, 0) { 1_000_000 } else { 200_000 },
         max_output: Some(max_output),
         vision: true,
+        image_generation: false,
         parallel_calls: true,
         structured: version >= Version(4, 5),
         efforts: efforts.iter().map(|effort| (*effort).to_owned()).collect(),

@@ -5,6 +5,9 @@
 //! provider refuses it, and so does the same one if what it stored beside the item is missing. We never ask for anything to be
 //! stored, so nothing needs to be found by its id. And a picture that every provider refuses, in a history that was imported or is
 //! older than the check, is told instead of shown: it would make the thread unusable.
+//!
+//! A picture that a model made goes back with its id, which the API asks for there, to the provider that gave the id. To any other it
+//! is shown by the user.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -18,8 +21,10 @@ use http_body::{Body, Frame, SizeHint};
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use outpost_thread::GeneratedImage;
+
 use super::HistoryItem;
-use crate::pictures::{acceptable, described, has_pictures};
+use crate::pictures::{acceptable, described, has_pictures, shown_again};
 
 /// Pieces smaller than this grow before another one begins.
 const PIECE: usize = 64 << 10;
@@ -61,11 +66,11 @@ impl WrittenSoFar {
             Some(last) => last.to_vec(),
             None => Vec::new(),
         };
-        for item in news.iter().filter(|item| !is_of_another_wire(item.get())) {
+        for item in news.iter().filter(|item| !is_of_another_wire(item.get()) && !is_missing_image(item)) {
             if !text.is_empty() || !self.pieces.is_empty() {
                 text.push(b',');
             }
-            match acceptable(item.get()) {
+            match GeneratedImage::of(item).map_or_else(|| acceptable(item.get()), |image| sent_back(&image)) {
                 Some(item) => text.extend_from_slice(without_id(&item.to_string()).as_bytes()),
                 None => text.extend_from_slice(without_id(item.get()).as_bytes()),
             }
@@ -90,11 +95,12 @@ impl ModelHistory {
 
     /// The same for a model that cannot see.
     pub(super) fn without_pictures(&self) -> Cow<'_, Self> {
-        if !self.items.iter().any(|item| has_pictures(item.get())) {
+        let generated = |item: &HistoryItem| GeneratedImage::of(item).and_then(|image| shown_again(&image));
+        if !self.items.iter().any(|item| has_pictures(item.get()) || generated(item).is_some()) {
             return Cow::Borrowed(self);
         }
-        let told = |item: &HistoryItem| match serde_json::from_str(item.get()) {
-            Ok(read) if has_pictures(item.get()) => HistoryItem::from(described(read)),
+        let told = |item: &HistoryItem| match generated(item).map_or_else(|| serde_json::from_str(item.get()), Ok) {
+            Ok(read) if has_pictures(item.get()) || generated(item).is_some() => HistoryItem::from(described(read)),
             _ => item.clone(),
         };
         Cow::Owned(Self::new(self.items.iter().map(told).collect()))
@@ -127,6 +133,21 @@ fn is_of_another_wire(item: &str) -> bool {
     }
     item.contains("\"reasoning\"")
         && serde_json::from_str::<Thought<'_>>(item).is_ok_and(|item| item.format.is_some_and(|format| format == super::anthropic::FORMAT))
+}
+
+/// A picture that was not made: there is nothing to send.
+fn is_missing_image(item: &HistoryItem) -> bool {
+    GeneratedImage::of(item).is_some_and(|image| image.data().is_none())
+}
+
+/// A picture that a model made, with the members that the API has for it.
+fn sent_back(image: &GeneratedImage) -> Option<serde_json::Value> {
+    let Some(id) = &image.id else {
+        let shown = shown_again(image)?;
+        return Some(acceptable(&shown.to_string()).unwrap_or(shown));
+    };
+    let status = image.status.as_deref().unwrap_or("completed");
+    Some(serde_json::json!({"type": "image_generation_call", "id": id, "status": status, "result": image.data()?}))
 }
 
 /// Kinds of items that need no id. Others keep theirs, because their use is unknown.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use outpost_thread::GeneratedImage;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -59,7 +60,9 @@ fn take(
                 return Err(call.nonsense("an item that is not an object"));
             }
             answer.items.push(HistoryItem::from(item.clone()));
-            progress(ModelProgress::ItemFinished { item });
+            if item["type"] != "image_generation_call" {
+                progress(ModelProgress::ItemFinished { item });
+            }
         }
         "response.completed" => return Ok(Some(usage(&event["response"]["usage"]))),
         "response.failed" => return Err(call.failure(500, ProviderMessage::from_value(&event["response"]["error"]), None)),
@@ -74,8 +77,8 @@ fn take(
                 "content_filter" => StopReason::Refused,
                 _ => return Err(call.cut(format!("the provider stopped it ({reason})"))),
             };
-            // Whether a call is whole is not known.
-            answer.items.retain(|item| !item.get().contains("_call\""));
+            // Whether a call is whole is not known. A picture is.
+            answer.items.retain(|item| !item.get().contains("_call\"") || GeneratedImage::of(item).is_some());
             return Ok(Some(usage(&event["response"]["usage"])));
         }
         _ => {}
@@ -128,7 +131,7 @@ pub(super) fn body(prompt: &Prompt, quirks: &Quirks) -> serde_json::Result<Piece
     before.pop();
     before.extend_from_slice(b",\"input\":[");
     let after = After {
-        tools: prompt.tools.iter().map(tool).collect(),
+        tools: prompt.tools.iter().map(tool).chain(draws(prompt)).collect(),
         tool_choice: "auto",
         parallel_tool_calls: prompt.facts.parallel_calls && !quirks.has(Quirk::NoParallelCalls),
         reasoning: prompt.effort.as_ref().map(|effort| json!({"effort": prompt.facts.effort(effort), "summary": "auto"})),
@@ -147,6 +150,11 @@ pub(super) fn body(prompt: &Prompt, quirks: &Quirks) -> serde_json::Result<Piece
     end.splice(..1, *b"],");
     let history = if prompt.facts.vision { Cow::Borrowed(&prompt.history) } else { prompt.history.without_pictures() };
     Ok(history.body(before, end))
+}
+
+/// The provider's own tool for pictures.
+fn draws(prompt: &Prompt) -> Option<Value> {
+    prompt.facts.image_generation.then(|| json!({"type": "image_generation"}))
 }
 
 fn tool(tool: &ToolSpec) -> Value {

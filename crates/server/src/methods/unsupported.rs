@@ -32,9 +32,10 @@ pub(super) fn register(table: Table) -> Table {
         .on::<PluginUninstall, _, _>(uninstall_plugin)
 }
 
-/// All tools run here; providers are asked for none of their own.
-async fn capabilities(_connection: Arc<ClientConnection>, _params: NoParams) -> Result<ModelProviderCapabilities, Fault> {
-    Ok(ModelProviderCapabilities { image_generation: false, web_search: false })
+/// All tools run here. A provider is asked for none of its own but pictures, if configuration says so of the model.
+async fn capabilities(connection: Arc<ClientConnection>, _params: NoParams) -> Result<ModelProviderCapabilities, Fault> {
+    let config = connection.server.runtime.config();
+    Ok(ModelProviderCapabilities { image_generation: config.facts(&config.model).image_generation, web_search: false })
 }
 
 /// There is one mode.

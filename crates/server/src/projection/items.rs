@@ -1,6 +1,6 @@
 //! What is said: messages of users and of the model, and what it thought.
 
-use outpost_thread::{DamagedRange, InputReceived, Raw};
+use outpost_thread::{DamagedRange, GeneratedImage, InputReceived, Raw};
 use outpost_wire::app::item::{Item, MissingEntries, Phase};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -45,13 +45,46 @@ fn joined_parts(parts: Vec<Part>) -> Vec<String> {
     parts.into_iter().map(|part| part.text).collect()
 }
 
-/// An item of the model's that is shown as it is: a message or a thought. It is named by the model's own name for it, if there is one.
+/// An item of the model's that is shown as it is: a message, a thought or a picture. It is named by the model's own name for it, if there is one.
 pub(super) fn said(item: &Raw, name: impl FnOnce(Option<&str>) -> String) -> Option<Item> {
+    if let Some(image) = GeneratedImage::of(item) {
+        let id = name(image.id.as_deref().filter(|id| !id.is_empty()));
+        return Some(picture(id, image));
+    }
     shown(item.read().ok()?, name)
+}
+
+/// A picture that is not there yet.
+pub(super) fn picture_begun(id: String) -> Item {
+    Item::ImageGeneration {
+        id,
+        status: "in_progress".to_owned(),
+        result: String::new(),
+        revised_prompt: None,
+        saved_path: None,
+        transparent_background: None,
+        failure: None,
+    }
+}
+
+fn picture(id: String, image: GeneratedImage) -> Item {
+    Item::ImageGeneration {
+        id,
+        status: image.status.unwrap_or_else(|| "completed".to_owned()),
+        result: image.result.unwrap_or_default(),
+        revised_prompt: image.revised_prompt,
+        saved_path: image.saved_path,
+        transparent_background: None,
+        failure: None,
+    }
 }
 
 /// The same while it is being made: nothing is in it yet. One without a name cannot be followed.
 pub(super) fn begun(item: &Value, name: impl FnOnce(&str) -> String) -> Option<Item> {
+    if let Some(image) = GeneratedImage::of(&Raw::from(item.clone())) {
+        let id = name(image.id.as_deref().filter(|id| !id.is_empty())?);
+        return Some(picture_begun(id));
+    }
     let said: Said = serde_json::from_value(item.clone()).ok()?;
     let id = name(said.id.as_deref().filter(|id| !id.is_empty())?);
     Some(match shown(said, |_| id)? {

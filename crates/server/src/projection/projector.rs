@@ -380,6 +380,7 @@ impl Projector {
                 let begun = match &item {
                     Item::AgentMessage { id, phase, .. } => items::message(id.clone(), String::new(), *phase),
                     Item::Reasoning { id, .. } => Item::Reasoning { id: id.clone(), summary: vec![], content: vec![] },
+                    Item::ImageGeneration { id, .. } => items::picture_begun(id.clone()),
                     other => other.clone(),
                 };
                 out.push(self.item_started(&fact.turn, begun, began));

@@ -180,6 +180,7 @@ pub fn opened(state: &State, shown: ThreadFacts, defaults: &Defaults) -> ThreadO
         turns_backwards_cursor: None,
         items_backwards_cursor: None,
         ordinal: state.last,
+        model_context_window: Some(defaults.context_window(settings)),
         thread: thread(state, shown, defaults),
     }
 }

@@ -128,6 +128,7 @@ impl LocalHome {
             fs::remove_file(&path)?;
             let _ = fs::remove_file(Self::lease_path(&path));
             let _ = fs::remove_file(self.checkpoint_path(thread));
+            self.remove_images(thread);
             File::open(path.parent().unwrap_or(&path))?.sync_all()
         };
         removed().map_err(|error| self.failed(error))?;

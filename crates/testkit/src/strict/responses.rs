@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outpost_wire::base64;
 use serde_json::Value;
 
 use super::{Checked, Known, LONGEST_NAME, LONGEST_TEXT, Violation, call_id, name, picture, text};
@@ -50,6 +51,7 @@ impl Responses<'_> {
             "reasoning" => "rs",
             "function_call" => "fc",
             "custom_tool_call" => "ctc",
+            "image_generation_call" => "ig",
             _ => "",
         };
         let param = format!("{param}.id");
@@ -97,20 +99,35 @@ impl Responses<'_> {
                 );
                 Err(Violation { message, param: Some("input".into()), code: None })
             }
+            "image_generation_call" => generated(item, param),
             kind if OTHER_KINDS.contains(&kind) || self.known.kinds.contains(kind) => Ok(()),
             kind => Err(Violation::value(format!("{param}.type"), kind, &["message", "reasoning", "function_call", "and others"])),
         }
     }
 }
 
-const OTHER_KINDS: [&str; 16] = [
+/// A picture that the model made: its members are those that the API documents for input, and nothing is stored that an id alone could name.
+fn generated(item: &Value, param: &str) -> Checked {
+    const MEMBERS: [&str; 4] = ["type", "id", "status", "result"];
+    if let Some(stranger) = item.as_object().into_iter().flatten().map(|(name, _)| name).find(|name| !MEMBERS.contains(&name.as_str())) {
+        let param = format!("{param}.{stranger}");
+        return Err(Violation::new(format!("Unknown parameter: '{param}'."), param, "unknown_parameter"));
+    }
+    text(&item["id"], format!("{param}.id"), LONGEST_NAME)?;
+    let data = item["result"].as_str().ok_or_else(|| Violation::missing(format!("{param}.result")))?;
+    match base64::decode(data) {
+        Ok(bytes) if !bytes.is_empty() => Ok(()),
+        _ => Err(Violation::new(format!("Invalid '{param}.result'. Expected base64."), format!("{param}.result"), "invalid_value")),
+    }
+}
+
+const OTHER_KINDS: [&str; 15] = [
     "local_shell_call",
     "local_shell_call_output",
     "tool_search_call",
     "tool_search_output",
     "web_search_call",
     "file_search_call",
-    "image_generation_call",
     "code_interpreter_call",
     "computer_call",
     "computer_call_output",

@@ -40,6 +40,7 @@ pub(super) fn responses_tool(tool: &Value, param: &str) -> Checked {
                 Some(other) => Err(Violation::value(format!("{param}.format.type"), other, &["text", "grammar"])),
             }
         }
+        Some("image_generation") => Ok(()),
         other => Err(Violation::value(format!("{param}.type"), other.unwrap_or("null"), &["function", "custom", "and others"])),
     }
 }

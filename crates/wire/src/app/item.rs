@@ -142,6 +142,23 @@ pub enum Item {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
+    /// A picture that the model made.
+    ImageGeneration {
+        id: String,
+        /// The provider's word: `in_progress`, `completed`, `failed`.
+        status: String,
+        /// The picture, in base64; empty as long as there is none.
+        result: String,
+        #[serde(default)]
+        revised_prompt: Option<String>,
+        /// The file on the machine that drives the thread.
+        #[serde(default)]
+        saved_path: Option<String>,
+        #[serde(default)]
+        transparent_background: Option<bool>,
+        #[serde(default)]
+        failure: Option<Value>,
+    },
     ContextCompaction {
         id: String,
     },
@@ -200,6 +217,7 @@ impl Item {
             | Self::DynamicToolCall { id, .. }
             | Self::CollabAgentToolCall { id, .. }
             | Self::ImageView { id, .. }
+            | Self::ImageGeneration { id, .. }
             | Self::ContextCompaction { id }
             | Self::EnteredReviewMode { id, .. }
             | Self::ExitedReviewMode { id, .. } => id,

@@ -312,6 +312,9 @@ pub struct ThreadOpened {
     pub items_backwards_cursor: Option<String>,
     /// Ours: the last entry that the answer tells of. What happens after it is told as notifications.
     pub ordinal: u64,
+    /// Ours: what the context of its model may hold, in tokens.
+    #[serde(default)]
+    pub model_context_window: Option<u64>,
 }
 
 /// A thread. Times are in seconds since 1970.

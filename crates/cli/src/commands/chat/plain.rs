@@ -343,6 +343,7 @@ impl PlainChat<'_> {
                     }
                 }
                 self.screen.end_line();
+                self.screen.images(&answered.items);
                 self.is_asked = false;
             }
             Fact::ApprovalAsked(asked) => {
@@ -391,6 +392,7 @@ async fn show_last_turn(screen: &mut Screen, agents: &Agents, before: &Thread) {
         match piece {
             TranscriptPiece::User(text) => screen.said(Style::Quiet, "> ", &text),
             TranscriptPiece::Agent(text) => screen.said(Style::Plain, "", &text),
+            TranscriptPiece::Image(what) => screen.said(Style::Quiet, "", &what),
             TranscriptPiece::Missing(what) => screen.said(Style::Bad, "", &what),
             _ => {}
         }

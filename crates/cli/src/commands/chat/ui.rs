@@ -597,6 +597,7 @@ async fn show_last_turn(view: &mut ConversationView, agents: &Agents, before: &T
         match piece {
             TranscriptPiece::User(text) => view.sent(&text),
             TranscriptPiece::Agent(text) => view.markdown(&text),
+            TranscriptPiece::Image(what) => view.say(Ink::Quiet, &line(&what)),
             TranscriptPiece::Missing(what) => view.say(Ink::Bad, &line(&what)),
             _ => {}
         }

@@ -12,8 +12,8 @@ use outpost_terminal::folded::{FoldedEnd, FoldedOutput};
 use outpost_terminal::ink::{Ink, InkLine};
 use outpost_terminal::markdown::{MarkdownStream, rendered};
 use outpost_thread::{
-    CallAction, CallEnding, CallFinished, CallId, CallStarted, CallView, EndedCallView, Fact, FileView, PlannedStepStatus, TurnFinished,
-    said,
+    CallAction, CallEnding, CallFinished, CallId, CallStarted, CallView, EndedCallView, Fact, FileView, GeneratedImage, PlannedStepStatus,
+    TurnFinished, said,
 };
 use outpost_wire::shown::{FRAME, Form};
 
@@ -184,6 +184,8 @@ impl ConversationView {
                 if !is_shown {
                     texts.iter().for_each(|text| self.markdown(text));
                 }
+                let images = answered.items.iter().filter_map(GeneratedImage::of);
+                images.for_each(|image| self.say(Ink::Note, &line(&image.to_string())));
             }
             Fact::CallStarted(started) => self.started(started, now),
             Fact::CallFinished(finished) => self.finished(finished),

@@ -10,8 +10,8 @@ use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::ModelProgress;
 use outpost_runtime::tools::output::HeadTail;
 use outpost_thread::{
-    CallAction, CallEnding, CallFinished, CallId, CallStarted, CallView, EndedCallView, Fact, FileView, PlannedStep, PlannedStepStatus,
-    Raw, Thread, TokenTotals, TurnFinished, said,
+    CallAction, CallEnding, CallFinished, CallId, CallStarted, CallView, EndedCallView, Fact, FileView, GeneratedImage, PlannedStep,
+    PlannedStepStatus, Raw, Thread, TokenTotals, TurnFinished, said,
 };
 use serde_json::Value;
 
@@ -113,6 +113,10 @@ impl JsonLines {
 
     /// What the model said or thought.
     fn answered(&mut self, item: &Raw) -> Option<ItemShape> {
+        if let Some(GeneratedImage { status, revised_prompt, saved_path, .. }) = GeneratedImage::of(item) {
+            let status = status.unwrap_or_else(|| "completed".to_owned());
+            return Some(ItemShape::ImageGeneration { id: self.next_item(), status, revised_prompt, saved_path });
+        }
         let value = read(Some(item));
         match value["type"].as_str()? {
             "message" => {

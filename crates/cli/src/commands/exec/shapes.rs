@@ -71,6 +71,13 @@ pub(super) enum ItemShape {
         id: String,
         query: String,
     },
+    /// A picture that the model made, and the file that it was saved as.
+    ImageGeneration {
+        id: String,
+        status: String,
+        revised_prompt: Option<String>,
+        saved_path: Option<String>,
+    },
     TodoList {
         id: String,
         items: Vec<Todo>,

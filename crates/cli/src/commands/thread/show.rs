@@ -86,7 +86,9 @@ fn as_text(summary: &ThreadSummary, id: ThreadId, page: &Page, full: bool) -> St
                 writeln!(text, "{own}{} {}", on_line_exactly(&tool), out::on_lines_exactly(parameters.trim()))
             }
             TranscriptPiece::Output { text: output, outcome } => writeln!(text, "{}", indented(&on_lines(&output), &outcome, full)),
-            TranscriptPiece::Note(note) | TranscriptPiece::Missing(note) => writeln!(text, "{own}({})", on_lines(&note)),
+            TranscriptPiece::Note(note) | TranscriptPiece::Image(note) | TranscriptPiece::Missing(note) => {
+                writeln!(text, "{own}({})", on_lines(&note))
+            }
         };
     }
     text

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use outpost_runtime::tools::command_report::printed;
 use outpost_store::words_of;
 use outpost_thread::{
-    CallAction, CallEnding, CallFinished, CallStarted, CallView, Entry, Fact, InputOrigin, Kept, Raw, TurnStatus, is_user_message,
+    CallAction, CallEnding, CallFinished, CallStarted, CallView, Entry, Fact, GeneratedImage, InputOrigin, Kept, Raw, TurnStatus,
+    is_user_message,
 };
 use serde_json::Value;
 
@@ -32,6 +33,8 @@ pub(crate) enum TranscriptPiece {
         text: String,
         outcome: String,
     },
+    /// A picture that the model made, and where it is.
+    Image(String),
     /// What stands here cannot be read.
     Missing(String),
     /// Something else worth a line.
@@ -43,7 +46,10 @@ pub(crate) const SHOWN_AGAIN: usize = 200;
 
 /// The last of what was said, and how many messages stand before it. What was done is not shown again.
 pub(crate) fn recent(mut pieces: Vec<TranscriptPiece>, most: usize) -> (usize, Vec<TranscriptPiece>) {
-    pieces.retain(|piece| matches!(piece, TranscriptPiece::User(_) | TranscriptPiece::Agent(_) | TranscriptPiece::Missing(_)));
+    let is_said = |piece: &TranscriptPiece| {
+        matches!(piece, TranscriptPiece::User(_) | TranscriptPiece::Agent(_) | TranscriptPiece::Image(_) | TranscriptPiece::Missing(_))
+    };
+    pieces.retain(is_said);
     let earlier = pieces.len().saturating_sub(most);
     pieces.drain(..earlier);
     (earlier, pieces)
@@ -130,6 +136,9 @@ fn output(end: &CallFinished) -> TranscriptPiece {
 }
 
 fn answered(item: &Raw, commands: &BTreeMap<String, TranscriptPiece>) -> Option<TranscriptPiece> {
+    if let Some(image) = GeneratedImage::of(item) {
+        return Some(TranscriptPiece::Image(image.to_string()));
+    }
     let value: Value = item.read().ok()?;
     let member = |name: &str| value.get(name).and_then(Value::as_str);
     match member("type")? {

@@ -187,7 +187,7 @@ fn paragraph(piece: &TranscriptPiece) -> String {
         TranscriptPiece::Command { environment, command } => format!("\n**{environment}**\n\n{}\n", fenced(&format!("$ {command}"))),
         TranscriptPiece::Output { text, outcome } if outcome.is_empty() => format!("\n{}\n", fenced(text)),
         TranscriptPiece::Output { text, outcome } => format!("\n{}\n\n*{outcome}*\n", fenced(text)),
-        TranscriptPiece::Note(note) | TranscriptPiece::Missing(note) => format!("\n*{note}*\n"),
+        TranscriptPiece::Note(note) | TranscriptPiece::Image(note) | TranscriptPiece::Missing(note) => format!("\n*{note}*\n"),
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
+use outpost_thread::GeneratedImage;
 use outpost_wire::base64;
 use serde_json::{Value, json};
 
 use super::{Called, FORMAT};
 use crate::model::Prompt;
-use crate::pictures::{acceptable, described};
+use crate::pictures::outgoing;
 
 /// The API refuses a larger picture, counted in base64.
 const LARGEST_PICTURE: usize = 5 << 20;
@@ -21,11 +22,20 @@ pub(super) struct Conversation {
 }
 
 pub(super) fn of(prompt: &Prompt) -> Conversation {
-    let mut writer = Writer { messages: Vec::new(), ids: HashMap::new(), tools: Called::new() };
-    for item in prompt.history.items() {
-        let Some(item) = acceptable(item.get()).or_else(|| serde_json::from_str(item.get()).ok()) else { continue };
-        writer.add(&if prompt.facts.vision { item } else { described(item) });
+    let mut writer = Writer { messages: Vec::new(), images: Vec::new(), ids: HashMap::new(), tools: Called::new() };
+    for raw in prompt.history.items() {
+        let Some(item) = outgoing(raw, prompt.facts.vision) else { continue };
+        if GeneratedImage::of(raw).is_some() {
+            writer.images.extend(Writer::blocks(&item["content"]));
+            continue;
+        }
+        let is_output = item["type"].as_str().is_some_and(|kind| kind.ends_with("_output"));
+        if !is_output && !writer.has_open_calls() {
+            writer.show();
+        }
+        writer.add(&item);
     }
+    writer.show();
     let Writer { mut messages, tools, .. } = writer;
     if messages.first().is_none_or(|first| first["role"] != "user") {
         messages.insert(
@@ -49,6 +59,8 @@ fn may_think(messages: &[Value]) -> bool {
 
 struct Writer {
     messages: Vec<Value>,
+    /// Pictures that the model made: they follow in a message of the user, where nothing awaits a result.
+    images: Vec<Value>,
     /// Ids of calls as this API takes them.
     ids: HashMap<String, String>,
     tools: Called,
@@ -82,6 +94,17 @@ impl Writer {
                 self.result(text("call_id"), vec![json!({"type": "text", "text": item["tools"].to_string()})]);
             }
             _ => {}
+        }
+    }
+
+    fn has_open_calls(&self) -> bool {
+        let blocks = self.messages.last().filter(|last| last["role"] == "assistant").and_then(|last| last["content"].as_array());
+        blocks.is_some_and(|blocks| blocks.iter().any(|block| block["type"] == "tool_use"))
+    }
+
+    fn show(&mut self) {
+        for block in std::mem::take(&mut self.images) {
+            self.push("user", block);
         }
     }
 

@@ -1,9 +1,10 @@
 //! From items of history to messages.
 
+use outpost_thread::GeneratedImage;
 use serde_json::{Value, json};
 
 use crate::model::{Prompt, Quirk, Quirks};
-use crate::pictures::{acceptable, described};
+use crate::pictures::outgoing;
 
 pub(super) fn of(prompt: &Prompt, quirks: &Quirks) -> Vec<Value> {
     let mut messages = Vec::with_capacity(prompt.history.items().len() + 1);
@@ -11,13 +12,17 @@ pub(super) fn of(prompt: &Prompt, quirks: &Quirks) -> Vec<Value> {
         messages.push(json!({"role": "system", "content": &*prompt.instructions}));
     }
     let mut images = Vec::new();
-    for item in prompt.history.items() {
-        let Some(item) = acceptable(item.get()).or_else(|| serde_json::from_str(item.get()).ok()) else { continue };
-        let item = if prompt.facts.vision { item } else { described(item) };
-        // Nothing may stand between the results of one answer's calls.
+    for raw in prompt.history.items() {
+        let Some(item) = outgoing(raw, prompt.facts.vision) else { continue };
+        // Nothing may stand between calls and their results, nor between the results of one answer's calls.
         let is_output = item["type"].as_str().is_some_and(|kind| kind.ends_with("_output"));
-        if !is_output {
+        let has_open_calls = messages.last().is_some_and(|last| last["tool_calls"].is_array());
+        if !is_output && !has_open_calls {
             show(&mut messages, &mut images);
+        }
+        if GeneratedImage::of(raw).is_some() {
+            images.extend(item["content"].as_array().cloned().unwrap_or_default());
+            continue;
         }
         if quirks.has(Quirk::EchoReasoning) && item["type"] == "reasoning" {
             think(&mut messages, &item);
@@ -29,10 +34,10 @@ pub(super) fn of(prompt: &Prompt, quirks: &Quirks) -> Vec<Value> {
     messages
 }
 
-/// Images of tools, in a message of the user.
+/// Images of tools and of the model itself, in a message of the user: only there this wire has a place for them.
 fn show(messages: &mut Vec<Value>, images: &mut Vec<Value>) {
     if !images.is_empty() {
-        messages.push(json!({"role": "user", "content": std::mem::take(images)}));
+        messages.push(json!({"role": "user", "content": content(&std::mem::take(images).into())}));
     }
 }
 
@@ -124,7 +129,7 @@ fn output(output: &Value) -> (String, Vec<Value>) {
         Value::Array(parts) => {
             for part in parts {
                 match part["type"].as_str() {
-                    Some("input_image") => images.push(image(part)),
+                    Some("input_image") => images.push(part.clone()),
                     _ => text.push_str(part["text"].as_str().unwrap_or_default()),
                 }
             }

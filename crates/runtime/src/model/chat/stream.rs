@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use outpost_thread::GeneratedImage;
 use serde_json::{Value, json};
 
 use crate::model::{HistoryItem, ModelProgress, ModelResponse, ModelUsage, OnProgress, ReasoningPart, StopReason};
@@ -14,6 +15,8 @@ pub(super) struct PartialMessage<'a> {
     reasoning: Part,
     /// By their place in the message; pieces of several calls may come mixed.
     calls: BTreeMap<u64, Call>,
+    /// Pictures that the model made, in base64.
+    images: Vec<String>,
     usage: ModelUsage,
     /// Why it ended, once it has.
     finished: Option<StopReason>,
@@ -36,7 +39,7 @@ struct Call {
 impl<'a> PartialMessage<'a> {
     pub(super) fn new(ids: &'a (dyn Fn() -> String + Send + Sync), progress: OnProgress<'a>) -> Self {
         let (text, reasoning) = (Part::default(), Part::default());
-        Self { ids, progress, text, reasoning, calls: BTreeMap::new(), usage: ModelUsage::default(), finished: None }
+        Self { ids, progress, text, reasoning, calls: BTreeMap::new(), images: Vec::new(), usage: ModelUsage::default(), finished: None }
     }
 
     pub(super) fn take(&mut self, chunk: &Value) {
@@ -55,6 +58,15 @@ impl<'a> PartialMessage<'a> {
         }
         for piece in delta["tool_calls"].as_array().into_iter().flatten() {
             self.take_call(piece);
+        }
+        // Gateways send a picture whole, as an address that holds it.
+        let addresses = delta["images"].as_array().into_iter().flatten().filter_map(|image| image["image_url"]["url"].as_str());
+        let data = addresses.filter_map(|address| address.split_once(";base64,")).map(|(_, data)| data.to_owned());
+        for data in data {
+            // Some repeat it in the last chunk.
+            if !self.images.contains(&data) {
+                self.images.push(data);
+            }
         }
         match choice["finish_reason"].as_str() {
             None => {}
@@ -113,6 +125,7 @@ impl<'a> PartialMessage<'a> {
         if let Some(id) = self.text.id {
             items.push(message(&id, &self.text.text));
         }
+        items.extend(self.images.iter().map(|data| GeneratedImage::item(data)));
         let stop = self.finished.unwrap_or_default();
         for call in self.calls.into_values() {
             // The limit may have cut off its arguments; a part of a command is not run.

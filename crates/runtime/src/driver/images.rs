@@ -1,0 +1,45 @@
+//! Pictures that the model made: each is kept in the thread with the answer, and as a file where people can open it.
+
+use outpost_thread::{GeneratedImage, Raw, picture_kind};
+use outpost_wire::base64;
+use serde_json::Value;
+
+use super::Driver;
+use crate::live::ThreadEvent;
+
+impl Driver {
+    /// The items of an answer, with the place of every picture among them. One that cannot be saved is reported, and stays in the thread.
+    pub(super) async fn save_images(&self, mut items: Vec<Raw>) -> Vec<Raw> {
+        for item in &mut items {
+            let Some(image) = GeneratedImage::of(item) else { continue };
+            let Some(data) = image.data() else { continue };
+            match self.save_image(data).await {
+                Ok(Some(path)) => {
+                    if let Ok(mut named) = item.read::<Value>() {
+                        named["saved_path"] = path.into();
+                        *item = Raw::from(named);
+                    }
+                }
+                Ok(None) => {}
+                Err(why) => {
+                    let message = format!("the image that the model made was not saved as a file: {why}");
+                    self.audience.feed.publish(ThreadEvent::Warning { message }, 256);
+                }
+            }
+        }
+        items
+    }
+
+    async fn save_image(&self, data: &str) -> Result<Option<String>, String> {
+        let bytes = base64::decode(data).map_err(|error| error.to_string())?;
+        let extension = match picture_kind(&bytes) {
+            Some("image/png") => "png",
+            Some("image/jpeg") => "jpg",
+            Some("image/gif") => "gif",
+            Some("image/webp") => "webp",
+            _ => return Err("it is not a PNG, JPEG, GIF or WebP".to_owned()),
+        };
+        let saved = self.journal.store.save_image(self.thread.id, extension, bytes).await.map_err(|error| error.to_string())?;
+        Ok(saved.map(|path| path.display().to_string()))
+    }
+}

@@ -1,0 +1,87 @@
+//! Pictures that a model makes: items of its answers, in the shape that the Responses API has for them.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::raw::Raw;
+
+/// The type of such items.
+const KIND: &str = "image_generation_call";
+
+/// A picture that a model made, or tried to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct GeneratedImage {
+    #[serde(rename = "type")]
+    kind: String,
+    /// The name that its provider gave it. Another provider has no use for it.
+    pub id: Option<String>,
+    pub status: Option<String>,
+    /// What the picture was made from, if the provider worded the request anew.
+    pub revised_prompt: Option<String>,
+    /// The file, in base64.
+    pub result: Option<String>,
+    /// Ours: the file on the machine that drives the thread.
+    pub saved_path: Option<String>,
+}
+
+impl GeneratedImage {
+    /// The picture of a model item, if it is one.
+    pub fn of(item: &Raw) -> Option<Self> {
+        Self::is_in(item.get()).then(|| item.read().ok()).flatten().filter(|image: &Self| image.kind == KIND)
+    }
+
+    /// Whether an item may hold one: nearly all do not, and need not be read.
+    fn is_in(item: &str) -> bool {
+        item.contains("\"image_generation_call\"")
+    }
+
+    /// The item of a picture that came without one.
+    pub fn item(result: &str) -> Value {
+        json!({"type": KIND, "status": "completed", "result": result})
+    }
+
+    /// The picture in base64, if it was made.
+    pub fn data(&self) -> Option<&str> {
+        self.result.as_deref().filter(|data| !data.is_empty())
+    }
+
+    /// An item without the name that its provider gave it.
+    pub(crate) fn nameless(item: &Raw) -> Raw {
+        match item.read() {
+            Ok(Value::Object(mut members)) => {
+                members.remove("id");
+                Raw::from(Value::Object(members))
+            }
+            _ => item.clone(),
+        }
+    }
+}
+
+/// What people read in the place of the picture.
+impl fmt::Display for GeneratedImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.saved_path, self.data()) {
+            (Some(path), _) => write!(f, "image saved as {path}"),
+            (None, Some(_)) => write!(f, "image made; it is kept in the thread"),
+            (None, None) => write!(f, "no image was made ({})", self.status.as_deref().unwrap_or("unknown")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_read_where_a_picture_is() {
+        let told = |item: Value| GeneratedImage::of(&Raw::from(item)).map(|image| image.to_string());
+        let image = json!({"type": KIND, "id": "ig_1", "status": "completed", "result": "QUJD", "saved_path": "/home/x/a.png"});
+        assert_eq!(told(image).as_deref(), Some("image saved as /home/x/a.png"));
+        assert_eq!(told(GeneratedImage::item("QUJD")).as_deref(), Some("image made; it is kept in the thread"));
+        assert_eq!(told(json!({"type": KIND, "status": "failed", "result": null})).as_deref(), Some("no image was made (failed)"));
+        assert_eq!(told(json!({"type": "message", "content": "\"image_generation_call\""})), None);
+    }
+}
