@@ -100,18 +100,33 @@ async fn a_small_file_is_replaced_with_few_calls_and_the_old_one_is_closed_elsew
     }
     client.call("fs/readFile", json!({"path": uri("the-end")})).await;
     let read = || fs::read_to_string(&trace).unwrap_or_default();
-    eventually("everything is written down", || read().contains("the-end")).await;
+    let is_over = || read().contains("the-end") && closings(&read()).iter().all(|(_, closer)| closer.is_some());
+    eventually("everything is written down", is_over).await;
     let text = read();
-    // With its thread in front; a call that another one was seen in the middle of is there twice.
-    let begun: Vec<&str> = text.lines().filter(|line| !line.contains("resumed>") && line.contains('(')).collect();
+    let begun = begun(&text);
     let writes: Vec<usize> = (0..begun.len()).filter(|at| begun[*at].contains("readlink(") && begun[*at].contains("/small\"")).collect();
     let mut counts: Vec<usize> = writes.windows(2).map(|pair| pair[1] - pair[0]).collect();
     counts.sort_unstable();
     assert!(counts.len() >= WRITES && counts[counts.len() / 2] <= REPLACING, "{counts:?}: {text}");
+    let closings = closings(&text);
+    let elsewhere = |(opener, closer): &(String, Option<String>)| closer.as_ref() != Some(opener);
+    assert!(!closings.is_empty() && closings.iter().all(elsewhere), "the thread that answers closes it: {closings:?}\n{text}");
+}
+
+/// The calls of a trace, with the thread in front of each; one that another was seen in the middle of is there twice.
+fn begun(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| !line.contains("resumed>") && line.contains('(')).collect()
+}
+
+/// Which thread opened the file that was replaced, and which one closed it.
+fn closings(text: &str) -> Vec<(String, Option<String>)> {
+    let begun = begun(text);
     let thread = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
-    for (at, line) in begun.iter().enumerate().filter(|(_, line)| line.contains("\"small\", O_WRONLY") && !line.contains("ENOENT")) {
-        let Some(old) = line.rsplit(" = ").next().and_then(|number| number.trim().parse::<u32>().ok()) else { continue };
-        let closed = begun[at..].iter().find(|line| line.contains(&format!("close({old})")) || line.contains(&format!("close({old} ")));
-        assert!(closed.is_some_and(|closed| thread(closed) != thread(line)), "the thread that answers closes it: {line}\n{text}");
-    }
+    let opened = begun.iter().enumerate().filter(|(_, line)| line.contains("\"small\", O_WRONLY"));
+    let closing = |(at, line): (usize, &&str)| {
+        let old = line.rsplit(" = ").next()?.trim().parse::<u32>().ok()?;
+        let is_closing = |line: &&&str| line.contains(&format!("close({old})")) || line.contains(&format!("close({old} "));
+        Some((thread(line), begun[at..].iter().find(is_closing).map(|line| thread(line))))
+    };
+    opened.filter_map(closing).collect()
 }

@@ -157,7 +157,7 @@ impl ExecArguments {
     }
 }
 
-/// Options of `exec`. They may stand before or after `resume ID`.
+// Options of `exec`. They may stand before or after `resume ID`. No comment for the documentation: it would be the help of the verb.
 #[derive(Args, Default)]
 pub(crate) struct ExecOptions {
     /// Print one JSON event a line on standard output, for programs
@@ -208,7 +208,7 @@ pub(crate) enum Colour {
     Never,
 }
 
-/// Options of every verb that runs an agent.
+// Options of every verb that runs an agent. No comment for the documentation: it would be the help of the verb.
 #[derive(Args, Default)]
 pub(crate) struct AgentOptions {
     /// The model provider: `offline`, `openai`, `ollama`, or one of config.toml

@@ -355,7 +355,7 @@ impl Verb {
     }
 }
 
-/// Which environment a verb works in.
+// Which environment a verb works in. What is said of arguments in a comment for the documentation would be printed as the help of the verb.
 #[derive(Args)]
 pub(crate) struct PlaceArguments {
     /// The environment: a name from environments.toml, ws://HOST:PORT or unix://PATH. Without one, this machine
@@ -520,6 +520,18 @@ mod tests {
         assert_eq!(words("outpost help"), "outpost --help");
         assert_eq!(words("outpost help env add"), "outpost env add --help");
         assert_eq!(words("outpost exec help"), "outpost exec help");
+    }
+
+    /// Arguments are put together after the verb has said what it does, and must not say something else.
+    #[test]
+    fn a_verb_says_what_it_does() {
+        let (plain, mut whole) = (Arguments::command(), Arguments::command());
+        whole.build();
+        for verb in plain.get_subcommands() {
+            let built = whole.find_subcommand(verb.get_name()).unwrap();
+            let says = |verb: &clap::Command| (verb.get_about().map(ToString::to_string), verb.get_long_about().map(ToString::to_string));
+            assert_eq!(says(verb), says(built), "{}", verb.get_name());
+        }
     }
 
     /// Paragraphs are wrapped when printed; wrapping twice breaks lines in the middle.

@@ -3,6 +3,7 @@
 //! Closing the last handle of a file without a name gives its room back, and waits for that until the disk has what was written to it
 //! last. A client that writes the same file again and again would wait for the disk each time.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,7 +20,7 @@ pub(crate) struct ReplacedFiles(Arc<Mutex<Waiting>>);
 
 #[derive(Default)]
 struct Waiting {
-    files: Vec<File>,
+    files: VecDeque<File>,
     /// A thread closes one after the other.
     is_tended: bool,
 }
@@ -36,7 +37,7 @@ impl ReplacedFiles {
             drop(waiting);
             return drop(file);
         }
-        waiting.files.push(file);
+        waiting.files.push_back(file);
         if !std::mem::replace(&mut waiting.is_tended, true) {
             let queue = self.clone();
             runtime.spawn_blocking(move || {
@@ -49,7 +50,7 @@ impl ReplacedFiles {
 
     fn next(&self) -> Option<File> {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = waiting.files.pop();
+        let file = waiting.files.pop_front();
         waiting.is_tended = file.is_some();
         file
     }
