@@ -401,7 +401,7 @@ mod tests {
         assert!(with("data:image/png;base64,iVBORw0KGgo=").contains("does not represent a valid image"));
         assert!(with("file:///x.png").contains("Expected a base64-encoded data URL"));
         let made = json!({"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": png});
-        assert_eq!(input(&[made.clone()]), "");
+        assert_eq!(input(std::slice::from_ref(&made)), "");
         let changed = |name: &str, value: Value| {
             let mut item = made.clone();
             item[name] = value;
