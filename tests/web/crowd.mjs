@@ -2,10 +2,14 @@
 import { PAGE, check, logIn, look, page, play, text } from "./stage.mjs";
 
 const MACHINES = 61;
-/** Whether it is on a screen of that height without scrolling. */
+/** Whether it comes to be on a screen of that height without scrolling. A new size is drawn some frames later. */
 const isInSight = async (locator, height) => {
-  const box = await locator.boundingBox();
-  return box !== null && box.y >= 0 && box.y + box.height <= height;
+  for (let look = 0; look < 200; look += 1) {
+    const box = await locator.boundingBox();
+    if (box !== null && box.y >= 0 && box.y + box.height <= height) return true;
+    await page.waitForTimeout(50);
+  }
+  return false;
 };
 
 await play(async () => {

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use futures_util::FutureExt;
 use outpost_runtime::follow::ThreadFollower;
 use outpost_runtime::live::{BackgroundProcess, LiveThread, NewInput, ThreadActivity, ThreadEvent};
 use outpost_store::PageRequest;
@@ -321,11 +320,8 @@ async fn watch(thread: &LiveThread, follow: &mut ThreadFollower, watching: &mut 
         let followed = match follow.ready().await {
             Some(followed) => followed,
             None if !is_active => {
-                // A machine that answered and was done at once is not passed over.
-                while let Some(remark) = watching.machines.remark().now_or_never() {
-                    watching.report.warn(&remark)?;
-                }
-                return Ok(());
+                let remarks = watching.machines.last_remarks().await;
+                return remarks.iter().try_for_each(|remark| watching.report.warn(remark));
             }
             None => tokio::select! {
                 followed = follow.next() => followed,

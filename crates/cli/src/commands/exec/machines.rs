@@ -1,18 +1,27 @@
 //! What `exec` says of the environments of its thread, beside what their commands do.
 
-use outpost_environment::{ConnectionState, Environment, EnvironmentState, Registry, RegistryEvent, Watcher};
+use std::time::Duration;
+
+use outpost_environment::{Environment, EnvironmentState, Registry, RegistryEvent, Watcher};
 use outpost_runtime::live::LiveThread;
 use outpost_sandbox::Level;
 use outpost_wire::intent::{Attachment, EnvironmentId};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 use crate::agents::Agents;
 use crate::shortfall::Shortfall;
+
+/// So long a machine that was asked what its sandbox holds is waited for when the turn is over.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
 
 /// The environments of the thread, as far as there is something to say of them.
 pub(super) struct Machines {
     selected: Vec<EnvironmentId>,
     registry: Option<(Registry, Watcher)>,
     is_sandboxed: bool,
+    /// Machines that were asked what their sandbox holds.
+    asked: JoinSet<Option<String>>,
 }
 
 impl Machines {
@@ -23,34 +32,57 @@ impl Machines {
         let runtime = agents.own_runtime().ok();
         let is_sandboxed = runtime.is_some_and(|runtime| !runtime.config().sandbox.is_full_access());
         let registry = runtime.map(|runtime| (runtime.registry().clone(), runtime.registry().watch()));
-        Ok(Self { selected, registry, is_sandboxed })
+        Ok(Self { selected, registry, is_sandboxed, asked: JoinSet::new() })
     }
 
     /// Why the next one cannot be used, or what its sandbox does not hold. Each has one remark.
     pub(super) async fn remark(&mut self) -> String {
         let Some((registry, watcher)) = &mut self.registry else { return std::future::pending().await };
         loop {
-            let RegistryEvent::Environment { id, standing, .. } = watcher.next().await.event else { continue };
+            let change = tokio::select! {
+                Some(Ok(Some(remark))) = self.asked.join_next() => return remark,
+                change = watcher.next() => change,
+            };
+            let RegistryEvent::Environment { id, standing, .. } = change.event else { continue };
             let Some(at) = self.selected.iter().position(|selected| *selected == id) else { continue };
-            let remark = match standing {
-                EnvironmentState::Failed { reason, .. } => Some(format!("environment `{id}` cannot be used: {reason}")),
+            match standing {
+                EnvironmentState::Failed { reason, .. } => {
+                    self.selected.remove(at);
+                    return format!("environment `{id}` cannot be used: {reason}");
+                }
                 // The first line has told of this machine.
                 EnvironmentState::Ready if self.is_sandboxed && !id.is_local() => {
-                    registry.get(&id).and_then(|environment| shortfall(&environment))
+                    self.selected.remove(at);
+                    registry.get(&id).map(|environment| self.asked.spawn(async move { shortfall(&environment).await }));
                 }
-                _ => None,
-            };
-            if let Some(remark) = remark {
-                self.selected.remove(at);
-                return remark;
+                _ => {}
             }
         }
     }
+
+    /// What is left to say at the end of a turn.
+    pub(super) async fn last_remarks(&mut self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        // A machine that answered and was done at once is not passed over.
+        while let Ok(remark) = timeout(Duration::ZERO, self.remark()).await {
+            remarks.push(remark);
+        }
+        let ended = async {
+            while let Some(answer) = self.asked.join_next().await {
+                remarks.extend(answer.ok().flatten());
+            }
+        };
+        tokio::select! {
+            () = ended => {}
+            () = sleep(LAST_ANSWER) => {}
+        }
+        remarks
+    }
 }
 
-/// What the sandbox of an environment does not hold, as far as its executor has told.
-fn shortfall(environment: &Environment) -> Option<String> {
-    let ConnectionState::Ready(connected) = environment.state() else { return None };
-    let short = Shortfall::of(&connected.info).filter(|short| short.level != Some(Level::Full.name()))?;
+/// What the sandbox of an environment does not hold, as its executor tells.
+async fn shortfall(environment: &Environment) -> Option<String> {
+    let info = environment.full_info().await.ok()?;
+    let short = Shortfall::of(&info).filter(|short| short.level != Some(Level::Full.name()))?;
     Some(format!("environment `{}`: the sandbox there {short}", environment.name()))
 }
