@@ -211,6 +211,11 @@ impl Pump {
         let resumed = notified.hold(self.server.ask::<ThreadResume>(&params, Waits::ForConnection)).await;
         let read = match resumed {
             Ok((_, number)) => {
+                // Before what is caught up with: that may end the turn, and with it the program that shows this.
+                self.warn(match why {
+                    FollowedAgain::ConnectionBack => format!("the connection to {} was lost and is back", self.server.address()),
+                    FollowedAgain::Closed => "the thread was closed where it was driven, and is followed again".to_owned(),
+                });
                 let read = self.server.catch_up(&mut self.mirror, Tells::Followers, notified).await;
                 self.follows.is_followed_on(number);
                 read
@@ -222,10 +227,6 @@ impl Pump {
                 self.is_answering = answering.unwrap_or(self.is_answering);
                 self.has_hole = self.is_answering;
                 self.server.routes.tell_others(BACK);
-                self.warn(match why {
-                    FollowedAgain::ConnectionBack => format!("the connection to {} was lost and is back", self.server.address()),
-                    FollowedAgain::Closed => "the thread was closed where it was driven, and is followed again".to_owned(),
-                });
                 true
             }
             Err(error) => {
