@@ -1,11 +1,25 @@
 //! Pictures that the model made: each is kept in the thread with the answer, and as a file where people can open it.
 
+use std::io;
+
 use outpost_thread::{GeneratedImage, Raw, picture_kind};
 use outpost_wire::base64;
 use serde_json::Value;
+use thiserror::Error;
 
 use super::Driver;
 use crate::live::ThreadEvent;
+
+/// Why a picture is in the thread only.
+#[derive(Debug, Error)]
+enum ImageError {
+    #[error(transparent)]
+    Encoding(#[from] base64::Base64Error),
+    #[error("it is not a PNG, JPEG, GIF or WebP")]
+    Kind,
+    #[error(transparent)]
+    Write(#[from] io::Error),
+}
 
 impl Driver {
     /// The items of an answer, with the place of every picture among them. One that cannot be saved is reported, and stays in the thread.
@@ -30,16 +44,16 @@ impl Driver {
         items
     }
 
-    async fn save_image(&self, data: &str) -> Result<Option<String>, String> {
-        let bytes = base64::decode(data).map_err(|error| error.to_string())?;
+    async fn save_image(&self, data: &str) -> Result<Option<String>, ImageError> {
+        let bytes = base64::decode(data)?;
         let extension = match picture_kind(&bytes) {
             Some("image/png") => "png",
             Some("image/jpeg") => "jpg",
             Some("image/gif") => "gif",
             Some("image/webp") => "webp",
-            _ => return Err("it is not a PNG, JPEG, GIF or WebP".to_owned()),
+            _ => return Err(ImageError::Kind),
         };
-        let saved = self.journal.store.save_image(self.thread.id, extension, bytes).await.map_err(|error| error.to_string())?;
+        let saved = self.journal.store.save_image(self.thread.id, extension, bytes).await?;
         Ok(saved.map(|path| path.display().to_string()))
     }
 }
