@@ -98,10 +98,14 @@ fn what_was_tried_is_not_tried_again_under_the_same_conditions() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let hello = "{\"id\":1,\"method\":\"initialize\",\"params\":{\"clientName\":\"test\"}}\n";
-        child.stdin.as_mut().unwrap().write_all(hello.as_bytes()).unwrap();
-        let mut answer = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut answer).unwrap();
+        let asked = concat!(
+            "{\"id\":1,\"method\":\"initialize\",\"params\":{\"clientName\":\"test\"}}\n",
+            "{\"method\":\"initialized\"}\n",
+            "{\"id\":2,\"method\":\"environment/info\",\"params\":{}}\n"
+        );
+        child.stdin.as_mut().unwrap().write_all(asked.as_bytes()).unwrap();
+        let mut answers = BufReader::new(child.stdout.take().unwrap()).lines();
+        let answer = answers.find_map(|line| line.ok().filter(|line| line.contains("\"id\":2"))).unwrap();
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(answer.contains("a level of the sandbox"), "{answer}");
