@@ -1,5 +1,7 @@
 //! Which request waits for which.
 
+use std::time::Duration;
+
 use outpost_testkit::bench::with;
 use outpost_testkit::client::base64;
 use outpost_testkit::{Bench, LinkKind, Setup, over_every_link, over_links};
@@ -223,4 +225,35 @@ async fn starts_wait_for_their_reapers_beside_each_other_and_the_rest_waits_for_
     assert_eq!(client.answer(write).await["result"], json!({"status": "accepted"}), "it did not wait for the start");
     assert_eq!(client.answer(close).await["result"], json!({"status": "accepted"}));
     assert_eq!(client.outcome("held").await, (0, b"text".to_vec()));
+}
+
+/// A client that starts something and leaves at once says so behind the start: nothing of it may run on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_session_is_not_lost_behind_a_start_when_the_connection_closes() {
+    let bench = Bench::with_setup(LinkKind::WebSocket, OUTPOST, &Setup { readable: true, ..Setup::default() });
+    let mut client = bench.connect().await;
+    let session = client.hello().await;
+    client.start(bench.start("first", &["/bin/true"])).await;
+    assert_eq!(client.outcome("first").await.0, 0);
+    let reaper = reaper_below(bench.process().unwrap().pid()).expect("a reaper without work");
+    kill_process(reaper, Signal::STOP).unwrap();
+    client.request("process/start", bench.start("held", &["/bin/sleep", "1000"]));
+    client.request("session/end", json!({}));
+    // Both are on their way before the connection ends.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    drop(client);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    kill_process(reaper, Signal::CONT).unwrap();
+    let mut told = json!(null);
+    for _ in 0..600 {
+        let mut next = bench.connect().await;
+        let resumed = next.request("initialize", json!({"clientName": "test", "resumeSessionId": session}));
+        told = next.answer(resumed).await;
+        if told["error"]["message"] == format!("unknown session id {session}") {
+            return;
+        }
+        drop(next);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the session lives on with its command: {told}");
 }

@@ -10,8 +10,8 @@ pub(crate) struct Shortfall<'a> {
     /// The level that holds there; none where sandboxed commands are refused.
     pub level: Option<&'a str>,
     pub missing: Vec<&'a str>,
-    /// What would raise the level.
-    pub raised_by: Option<&'a str>,
+    /// Why it is not more, and what would raise it.
+    pub reason: Option<&'a str>,
 }
 
 impl<'a> Shortfall<'a> {
@@ -21,7 +21,7 @@ impl<'a> Shortfall<'a> {
         (!missing.is_empty()).then(|| Self {
             level: level.map(|row| row.mechanism.as_str()),
             missing,
-            raised_by: level.and_then(|row| row.reason.as_deref()),
+            reason: level.and_then(|row| row.reason.as_deref()),
         })
     }
 }
@@ -32,6 +32,6 @@ impl fmt::Display for Shortfall<'_> {
             Some(level) => write!(f, "has the level `{level}`; it does not hold: {}", self.missing.join("; "))?,
             None => write!(f, "refuses commands; it does not hold: {}", self.missing.join("; "))?,
         }
-        self.raised_by.map_or(Ok(()), |by| write!(f, "; to raise it: {by}"))
+        self.reason.map_or(Ok(()), |reason| write!(f, "; {reason}"))
     }
 }

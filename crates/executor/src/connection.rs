@@ -12,6 +12,7 @@ use outpost_wire::{Fault, Method};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::attachment::{Extensions, SessionAttachment};
+use crate::carried::Carried;
 use crate::executor::ExecutorShared;
 use crate::fault;
 use crate::follow::{self, Follows};
@@ -138,15 +139,19 @@ impl ExecutorConnection {
         self.starts.acquire().await.ok()
     }
 
-    /// Answers a request that comes after starts which are under way as if they were over: it begins once they are.
-    async fn after_starts(&self, mut answer: ResponseFuture) -> PeerReply {
-        let turn = self.starts.acquire_many(STARTS).await;
-        // Whatever has to be in order takes its place before it first waits, and what came later is let in after that.
-        let first = poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await;
-        drop(turn);
-        match first {
-            Poll::Ready(reply) => reply,
-            Poll::Pending => answer.await,
+    /// Answers a request that comes after starts which are under way as if they were over: it begins once they are, also if the
+    /// connection has ended by then. The end of a session that was asked for before must not be lost.
+    async fn after_starts(self: Arc<Self>, mut answer: ResponseFuture) -> PeerReply {
+        let begun = Carried::new(async move {
+            let turn = self.starts.acquire_many(STARTS).await;
+            // Whatever has to be in order takes its place before it first waits, and what came later is let in after that.
+            let first = poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await;
+            drop(turn);
+            (first, answer)
+        });
+        match begun.await {
+            (Poll::Ready(reply), _) => reply,
+            (Poll::Pending, answer) => answer.await,
         }
     }
 

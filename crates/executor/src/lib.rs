@@ -8,6 +8,7 @@ mod attachment;
 mod attributes;
 mod blocking;
 mod caller;
+mod carried;
 pub mod ceiling;
 mod config;
 mod connection;

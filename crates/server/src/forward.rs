@@ -214,7 +214,10 @@ pub(crate) async fn forward(connection: &Arc<ClientConnection>, id: &RequestId, 
         None => {
             // A client whose node was killed comes at once, and the lease of that node is not over yet.
             let patience = if method == "thread/resume" { store.node_lease() + TAKEN_UP } else { Duration::ZERO };
-            holder_link(connection, store, thread, patience).await?
+            match holder_link(connection, store, thread, patience).await {
+                Ok(link) => link?,
+                Err(fault) => return Some(envelope::error(id, &fault).into()),
+            }
         }
     };
     let (sender, answer) = oneshot::channel();
@@ -239,27 +242,46 @@ pub(crate) async fn forward(connection: &Arc<ClientConnection>, id: &RequestId, 
 }
 
 /// The client's link to the node that drives a thread; nothing if there is none, or if it cannot be reached. A node that cannot be reached may
-/// be dead: until the patience is over it is waited for the end of its lease, or for the next holder.
+/// be dead: until the patience is over it is waited for the end of its lease, and for the next holder. Nodes that take up what died know how
+/// often that was tried and on which machine it works, so they come first, and work that they leave alone is refused here.
 async fn holder_link(
     connection: &Arc<ClientConnection>,
     store: &PostgresStore,
     thread: ThreadId,
     patience: Duration,
-) -> Option<Arc<NodeLink>> {
+) -> Result<Option<Arc<NodeLink>>, Fault> {
     let until = Instant::now() + patience;
+    let mut is_orphan = false;
     loop {
-        let holder = store.holder(thread).await.ok().flatten().filter(|holder| holder.instance != store.instance());
+        let is_over = Instant::now() >= until;
+        let holder = store.holder(thread).await.ok().flatten();
+        if holder.is_none() && is_orphan {
+            let has_work = store.has_work(thread).await.unwrap_or(true);
+            if has_work && is_over {
+                return Err(Fault::internal(format!(
+                    "the node that drove thread {thread} is gone, and no other one goes on with it; resume the thread to go on here"
+                )));
+            }
+            if has_work {
+                sleep(LOOK).await;
+                continue;
+            }
+        }
+        let holder = holder.filter(|holder| holder.instance != store.instance());
         let Some((holder, address)) = holder.and_then(|holder| holder.address.clone().map(|address| (holder, address))) else {
             lock(&connection.forwarding.threads).remove(&thread);
-            return None;
+            return Ok(None);
         };
         match connect(connection, &holder.instance, &address).await {
-            Ok(link) => return Some(link),
-            Err(why) if Instant::now() >= until => {
+            Ok(link) => return Ok(Some(link)),
+            Err(why) if is_over => {
                 tracing::warn!(%thread, node = %holder, %why, "the node of a thread cannot be reached");
-                return None;
+                return Ok(None);
             }
-            Err(_) => sleep(LOOK).await,
+            Err(_) => {
+                is_orphan = true;
+                sleep(LOOK).await;
+            }
         }
     }
 }

@@ -165,6 +165,7 @@ async fn what_the_sandbox_of_another_machine_does_not_hold_is_told_once() {
         let output = scene.run(&[options, &["-e", &selected, "go"]].concat());
         let told = text(&[output.stdout, output.stderr].concat());
         assert_eq!(told.matches("environment `weak`: the sandbox there has the level `landlock`").count(), 1, "{told}");
+        assert_eq!(told.matches("not more, because of").count(), 1, "{told}");
     }
     // An agent without a sandbox misses nothing of it.
     scene.model.push(run("c"));

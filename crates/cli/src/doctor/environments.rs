@@ -95,14 +95,14 @@ fn sandbox(name: &str, info: &EnvironmentInfo) -> Finding {
     if info.sandbox.is_empty() {
         return Finding::weak(what, "the executor does not tell what it holds", "run `outpost doctor` there");
     }
-    let Some(Shortfall { level, missing, raised_by }) = Shortfall::of(info) else {
+    let Some(Shortfall { level, missing, reason }) = Shortfall::of(info) else {
         return Finding::good(what, format!("all {} promises hold", info.sandbox.len()));
     };
     let missing = missing.join("; ");
     match level {
         Some(level) => {
             let detail = format!("level `{level}`; does not hold there: {missing}");
-            Finding::weak(what, detail, raised_by.unwrap_or("see docs/sandbox.md"))
+            Finding::weak(what, detail, reason.unwrap_or("see docs/sandbox.md"))
         }
         None => Finding::broken(what, format!("does not hold there: {missing}"), "run `outpost doctor` there; see docs/sandbox.md"),
     }

@@ -251,18 +251,22 @@ impl Pump {
         self.mirror.event(ThreadEvent::Warning { message });
     }
 
-    /// Whether another node holds the thread, or held it until it died.
-    async fn is_elsewhere(&self, notified: &mut FrameRoute) -> bool {
+    /// Whether a node has the thread, or had it until it died.
+    async fn is_held(&self, notified: &mut FrameRoute) -> bool {
         let params = ThreadOverviewParams { thread_ids: vec![self.id.clone()] };
         let asked = self.server.while_connected(self.server.call::<ThreadOverview>(&params));
         let Some(Ok(overview)) = notified.hold(asked).await else { return false };
-        overview.data.first().and_then(|entry| entry.holder.as_ref()).is_some_and(|holder| !holder.is_here)
+        overview.data.first().is_some_and(|entry| entry.holder.is_some())
+    }
+
+    /// Whether nothing is to be done in the thread: a driver that failed would fail again, and what was archived is not to be loaded.
+    fn is_at_rest(&self) -> bool {
+        let state = self.mirror.state();
+        state.turn.is_none() && state.queued.is_empty() && !state.metadata.archived
     }
 
     /// A server that stops closes its threads first. True if that is why.
     async fn is_stopping(&self, notified: &mut FrameRoute) -> bool {
-        // What is asked of it meanwhile waits for the next server.
-        self.follows.is_followed_on(0);
         let told = tokio::time::timeout(STOPPING, async {
             loop {
                 match notified.next().await {
@@ -333,8 +337,17 @@ impl Pump {
             BACK => return self.go_on(FollowedAgain::ConnectionBack, notified).await,
             // Through the server that we have, its next node is found, too.
             "thread/closed" => {
-                let is_stopping = !self.is_elsewhere(notified).await && self.is_stopping(notified).await;
-                return is_stopping || self.go_on(FollowedAgain::Closed, notified).await;
+                // What is asked of the thread meanwhile waits until it is followed again.
+                self.follows.is_followed_on(0);
+                if !self.is_held(notified).await {
+                    if self.is_stopping(notified).await {
+                        return true;
+                    }
+                    if !self.is_at_rest() && !self.is_held(notified).await {
+                        return false;
+                    }
+                }
+                return self.go_on(FollowedAgain::Closed, notified).await;
             }
             _ => {}
         }

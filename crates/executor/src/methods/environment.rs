@@ -3,6 +3,7 @@
 use outpost_rpc::{Lane, Router};
 use outpost_wire::exec::environment::{EnvironmentStatus, Info, Status};
 
+use crate::blocking::blocking;
 use crate::connection::ExecutorConnection;
 
 pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConnection> {
@@ -12,7 +13,9 @@ pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConne
             |connection| connection.admit("environment info"),
             |connection, _| async move {
                 let (session, _) = connection.session()?;
-                Ok(session.caller().full_info(connection.executor().instance_id()).clone())
+                let executor = connection.executor().clone();
+                // Trials take their time, and commands of this connection do not wait for them.
+                blocking(move || Ok(session.caller().full_info(executor.instance_id()).clone())).await
             },
         )
         .on::<Status, _, _>(

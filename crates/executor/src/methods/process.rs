@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use outpost_rpc::{Lane, Router};
+use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Signal, TerminalSize};
 use outpost_wire::Fault;
 use outpost_wire::exec::adoption::Adopt;
@@ -14,6 +15,7 @@ use outpost_wire::exec::process::{
 use outpost_wire::exec::session::Empty;
 
 use super::native;
+use crate::carried::Carried;
 use crate::connection::ExecutorConnection;
 use crate::input::WriteError;
 use crate::process::ReadRequest;
@@ -71,6 +73,8 @@ async fn start(connection: &ExecutorConnection, params: StartParams) -> Result<S
     let begin = || adoption.as_ref().map_or(Ok(()), |claim| adoptions.begin(&process_id, claim, &session));
     let pace = Pace::of(&params, connection, &session);
     let neighbours = params.connect.as_ref().map(|connect| connect.beside.clone()).filter(|processes| !processes.is_empty());
+    // After what waits for the starts before it.
+    drop(connection.start_turn().await);
     let policy = loop {
         match session.claim(&params)? {
             Claim::New(start) => {
@@ -80,16 +84,21 @@ async fn start(connection: &ExecutorConnection, params: StartParams) -> Result<S
                     None => None,
                 };
                 let snapshot = start.prepare(session.snapshot(&params)).await?;
+                let (executor, home, id, claim) = (connection.executor().clone(), session.clone(), process_id.clone(), adoption.clone());
+                let started = move |policy: &Policy| {
+                    if let Some(claim) = &claim {
+                        executor.adoptions.started(&id, &claim.secret, &home, policy.clone());
+                    }
+                };
                 let policy = match (pace, beside) {
                     (Pace::Quick, None) => {
                         let _turn = connection.start_turn().await;
-                        start.order(params, snapshot.as_deref())?.await?
+                        let ordered = start.order(params, snapshot.as_deref())?;
+                        // It can be adopted also if the connection ends meanwhile.
+                        Carried::new(async move { ordered.await.inspect(started) }).await?
                     }
-                    (_, beside) => pace.run(&session, move || start.launch(params, snapshot.as_deref(), beside)).await?,
+                    (_, beside) => pace.run(&session, move || start.launch(params, snapshot.as_deref(), beside)).await.inspect(started)?,
                 };
-                if let Some(claim) = &adoption {
-                    adoptions.started(&process_id, &claim.secret, &session, policy.clone());
-                }
                 break Some(policy);
             }
             Claim::Known => {

@@ -1,18 +1,16 @@
 //! A start, from the moment at which its id is taken until its process runs, or will not.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use outpost_sandbox::policy::{NetworkRule, Policy};
 use outpost_sandbox::{Child, Launch, LaunchError, LaunchIo, OrderedStart, TerminalSize};
 use outpost_wire::Fault;
 use outpost_wire::exec::process::{ProcessMetadata, ProcessSummary, SandboxType, StartParams};
-use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::{ProcessEntry, Session};
 use crate::adoption::Beside;
+use crate::carried::Carried;
 use crate::git::RepositoryInUse;
 use crate::process::{self, Adoption, Process};
 use crate::snapshot::ShellState;
@@ -132,34 +130,6 @@ struct StartPlan {
     touched: Policy,
     notices: Vec<String>,
     in_use: RepositoryInUse,
-}
-
-/// Goes on by itself where it is not waited for any more: what was ordered is on its way, whatever becomes of the client.
-pub(crate) struct Carried<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
-
-impl<T: Send + 'static> Carried<T> {
-    fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
-        Self(Some(Box::pin(work)))
-    }
-}
-
-impl<T: Send + 'static> Future for Carried<T> {
-    type Output = T;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let Some(work) = &mut self.0 else { return Poll::Pending };
-        let done = std::task::ready!(work.as_mut().poll(context));
-        self.0 = None;
-        Poll::Ready(done)
-    }
-}
-
-impl<T: Send + 'static> Drop for Carried<T> {
-    fn drop(&mut self) {
-        if let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
-            runtime.spawn(work);
-        }
-    }
 }
 
 impl Session {

@@ -26,6 +26,13 @@ impl Driver {
     pub(super) async fn save_images(&self, mut items: Vec<Raw>) -> Vec<Raw> {
         for item in &mut items {
             let Some(image) = GeneratedImage::of(item) else { continue };
+            // Only a file of ours is named to the user.
+            if image.saved_path.is_some()
+                && let Ok(mut named) = item.read::<Value>()
+            {
+                named.as_object_mut().and_then(|members| members.remove("saved_path"));
+                *item = Raw::from(named);
+            }
             let Some(data) = image.data() else { continue };
             match self.save_image(data).await {
                 Ok(Some(path)) => {

@@ -102,6 +102,13 @@ impl PostgresStore {
         Ok(current(&row))
     }
 
+    /// Whether a thread has work to do, so that the nodes that live decide who goes on with it.
+    pub async fn has_work(&self, thread: ThreadId) -> Result<bool, ClaimError> {
+        let client = self.client().await.map_err(ClaimError::Database)?;
+        let row = client.query_opt("select work from outpost_threads where id = $1", &[&thread.to_string()]).await.map_err(failed)?;
+        row.map(|row| row.get(0)).ok_or(ClaimError::NotFound(thread))
+    }
+
     /// Whether the tables are still those that this program may write.
     pub(super) async fn check_version(&self, client: &Checkout) -> Result<(), SharedError> {
         let text = "select max(version), max(oldest) from outpost_migrations";

@@ -40,7 +40,10 @@ impl Machines {
         let Some((registry, watcher)) = &mut self.registry else { return std::future::pending().await };
         loop {
             let change = tokio::select! {
-                Some(Ok(Some(remark))) = self.asked.join_next() => return remark,
+                Some(answer) = self.asked.join_next() => match answer {
+                    Ok(Some(remark)) => return remark,
+                    _ => continue,
+                },
                 change = watcher.next() => change,
             };
             let RegistryEvent::Environment { id, standing, .. } = change.event else { continue };
