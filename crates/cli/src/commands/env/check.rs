@@ -104,8 +104,7 @@ async fn ask(name: &str, own: &ProcessContext) -> anyhow::Result<Answer> {
     Ok(Answer { info, connect: connected, latency })
 }
 
-/// Runs a command there as an agent would: before that it is unknown whether anything starts. An executor that says of itself that it
-/// holds no sandbox is not asked for one.
+/// Runs a command there as an agent would: before that it is unknown whether anything starts.
 async fn try_sandbox(environment: &Environment, info: &EnvironmentInfo) -> anyhow::Result<()> {
     let Some(cwd) = info.cwd.clone().or_else(|| info.user_home_dir.clone()) else { return Ok(()) };
     let attachment = Attachment { environment_id: EnvironmentId::local(), cwd: cwd.clone(), workspace_roots: Vec::new() };
