@@ -1,6 +1,8 @@
 //! `outpost exec`: what programs read, and how it ends.
 
+mod ends;
 mod people;
+mod providers;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -290,79 +292,6 @@ async fn settings_stand_before_or_after_the_verb_and_the_last_one_counts() {
     assert_eq!(scene.model.requests().len(), 3);
 }
 
-/// As the clients of Codex pass it.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_key_of_codex_clients_is_used_and_kept_secret() {
-    const KEY: &str = "sk-do-not-tell-anybody";
-    let scene = Scene::new(vec![Reply::call("a", "exec_command", &json!({"cmd": "env; cat /proc/$PPID/environ"}))]).await;
-    let mut command = scene.command(&["exec", "--json", "-c", "model_provider=openai", "go"]);
-    let output = command.env("CODEX_API_KEY", KEY).env("OPENAI_BASE_URL", scene.model.base_url()).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let head = &scene.model.requests()[0].head;
-    assert!(head.contains(&format!("Bearer {KEY}")), "{head}");
-    assert!(!text(&output.stdout).contains(KEY) && !text(&output.stderr).contains(KEY), "{output:?}");
-    let found = Command::new("grep").args(["-r", KEY]).arg(scene.home.path()).output().unwrap();
-    assert_eq!(text(&found.stdout), "");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn signals_interrupt_the_turn_and_leave_a_thread_that_can_be_resumed() {
-    for (signal, number) in [("INT", 2), ("TERM", 15)] {
-        if is_ignored(number) {
-            continue;
-        }
-        let scene =
-            Scene::new(vec![Reply::call("a", "exec_command", &json!({"cmd": "echo on; sleep 1000", "yield_time_ms": 30000}))]).await;
-        let mut child = scene.command(&["exec", "--json", "go"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut read = Vec::new();
-        while !read.last().is_some_and(|line: &Value| line["type"] == "item.started") {
-            read.push(next_line(&mut out).unwrap());
-        }
-        assert!(Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status().unwrap().success());
-        while let Some(line) = next_line(&mut out) {
-            read.push(line);
-        }
-        assert_eq!(child.wait().unwrap().code(), Some(1));
-        let last = read.last().unwrap();
-        assert_eq!(last["type"], "turn.failed");
-        assert!(last["error"]["message"].as_str().unwrap().contains("interrupted"), "{last}");
-        let id = read[0]["thread_id"].as_str().unwrap();
-        let again = scene.lines(&["exec", "--json", "resume", id, "again"]);
-        assert_eq!(again.last().unwrap()["type"], "turn.completed");
-        let told = scene.told();
-        assert!(told.iter().any(|part| part["text"].as_str().unwrap().starts_with("<turn_aborted>")), "{told:?}");
-    }
-}
-
-/// A shell that runs a script in the background, and `nohup`, start programs with signals ignored.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_interrupt_that_is_ignored_without_a_terminal_stays_ignored() {
-    let wait = "touch started; while [ ! -e go ]; do sleep 0.01; done";
-    let scene =
-        Scene::new(vec![Reply::call("a", "exec_command", &json!({"cmd": wait, "yield_time_ms": 30000})), Reply::message("done")]).await;
-    let mut command = scene.command(&[]);
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "trap '' INT; exec \"$0\" exec --json go", OUTPOST]).current_dir(scene.work.path()).stdin(Stdio::null());
-    for (name, value) in command.stdin(Stdio::null()).get_envs() {
-        match value {
-            Some(value) => shell.env(name, value),
-            None => shell.env_remove(name),
-        };
-    }
-    let child = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while !scene.work.path().join("started").exists() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    // An interrupt that counted would have ended the turn by then.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    std::fs::write(scene.work.path().join("go"), "").unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(lines(&output).last().unwrap()["type"], "turn.completed", "{output:?}");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn sources_of_threads_are_listed_and_asked_for() {
     let spawn = Reply::call("s", "spawn_agent", &json!({"message": "child job"}));
@@ -380,39 +309,6 @@ async fn sources_of_threads_are_listed_and_asked_for() {
         assert_eq!(child["threadSource"], "subagent", "{child}");
         assert_ne!(child["id"], own);
     }
-}
-
-fn next_line(out: &mut impl BufRead) -> Option<Value> {
-    let mut line = String::new();
-    out.read_line(&mut line).unwrap();
-    (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_killed_turn_is_finished_by_resuming_without_a_prompt() {
-    let wait = json!({"cmd": "touch begun; while [ ! -e go ]; do sleep 0.01; done; echo survived", "yield_time_ms": 30000});
-    let scene = Scene::new(vec![Reply::call("a", "exec_command", &wait)]).await;
-    let mut child = scene.command(&["exec", "--json", "go"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    let mut read = Vec::new();
-    while !read.last().is_some_and(|line: &Value| line["type"] == "item.started") {
-        read.push(next_line(&mut out).unwrap());
-    }
-    // That it is about to start is told before it does.
-    while !scene.work.path().join("begun").exists() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    std::fs::write(scene.work.path().join("go"), "").unwrap();
-    let lines = scene.lines(&["exec", "--json", "resume", read[0]["thread_id"].as_str().unwrap()]);
-    let kinds: Vec<&str> = lines.iter().map(|line| line["type"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["thread.started", "turn.started", "item.started", "item.completed", "item.completed", "turn.completed"]);
-    // The command went on in the keeper of the home.
-    assert_eq!((&lines[3]["item"]["status"], &lines[3]["item"]["exit_code"]), (&json!("completed"), &json!(0)));
-    assert_eq!(lines[3]["item"]["aggregated_output"], "survived\n");
-    assert_eq!(lines[4]["item"]["text"], "done");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -481,132 +377,6 @@ async fn nothing_is_kept_of_an_ephemeral_thread() {
     let lines = scene.lines(&["exec", "--json", "--ephemeral", "go"]);
     let id = lines[0]["thread_id"].as_str().unwrap();
     assert_eq!(scene.run(&["exec", "resume", id, "again"]).status.code(), Some(1));
-}
-
-/// The same prompt with the offline provider and with a server that speaks Chat Completions.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_same_prompt_offline_and_through_chat_completions() {
-    let delta = |delta: Value, end: &str| json!({"choices": [{"delta": delta, "finish_reason": end}]});
-    let called =
-        json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "exec_command", "arguments": "{\"cmd\":\"echo same\"}"}}]});
-    let counted = json!({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}});
-    let scene = Scene::speaking(
-        "chat",
-        vec![Reply::Chunks(vec![delta(called, "tool_calls"), counted]), Reply::Chunks(vec![delta(json!({"content": "all done"}), "stop")])],
-    )
-    .await;
-    let prompt = "$ echo same\n> all done";
-    let story = |lines: Vec<Value>| -> Vec<Value> {
-        lines.into_iter().filter(|line| line["type"] == "item.completed" || line["type"] == "item.started").collect()
-    };
-    let chat = story(scene.lines(&["exec", "--json", prompt]));
-    let offline = story(scene.lines(&["exec", "--json", "--provider", "offline", prompt]));
-    assert_eq!(chat, offline);
-    assert_eq!(chat[1]["item"]["aggregated_output"], "same\n");
-    assert_eq!(chat[2]["item"]["text"], "all done");
-    let requests = scene.model.requests();
-    assert_eq!(requests[0].path, "/v1/chat/completions");
-    let last = requests[1].body["messages"].as_array().unwrap().last().unwrap().clone();
-    assert_eq!((&last["role"], &last["tool_call_id"]), (&json!("tool"), &json!("c")));
-    assert!(last["content"].as_str().unwrap().contains("same"), "{last}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_went_away_ends_the_turn() {
-    let scene = Scene::new(vec![
-        Reply::call("a", "exec_command", &json!({"cmd": "while [ ! -e go ]; do sleep 0.01; done"})),
-        Reply::Items(vec![message("one"), message("two")]),
-        Reply::Silent(String::new()),
-    ])
-    .await;
-    let mut child = scene.command(&["exec", "--json", "go"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    while next_line(&mut out).unwrap()["type"] != "item.started" {}
-    drop(out);
-    std::fs::write(scene.work.path().join("go"), "").unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("standard output cannot be written"), "{output:?}");
-}
-
-/// Waits for the end without reading anything.
-fn ends(child: &mut std::process::Child) -> Option<i32> {
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(120);
-    while std::time::Instant::now() < until {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status.code();
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    panic!("it does not end");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_thread_that_somebody_else_took_ends_the_run() {
-    let wait = json!({"cmd": "touch begun; while [ ! -e go ]; do sleep 0.01; done", "yield_time_ms": 30000});
-    let scene = Scene::new(vec![Reply::call("a", "exec_command", &wait)]).await;
-    for arguments in [&["exec", "go"][..], &["exec", "--json", "go"]] {
-        for file in ["begun", "go"] {
-            let _ = std::fs::remove_file(scene.work.path().join(file));
-        }
-        let mut child = scene.command(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        while !scene.work.path().join("begun").exists() {
-            assert!(child.try_wait().unwrap().is_none(), "it ended");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        let list = scene.run(&["thread", "list", "--json"]);
-        let list: Value = serde_json::from_slice(&list.stdout).unwrap();
-        let taken = scene.run(&["thread", "takeover", list["threads"][0]["id"].as_str().unwrap()]);
-        assert!(taken.status.success(), "{taken:?}");
-        std::fs::write(scene.work.path().join("go"), "").unwrap();
-        assert_eq!(ends(&mut child), Some(1));
-        scene.model.push(Reply::call("a", "exec_command", &wait));
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_slow_reader_of_an_ephemeral_thread_is_told_the_truth() {
-    let print = |id: &str, bytes: usize| {
-        let cmd = format!("head -c {bytes} /dev/zero | tr '\\0' x");
-        Reply::call(id, "exec_command", &json!({"cmd": cmd, "yield_time_ms": 30000, "max_output_tokens": 100_000}))
-    };
-    // The first line is more than a pipe holds, and the second command says more than a feed remembers.
-    let scene = Scene::new(vec![print("a", 300_000), print("b", 12_000_000), Reply::message("done")]).await;
-    let mut child = scene.command(&["exec", "--ephemeral", "--json", "go"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    while scene.model.requests().len() < 3 {
-        assert!(child.try_wait().unwrap().is_none(), "it ended");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success());
-    let lines = lines(&output);
-    let done: Vec<&Value> = lines.iter().filter(|line| line["type"] == "item.completed").map(|line| &line["item"]).collect();
-    let commands: Vec<&Value> = done.into_iter().filter(|item| item["type"] == "command_execution").collect();
-    assert_eq!(commands.len(), 2);
-    for command in commands {
-        assert_eq!((&command["status"], &command["exit_code"]), (&json!("completed"), &json!(0)));
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_effort_that_was_said_stays_with_the_thread_and_one_of_the_file_does_not() {
-    let scene = Scene::new(vec![]).await;
-    let file = scene.home.path().join("config.toml");
-    let config = std::fs::read_to_string(&file).unwrap();
-    let effort = || scene.model.requests().pop().unwrap().body["reasoning"]["effort"].clone();
-    let write = |word: &str| std::fs::write(&file, format!("model_reasoning_effort = \"{word}\"\n{config}")).unwrap();
-    write("high");
-    scene.lines(&["exec", "--json", "-c", "model_reasoning_effort=low", "one"]);
-    assert_eq!(effort(), "low");
-    scene.lines(&["exec", "--json", "resume", "--last", "two"]);
-    assert_eq!(effort(), "low", "it was said for this thread");
-    scene.lines(&["exec", "--json", "three"]);
-    assert_eq!(effort(), "high");
-    write("medium");
-    scene.lines(&["exec", "--json", "resume", "--last", "four"]);
-    assert_eq!(effort(), "medium", "nobody said anything for this one");
 }
 
 /// As programs pass them that know another command line of this kind.
@@ -704,49 +474,6 @@ async fn what_ends_empty_or_refused_exits_with_one() {
     }
 }
 
-/// The real program on the Anthropic wire: a call, its result, an answer; a key from the variable, and the address without a version.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_built_in_provider_of_anthropic() {
-    const KEY: &str = "sk-ant-do-not-tell-anybody";
-    let run = call("toolu_1", "exec_command", &json!({"cmd": "echo one > made", "login": false}));
-    let scene = Scene::new(vec![Reply::Items(vec![message("I write it."), run]), Reply::message("Written.")]).await;
-    let address = scene.model.base_url();
-    let mut command = scene.command(&["exec", "--provider", "anthropic", "write it"]);
-    command.env("ANTHROPIC_API_KEY", KEY).env("ANTHROPIC_BASE_URL", address.trim_end_matches("/v1"));
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(text(&output.stdout).trim(), "Written.");
-    assert_eq!(std::fs::read_to_string(scene.work.path().join("made")).unwrap(), "one\n");
-    let requests = scene.model.requests();
-    assert_eq!((requests.len(), requests[0].path.as_str()), (2, "/v1/messages"));
-    assert!(requests[0].head.to_lowercase().contains(&format!("x-api-key: {}", KEY.to_lowercase())), "{}", requests[0].head);
-    let result = &requests[1].body["messages"][2]["content"][0];
-    assert_eq!((&result["type"], &result["tool_use_id"]), (&json!("tool_result"), &json!("toolu_1")));
-    let found = Command::new("grep").args(["-r", KEY]).arg(scene.home.path()).output().unwrap();
-    assert!(found.stdout.is_empty(), "{found:?}");
-}
-
-/// Gateways give out a token in the place of a key: it alone is enough, and goes into the header that is for tokens.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_token_for_anthropic_goes_into_the_header_for_tokens() {
-    const TOKEN: &str = "tok-do-not-tell-anybody";
-    let scene = Scene::new(vec![Reply::message("Hello.")]).await;
-    let mut command = scene.command(&["exec", "--provider", "anthropic", "hello"]);
-    command.env("ANTHROPIC_AUTH_TOKEN", TOKEN).env("ANTHROPIC_BASE_URL", scene.model.base_url());
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let head = scene.model.requests().remove(0).head.to_lowercase();
-    assert!(head.contains(&format!("authorization: bearer {TOKEN}\r\n")), "{head}");
-    assert!(!head.contains("x-api-key"), "{head}");
-    // A key counts before it.
-    scene.model.push(Reply::message("Hello."));
-    let mut command = scene.command(&["exec", "--provider", "anthropic", "hello"]);
-    command.env("ANTHROPIC_AUTH_TOKEN", TOKEN).env("ANTHROPIC_API_KEY", "sk-ant-x").env("ANTHROPIC_BASE_URL", scene.model.base_url());
-    assert!(command.output().unwrap().status.success());
-    let head = scene.model.requests().remove(1).head.to_lowercase();
-    assert!(head.contains("x-api-key: sk-ant-x") && !head.contains("authorization"), "{head}");
-}
-
 /// A model that lists an empty directory in the sandbox sees what keeps protected names from being made there: two placeholders and the
 /// layer of git, all of them hidden, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
@@ -782,45 +509,4 @@ async fn commands_get_the_umask_and_the_limits_of_their_own_program() {
     assert_eq!(made("umask 022", "one"), "0022\nunlimited\n");
     assert_eq!(made("umask 077", "two"), "0077\nunlimited\n");
     assert_eq!(made("umask 022; ulimit -t 5000", "three"), "0022\n5000\n");
-}
-
-/// A picture of the model is a file that people are told of, on every way to read a thread.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_picture_of_the_model_is_saved_and_shown_as_a_line() {
-    use outpost_testkit::model::{image, message};
-    let scene = Scene::new(vec![Reply::Items(vec![image("ig_1"), message("drawn")]), Reply::Items(vec![image("ig_2")])]).await;
-    let config = std::fs::read_to_string(scene.home.path().join("config.toml")).unwrap();
-    let config = config.replace("models.scripted = {}", "models.scripted = { image_generation = true }");
-    std::fs::write(scene.home.path().join("config.toml"), config).unwrap();
-    let output = scene.run(&["exec", "draw"]);
-    assert!(output.status.success(), "{output:?}");
-    let told = String::from_utf8(output.stderr).unwrap();
-    let saved = told.lines().find_map(|line| line.split_once("image saved as ")).expect(&told).1.to_owned();
-    assert!(saved.ends_with("image-1.png") && std::path::Path::new(&saved).starts_with(scene.home.path()), "{saved}");
-    assert_eq!(std::fs::read(&saved).unwrap()[..4], *b"\x89PNG");
-    assert_eq!(scene.model.requests()[0].body["tools"].as_array().unwrap().last().unwrap(), &json!({"type": "image_generation"}));
-    let id = told.lines().find_map(|line| line.split_once("thread ")).unwrap().1.trim().to_owned();
-    let lines = scene.lines(&["exec", "--json", "resume", &id, "another"]);
-    let item = &lines.iter().find(|line| line["item"]["type"] == "image_generation").unwrap()["item"];
-    assert_eq!(item["saved_path"], saved.replace("image-1", "image-2"), "{item}");
-    assert_eq!(item["revised_prompt"], "a single pixel");
-    let shown = String::from_utf8(scene.run(&["thread", "show", &id]).stdout).unwrap();
-    assert!(shown.contains(&format!("image saved as {saved}")), "{shown}");
-    assert!(scene.run(&["thread", "rm", "--yes", &id]).status.success());
-    assert!(!std::path::Path::new(&saved).exists(), "its pictures go with a thread");
-}
-
-/// A proxy of the usual variables is asked for a model that is not on this machine, unless another one says not to.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_model_is_asked_through_the_proxy_of_the_usual_variables() {
-    let scene = Scene::new(vec![Reply::message("through it")]).await;
-    let proxy = scene.model.base_url().trim_end_matches("/v1").to_owned();
-    let config = std::fs::read_to_string(scene.home.path().join("config.toml")).unwrap();
-    let config = config.replace(&scene.model.base_url(), "http://model.invalid/v1");
-    std::fs::write(scene.home.path().join("config.toml"), config).unwrap();
-    let output = scene.command(&["exec", "go"]).env("HTTP_PROXY", &proxy).output().unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "through it\n");
-    assert_eq!(scene.model.requests()[0].path, "http://model.invalid/v1/responses");
-    let output = scene.command(&["exec", "go"]).env("HTTP_PROXY", &proxy).env("NO_PROXY", "model.invalid").output().unwrap();
-    assert!(!output.status.success() && scene.model.requests().len() == 1, "{output:?}");
 }

@@ -50,14 +50,22 @@ impl GeneratedImage {
 
     /// An item without the name that its provider gave it.
     pub(crate) fn nameless(item: &Raw) -> Raw {
-        match item.read() {
-            Ok(Value::Object(mut members)) => {
-                members.remove("id");
-                Raw::from(Value::Object(members))
-            }
-            _ => item.clone(),
-        }
+        with_member(item, "id", None)
     }
+
+    /// An item with the file that it was saved as, and with no other.
+    pub fn saved_as(item: &Raw, path: Option<String>) -> Raw {
+        with_member(item, "saved_path", path)
+    }
+}
+
+fn with_member(item: &Raw, name: &str, value: Option<String>) -> Raw {
+    let Ok(Value::Object(mut members)) = item.read() else { return item.clone() };
+    match value {
+        Some(value) => members.insert(name.to_owned(), value.into()),
+        None => members.remove(name),
+    };
+    Raw::from(Value::Object(members))
 }
 
 /// What people read in the place of the picture.

@@ -4,7 +4,6 @@ use std::io;
 
 use outpost_thread::{GeneratedImage, Raw, picture_kind};
 use outpost_wire::base64;
-use serde_json::Value;
 use thiserror::Error;
 
 use super::Driver;
@@ -26,26 +25,17 @@ impl Driver {
     pub(super) async fn save_images(&self, mut items: Vec<Raw>) -> Vec<Raw> {
         for item in &mut items {
             let Some(image) = GeneratedImage::of(item) else { continue };
-            // Only a file of ours is named to the user.
-            if image.saved_path.is_some()
-                && let Ok(mut named) = item.read::<Value>()
-            {
-                named.as_object_mut().and_then(|members| members.remove("saved_path"));
-                *item = Raw::from(named);
-            }
-            let Some(data) = image.data() else { continue };
-            match self.save_image(data).await {
-                Ok(Some(path)) => {
-                    if let Ok(mut named) = item.read::<Value>() {
-                        named["saved_path"] = path.into();
-                        *item = Raw::from(named);
-                    }
-                }
-                Ok(None) => {}
-                Err(why) => {
+            let saved = match image.data() {
+                Some(data) => self.save_image(data).await.unwrap_or_else(|why| {
                     let message = format!("the image that the model made was not saved as a file: {why}");
                     self.audience.feed.publish(ThreadEvent::Warning { message }, 256);
-                }
+                    None
+                }),
+                None => None,
+            };
+            // Only a file of ours is named to the user.
+            if saved.is_some() || image.saved_path.is_some() {
+                *item = GeneratedImage::saved_as(item, saved);
             }
         }
         items

@@ -7,7 +7,7 @@ use outpost_runtime::live::LiveThread;
 use outpost_sandbox::Level;
 use outpost_wire::intent::{Attachment, EnvironmentId};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::agents::Agents;
 use crate::shortfall::Shortfall;
@@ -75,10 +75,8 @@ impl Machines {
                 remarks.extend(answer.ok().flatten());
             }
         };
-        tokio::select! {
-            () = ended => {}
-            () = sleep(LAST_ANSWER) => {}
-        }
+        // One that does not answer is not waited for any longer.
+        let _ = timeout(LAST_ANSWER, ended).await;
         remarks
     }
 }
