@@ -2,6 +2,8 @@
 //! asks of the database.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use outpost_rpc::link::ws::{self, ClientOptions};
 use outpost_testkit::Client;
@@ -11,6 +13,8 @@ use outpost_testkit::executor::eventually;
 use outpost_testkit::model::{Reply, ScriptedModel};
 use outpost_testkit::postgres::Database;
 use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use crate::support::{App, Server};
 
@@ -118,6 +122,131 @@ async fn a_refusal_names_the_node_that_cannot_be_reached() {
     let answer = client(&second).await.call("thread/resume", json!({"threadId": id})).await;
     let why = answer["error"]["message"].as_str().unwrap_or_default().to_owned();
     assert!(why.contains("node a at ws://127.0.0.1:1") && !why.contains("process "), "{answer}");
+}
+
+/// Stands before a node. Until it is told where that is, it takes connections and says nothing, as a machine that is gone.
+struct Gate {
+    url: String,
+    leads_to: watch::Sender<Option<String>>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let gate = Self {
+            url: format!("ws://{}", listener.local_addr().unwrap()),
+            leads_to: watch::Sender::new(None),
+            connections: Arc::default(),
+        };
+        let (leads_to, connections) = (gate.leads_to.subscribe(), gate.connections.clone());
+        tokio::spawn(async move {
+            while let Ok((mut from, _)) = listener.accept().await {
+                connections.fetch_add(1, Ordering::SeqCst);
+                let mut leads_to = leads_to.clone();
+                tokio::spawn(async move {
+                    let Ok(address) = leads_to.wait_for(Option::is_some).await.map(|address| address.clone()) else { return };
+                    let mut to = TcpStream::connect(address.unwrap()).await.unwrap();
+                    let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
+                });
+            }
+        });
+        gate
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+/// What a client asks of other nodes does not wait for it, and all that it asks of one node goes over one link.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_does_not_answer_delays_nothing_else_of_a_client() {
+    let database = Database::create();
+    let model = ScriptedModel::with(vec![Reply::message("one"), Reply::message("two")]).await;
+    let gate = Gate::start().await;
+    let first = node(database.url(), &model, "a", &["--no-auth", "--advertise", &gate.url]);
+    let (second, third) = (node(database.url(), &model, "b", &["--no-auth"]), node(database.url(), &model, "c", &["--no-auth"]));
+    let (mut at_first, mut at_third) = (client(&first).await, client(&third).await);
+    let (silent, other) =
+        (thread(&mut at_first, json!({"environments": []})).await, thread(&mut at_third, json!({"environments": []})).await);
+    turn(&mut at_first, &silent, "go").await;
+    turn(&mut at_third, &other, "go").await;
+    let mut at_second = client(&second).await;
+    let input = json!([{"type": "text", "text": "again"}]);
+    let held_up: Vec<i64> = (0..3).map(|_| at_second.request("turn/start", json!({"threadId": silent, "input": input}))).collect();
+    eventually("the silent node is dialled", || gate.connections() == 1).await;
+    let resumed = at_second.request("thread/resume", json!({"threadId": other}));
+    let next = at_second.next_answer().await;
+    assert!(next["id"] == resumed && next["error"].is_null(), "it waited for the node that does not answer: {next}");
+    for id in held_up {
+        let answer = at_second.answer(id).await;
+        assert!(answer["error"].is_object(), "{answer}");
+    }
+    assert_eq!(gate.connections(), 1, "they waited for one attempt");
+    // Now it answers.
+    gate.leads_to.send_replace(Some(first.address().to_owned()));
+    let resumed: Vec<i64> = (0..3).map(|_| at_second.request("thread/resume", json!({"threadId": silent}))).collect();
+    for id in resumed {
+        let answer = at_second.answer(id).await;
+        assert!(answer["error"].is_null(), "{answer}");
+    }
+    assert_eq!(gate.connections(), 2, "they share one link");
+}
+
+/// A machine that is gone does not answer at all. Once the time is over in which other nodes take its threads up it is not tried again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_does_not_answer_is_not_dialled_when_the_wait_is_over() {
+    let database = Database::create();
+    let model = ScriptedModel::with(vec![Reply::message("one")]).await;
+    let gate = Gate::start().await;
+    let first = node(database.url(), &model, "a", &["--no-auth", "--advertise", &gate.url]);
+    let second = node(database.url(), &model, "b", &["--no-auth"]);
+    let mut at_first = client(&first).await;
+    let id = thread(&mut at_first, json!({"environments": []})).await;
+    turn(&mut at_first, &id, "go").await;
+    let (_, why) = client(&second).await.error("thread/resume", json!({"threadId": id})).await;
+    assert!(why.contains(&format!("node a at {}", gate.url)), "{why}");
+    // Each attempt takes five seconds, and a third one would begin after nine.
+    assert_eq!(gate.connections(), 2);
+}
+
+/// Two clients wait at two nodes for the end of a dead node's lease. Both find the thread free, and one node gets it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resume_that_meets_the_claim_of_another_node_is_passed_on_to_it() {
+    let database = Arc::new(Database::create());
+    let model = ScriptedModel::with(vec![Reply::message("one"), Reply::message("two"), Reply::message("three")]).await;
+    let start = |name: &str| node(database.url(), &model, name, &["--no-auth"]);
+    let (first, second, third) = (start("a"), start("b"), start("c"));
+    let mut at_first = client(&first).await;
+    let id = thread(&mut at_first, json!({"environments": []})).await;
+    turn(&mut at_first, &id, "go").await;
+    drop(first.kill());
+    // Nobody gets it before both have come for it.
+    let held_up = "do $$ begin
+        perform from outpost_threads for update;
+        while (select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock') < 2 loop
+          perform pg_sleep(0.02), pg_stat_clear_snapshot();
+        end loop;
+      end $$";
+    let holding = tokio::task::spawn_blocking({
+        let database = database.clone();
+        move || database.ask(held_up)
+    });
+    let locked = "select count(*) from pg_locks where relation = 'outpost_threads'::regclass and mode = 'RowShareLock'";
+    eventually("the thread cannot be claimed", || database.ask(locked) == "1").await;
+    let (mut at_second, mut at_third) = (client(&second).await, client(&third).await);
+    let waiting = [&mut at_second, &mut at_third].map(|client| client.request("thread/resume", json!({"threadId": id})));
+    for (client, request) in [&mut at_second, &mut at_third].into_iter().zip(waiting) {
+        let answer = client.answer(request).await;
+        assert!(answer["error"].is_null(), "{answer}");
+    }
+    holding.await.unwrap();
+    // Both work with it, and it is one thread.
+    turn(&mut at_second, &id, "again").await;
+    notice(&mut at_third, "turn/completed").await;
+    turn(&mut at_third, &id, "and again").await;
+    assert_eq!(database.ask("select epoch from outpost_threads"), "2", "it changed hands once");
 }
 
 /// The secret of the nodes is asked for, and a person stays who it is on the way.

@@ -14,7 +14,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::connection_resources::ConnectionResources;
 use crate::fault;
-use crate::forward::{self, ThreadForwarding};
+use crate::forward::{self, Asked, Passage, ThreadForwarding};
 use crate::people::{self, ClientIdentity, Role};
 use crate::questions;
 use crate::server::ServerShared;
@@ -256,11 +256,13 @@ impl Service for ClientConnection {
             if let Err(fault) = people::admit(&server, &self.identity, &method, &params).await {
                 return envelope::error(&id, &fault).into();
             }
-            if let Some(reply) = forward::forward(&self, &id, &method, &params).await {
-                return reply;
-            }
+            let asked = Asked { id: &id, method: &method, params: &params };
+            let unreached = match forward::forward(&self, &asked).await {
+                Passage::Answered(reply) => return reply,
+                Passage::Here(unreached) => unreached,
+            };
             let answer = server.table.answer(self.clone(), Sent { id: id.clone(), trace }, &method, params.clone());
-            let reply = forward::here(&self, &method, &params, answer).await;
+            let reply = forward::here(&self, &asked, &unreached, answer).await;
             match people::filter(&server, &self.identity, &method, reply.frame).await {
                 Ok(frame) => PeerReply { frame, rest: reply.rest },
                 Err(fault) => envelope::error(&id, &fault).into(),

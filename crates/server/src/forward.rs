@@ -9,19 +9,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, Shared};
+use futures_util::{FutureExt, StreamExt};
 use outpost_rpc::frame::{self, FrameLimits, RpcMessage};
 use outpost_rpc::link::FrameSource;
 use outpost_rpc::peer::PeerReply;
 use outpost_rpc::{Close, FrameSink, Link, PeerOptions};
-use outpost_store::{PostgresStore, Store};
+use outpost_store::{ClaimError, OrphanAnswer, OrphanFate, PostgresStore, Store, ThreadTenure};
 use outpost_thread::ThreadId;
 use outpost_wire::SharedError;
 use outpost_wire::{Fault, RequestId, envelope};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokio::sync::{Mutex as AsyncMutex, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -61,7 +62,8 @@ const OWN: &[&str] = &["thread/takeover", "thread/fork", "initialize"];
 pub(crate) struct ThreadForwarding {
     /// How the client introduced itself, to say the same to others.
     introduction: Mutex<Option<Bytes>>,
-    links: AsyncMutex<HashMap<String, Arc<NodeLink>>>,
+    /// By the instances of the nodes. Those who need the same node share its link, and before that the attempt to make it.
+    links: Mutex<HashMap<String, SharedLink>>,
     /// Which thread is passed on to which node.
     threads: Routes,
     questions: Arc<Mutex<Questions>>,
@@ -71,6 +73,8 @@ pub(crate) struct ThreadForwarding {
     taking: Arc<Mutex<HashSet<ThreadId>>>,
 }
 
+/// A link that is made, or was made, or could not be made.
+type SharedLink = Shared<BoxFuture<'static, Result<Arc<NodeLink>, SharedError>>>;
 type Routes = Arc<Mutex<HashMap<ThreadId, Weak<NodeLink>>>>;
 /// An answer, and what is dropped once it is on its way to the client.
 type NodeAnswer = (Vec<u8>, oneshot::Sender<()>);
@@ -175,14 +179,40 @@ fn is_refusal(frame: &[u8]) -> bool {
     serde_json::from_slice(frame).map_or(true, |Outcome { error }| error.is_some())
 }
 
-/// Answers a request here; a thread that is taken over is not passed on any more once that has gone well.
+/// A request as it came.
+pub(crate) struct Asked<'a> {
+    pub id: &'a RequestId,
+    pub method: &'a str,
+    pub params: &'a Bytes,
+}
+
+/// Where a request is answered.
+pub(crate) enum Passage {
+    /// It was passed on, or is refused.
+    Answered(PeerReply),
+    Here(Unreached),
+}
+
+/// The node that drives a thread and could not be reached, if there is one.
+#[derive(Default)]
+pub(crate) struct Unreached(Option<String>);
+
+/// Answers a request here. A thread that is taken over is not passed on any more once that has gone well; one that another node claimed
+/// since it was looked who has it is resumed there.
 pub(crate) async fn here(
     connection: &ClientConnection,
-    method: &str,
-    params: &Bytes,
+    asked: &Asked<'_>,
+    unreached: &Unreached,
     answer: impl Future<Output = PeerReply>,
 ) -> PeerReply {
-    let Some(thread) = Some(params).filter(|_| method == "thread/takeover").and_then(|params| thread_in(params)) else {
+    if asked.method == "thread/resume" {
+        let reply = answer.await;
+        return match is_refusal(&reply.frame) {
+            true => claimed_meanwhile(connection, asked, unreached).await.unwrap_or(reply),
+            false => reply,
+        };
+    }
+    let Some(thread) = Some(asked.params).filter(|_| asked.method == "thread/takeover").and_then(|params| thread_in(params)) else {
         return answer.await;
     };
     let was_routed = connection.forwarding.take_over(thread);
@@ -191,133 +221,168 @@ pub(crate) async fn here(
     reply
 }
 
+/// Passes on what was refused here, if a node has its thread that was not asked yet.
+async fn claimed_meanwhile(connection: &ClientConnection, asked: &Asked<'_>, unreached: &Unreached) -> Option<PeerReply> {
+    let (store, thread) = elsewhere(connection, asked)?;
+    let holder = store.holder(thread).await.ok().flatten()?;
+    if holder.instance == store.instance() || unreached.0.as_ref() == Some(&holder.instance) {
+        return None;
+    }
+    let link = connect(connection, &holder.instance, holder.address.as_deref()?).await.ok()?;
+    Some(pass_on(connection, &link, thread, asked).await)
+}
+
 fn plain_response(id: &RequestId, result: &Value) -> Vec<u8> {
     serde_json::json!({"id": id, "result": result}).to_string().into_bytes()
 }
 
-/// Passes a request on if another node drives its thread; nothing if it is to be answered here.
-pub(crate) async fn forward(connection: &Arc<ClientConnection>, id: &RequestId, method: &str, params: &Bytes) -> Option<PeerReply> {
+/// The store and the thread of a request that another node may have to answer.
+fn elsewhere<'a>(connection: &'a ClientConnection, asked: &Asked<'_>) -> Option<(&'a PostgresStore, ThreadId)> {
     let Store::Postgres(store) = connection.server.runtime.store() else { return None };
     // A node that was asked by another one answers by itself: two that each take the other for the holder would go on for ever.
-    if connection.identity.is_node || OWN.contains(&method) || connection.client().is_none() {
+    if connection.identity.is_node || OWN.contains(&asked.method) || connection.client().is_none() {
         return None;
     }
-    let forwarding = &connection.forwarding;
-    let thread = thread_in(params)?;
-    if connection.server.runtime.get(thread).is_some() {
-        return None;
-    }
+    let thread = thread_in(asked.params)?;
+    connection.server.runtime.get(thread).is_none().then_some((store, thread))
+}
+
+/// Passes a request on if another node drives its thread.
+pub(crate) async fn forward(connection: &ClientConnection, asked: &Asked<'_>) -> Passage {
+    let Some((store, thread)) = elsewhere(connection, asked) else { return Passage::Here(Unreached::default()) };
     // Who resumes a thread may do so because it moved.
-    let link = match forwarding.known(thread).filter(|_| method != "thread/resume") {
-        Some(link) => link,
-        None if READS.contains(&method) => return None,
+    let known = connection.forwarding.known(thread).filter(|_| asked.method != "thread/resume");
+    let way = match known {
+        Some(link) => Way::Node(link),
+        None if READS.contains(&asked.method) => Way::Here(Unreached::default()),
         None => {
             // A client whose node was killed comes at once, and the lease of that node is not over yet.
-            let patience = if method == "thread/resume" { store.node_lease() + TAKEN_UP } else { Duration::ZERO };
-            match holder_link(connection, store, thread, patience).await {
-                Ok(link) => link?,
-                Err(fault) => return Some(envelope::error(id, &fault).into()),
-            }
+            let patience = if asked.method == "thread/resume" { store.node_lease() + TAKEN_UP } else { Duration::ZERO };
+            find(connection, store, thread, patience).await
         }
     };
+    match way {
+        Way::Node(link) => Passage::Answered(pass_on(connection, &link, thread, asked).await),
+        Way::Here(unreached) => Passage::Here(unreached),
+        Way::Refused(fault) => Passage::Answered(envelope::error(asked.id, &fault).into()),
+    }
+}
+
+/// Sends a request to the node that drives its thread, and waits for the answer.
+async fn pass_on(connection: &ClientConnection, link: &Arc<NodeLink>, thread: ThreadId, asked: &Asked<'_>) -> PeerReply {
+    let (Asked { id, method, params }, forwarding) = (asked, &connection.forwarding);
+    let raw: &RawValue = match serde_json::from_slice(params) {
+        Ok(raw) => raw,
+        Err(error) => return envelope::error(id, &Fault::invalid_request(error)).into(),
+    };
     let (sender, answer) = oneshot::channel();
-    lock(&link.waiting).insert(id.clone(), sender);
-    let raw: &RawValue = serde_json::from_slice(params).ok()?;
+    lock(&link.waiting).insert((*id).clone(), sender);
     if link.sink.send(envelope::request(id, method, raw)) {
-        if method != "thread/unsubscribe" {
+        if *method != "thread/unsubscribe" {
             lock(&forwarding.taken).remove(&thread);
-            lock(&forwarding.threads).insert(thread, Arc::downgrade(&link));
+            lock(&forwarding.threads).insert(thread, Arc::downgrade(link));
         }
         if let Ok((frame, sent)) = answer.await {
             // It may be with another node when it is asked for again.
-            if method == "thread/unsubscribe" && !is_refusal(&frame) {
+            if *method == "thread/unsubscribe" && !is_refusal(&frame) {
                 lock(&forwarding.threads).remove(&thread);
             }
-            return Some(PeerReply { frame, rest: Some(Box::pin(async move { drop(sent) })) });
+            return PeerReply { frame, rest: Some(Box::pin(async move { drop(sent) })) };
         }
     }
-    lock(&link.waiting).remove(id);
-    let gone = envelope::error(id, &Fault::internal(format!("the node that drives thread {thread} is gone; resume the thread")));
-    Some(gone.into())
+    lock(&link.waiting).remove(*id);
+    envelope::error(id, &Fault::internal(format!("the node that drives thread {thread} is gone; resume the thread"))).into()
 }
 
-/// The client's link to the node that drives a thread; nothing if there is none, or if it cannot be reached. A node that cannot be reached may
-/// be dead: until the patience is over it is waited for the end of its lease, and for the next holder. Nodes that take up what died know how
-/// often that was tried and on which machine it works, so they come first, and work that they leave alone is refused here.
-async fn holder_link(
-    connection: &Arc<ClientConnection>,
-    store: &PostgresStore,
-    thread: ThreadId,
-    patience: Duration,
-) -> Result<Option<Arc<NodeLink>>, Fault> {
+/// Where a thread is.
+enum Way {
+    Node(Arc<NodeLink>),
+    Here(Unreached),
+    Refused(Fault),
+}
+
+/// Finds the node that drives a thread. One that cannot be reached may be dead: until the patience is over it is waited for the end of its
+/// lease, and for the next holder.
+async fn find(connection: &ClientConnection, store: &PostgresStore, thread: ThreadId, patience: Duration) -> Way {
     let until = Instant::now() + patience;
-    let mut is_orphan = false;
+    let mut unreached: Option<(String, SharedError)> = None;
     loop {
         let is_over = Instant::now() >= until;
-        let holder = store.holder(thread).await.ok().flatten();
-        if holder.is_none() && is_orphan {
-            let has_work = store.has_work(thread).await.unwrap_or(true);
-            if has_work && is_over {
-                return Err(Fault::internal(format!(
-                    "the node that drove thread {thread} is gone, and no other one goes on with it; resume the thread to go on here"
-                )));
-            }
-            if has_work {
-                sleep(LOOK).await;
-                continue;
+        let (holder, fate) = match store.tenure(thread).await {
+            Ok(ThreadTenure::Held(holder)) => (Some(holder), OrphanFate::Idle),
+            Ok(ThreadTenure::Orphaned(orphan)) => (None, orphan.fate(store.host())),
+            Err(ClaimError::NotFound(_)) => (None, OrphanFate::Idle),
+            // What cannot be known now is the other nodes' as long as that may be.
+            Err(_) => (None, OrphanFate::TakeUp),
+        };
+        if holder.is_none() && unreached.is_some() {
+            match fate.when_asked(is_over) {
+                OrphanAnswer::Open => {}
+                OrphanAnswer::Wait => {
+                    sleep(LOOK).await;
+                    continue;
+                }
+                OrphanAnswer::Refuse => {
+                    return Way::Refused(Fault::internal(format!(
+                        "the node that drove thread {thread} is gone, and no other one goes on with it; resume the thread to go on here"
+                    )));
+                }
             }
         }
         let holder = holder.filter(|holder| holder.instance != store.instance());
         let Some((holder, address)) = holder.and_then(|holder| holder.address.clone().map(|address| (holder, address))) else {
             lock(&connection.forwarding.threads).remove(&thread);
-            return Ok(None);
+            return Way::Here(Unreached::default());
         };
-        match connect(connection, &holder.instance, &address).await {
-            Ok(link) => return Ok(Some(link)),
-            Err(why) if is_over => {
-                tracing::warn!(%thread, node = %holder, %why, "the node of a thread cannot be reached");
-                return Ok(None);
-            }
-            Err(_) => {
-                is_orphan = true;
-                sleep(LOOK).await;
-            }
+        let why = match &unreached {
+            // It had its time.
+            Some((instance, why)) if is_over && *instance == holder.instance => why.clone(),
+            _ => match connect(connection, &holder.instance, &address).await {
+                Ok(link) => return Way::Node(link),
+                Err(why) => why,
+            },
+        };
+        if is_over {
+            tracing::warn!(%thread, node = %holder, %why, "the node of a thread cannot be reached");
+            return Way::Here(Unreached(Some(holder.instance)));
         }
+        unreached = Some((holder.instance, why));
+        sleep(LOOK).await;
     }
 }
 
-/// The client's link to a node, made if there is none.
-async fn connect(connection: &Arc<ClientConnection>, instance: &str, address: &str) -> Result<Arc<NodeLink>, SharedError> {
-    let forwarding = &connection.forwarding;
-    let mut links = forwarding.links.lock().await;
-    links.retain(|_, link| !link.sink.is_closed());
-    if let Some(link) = links.get(instance) {
-        return Ok(link.clone());
-    }
-    let Store::Postgres(store) = connection.server.runtime.store() else { return Err("this store has no nodes".into()) };
-    let secret = store.shared_one(NODE_SECRET.0, NODE_SECRET.1).await?.ok_or("the nodes of this store have no secret")?;
-    let bearer = connection.identity.credential(&secret);
-    let introduction = lock(&forwarding.introduction).clone().ok_or("the client has not introduced itself")?;
-    let link = tokio::time::timeout(DIAL, introduced(address, bearer, &introduction)).await;
-    let link = link.map_err(|_| format!("it does not answer within {} seconds", DIAL.as_secs()))??;
-    let waiting = Waiting::default();
-    let made = Arc::new_cyclic(|own| {
-        let reading = Reading {
-            client: connection.outlet.clone_sink(),
-            node: link.tx.clone(),
-            waiting: waiting.clone(),
-            questions: forwarding.questions.clone(),
-            taken: forwarding.taken.clone(),
-            taking: forwarding.taking.clone(),
-            asked: HashMap::new(),
-            routes: forwarding.threads.clone(),
-            own: own.clone(),
-        };
-        let reading = AbortOnDropHandle::new(tokio::spawn(reading.run(link.rx)));
-        NodeLink { sink: link.tx, waiting, _reading: reading }
-    });
-    links.insert(instance.to_owned(), made.clone());
-    Ok(made)
+/// The client's link to a node, made if there is none. A node that does not answer delays only those who need that very node.
+async fn connect(connection: &ClientConnection, instance: &str, address: &str) -> Result<Arc<NodeLink>, SharedError> {
+    let link = {
+        let mut links = lock(&connection.forwarding.links);
+        // One that is being made is waited for; one that could not be made is tried again.
+        links.retain(|_, link| link.peek().is_none_or(|made| made.as_ref().is_ok_and(|made| !made.sink.is_closed())));
+        links.entry(instance.to_owned()).or_insert_with(|| make_link(connection, address.to_owned()).shared()).clone()
+    };
+    link.await
+}
+
+/// Makes a link to a node. The future is kept by the connection, and so it must not hold it.
+fn make_link(connection: &ClientConnection, address: String) -> BoxFuture<'static, Result<Arc<NodeLink>, SharedError>> {
+    let (store, identity) = (connection.server.runtime.store().clone(), connection.identity.clone());
+    let (client, forwarding) = (connection.outlet.clone_sink(), &connection.forwarding);
+    let introduction = lock(&forwarding.introduction).clone();
+    let (questions, routes) = (forwarding.questions.clone(), forwarding.threads.clone());
+    let (taken, taking) = (forwarding.taken.clone(), forwarding.taking.clone());
+    Box::pin(async move {
+        let Store::Postgres(store) = store else { return Err("this store has no nodes".into()) };
+        let secret = store.shared_one(NODE_SECRET.0, NODE_SECRET.1).await?.ok_or("the nodes of this store have no secret")?;
+        let introduction = introduction.ok_or("the client has not introduced itself")?;
+        let link = tokio::time::timeout(DIAL, introduced(&address, identity.credential(&secret), &introduction)).await;
+        let link = link.map_err(|_| format!("it does not answer within {} seconds", DIAL.as_secs()))??;
+        let waiting = Waiting::default();
+        Ok(Arc::new_cyclic(|own| {
+            let (node, waiting_here, own) = (link.tx.clone(), waiting.clone(), own.clone());
+            let reading = Reading { client, node, waiting: waiting_here, questions, taken, taking, asked: HashMap::new(), routes, own };
+            let reading = AbortOnDropHandle::new(tokio::spawn(reading.run(link.rx)));
+            NodeLink { sink: link.tx, waiting, _reading: reading }
+        }))
+    })
 }
 
 /// A link on which the client's introduction was answered.

@@ -51,7 +51,7 @@ pub use list::{Ancestry, Coverage, CursorError, Direction, ListCursor, ListOrder
 pub use local::{LocalConfig, LocalHistory, LocalStore, OpenError};
 pub use memory::{MemoryHistory, MemoryStore};
 pub use open::{FactsAside, Opened, append_aside, context, context_with, keep_checkpoint, open, open_fork, open_many, unnoted};
-pub use orphan::{MOST_CLAIMS, OrphanFate, OrphanedThread, PassedOrphans, ThreadWork};
+pub use orphan::{MOST_CLAIMS, OrphanAnswer, OrphanFate, OrphanedThread, PassedOrphans, ThreadTenure, ThreadWork};
 pub use postgres::{ChangeFeed, NodeAddress, PostgresConfig, PostgresError, PostgresHistory, PostgresStore, SharedRecord, ThreadChange};
 pub use reader::{Backward, Forward, JournalError, JournalStart, ReadOutcome, ReaderPosition, Tail, locate, start, tail};
 pub use records::{RecordChanges, SharedRecords, SharedRecordsError};

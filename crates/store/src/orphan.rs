@@ -6,13 +6,25 @@ use std::time::{Duration, Instant};
 use outpost_thread::{Selection, ThreadId};
 use outpost_wire::EnvironmentId;
 
+use crate::lease::LeaseHolder;
+use crate::summary::ThreadSummary;
+
 /// So many nodes in a row may take up a thread without getting on with it, and die within five minutes.
 pub const MOST_CLAIMS: u64 = 3;
 
-/// A thread with work to do whose node died.
+/// Who has a thread.
+#[derive(Debug, Clone)]
+pub enum ThreadTenure {
+    Held(Box<LeaseHolder>),
+    Orphaned(Box<OrphanedThread>),
+}
+
+/// A thread that no program has: its node died, or gave it back.
 #[derive(Debug, Clone)]
 pub struct OrphanedThread {
     pub thread: ThreadId,
+    /// Something is to be done in it, and it was a node's that died.
+    pub has_work: bool,
     /// So often was it taken up since it last got on.
     pub claims: u64,
     /// The machine that `local` is in it; where its node ran, as long as no step has said so.
@@ -23,6 +35,8 @@ pub struct OrphanedThread {
 /// What becomes of such a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrphanFate {
+    /// There is nothing to go on with: it waits until a client asks for it.
+    Idle,
     TakeUp,
     /// It works on the machine of its node, which is not ours.
     Elsewhere,
@@ -30,10 +44,41 @@ pub enum OrphanFate {
     Parked,
 }
 
+/// What a node does that is asked for such a thread by a client whose node died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrphanAnswer {
+    /// It takes the thread for the client.
+    Open,
+    /// Another node is about to take the thread up, or it is this one by itself.
+    Wait,
+    Refuse,
+}
+
+impl OrphanFate {
+    /// Nodes that take up what died know how often that was tried and on which machine it works, so they come first, and work that they
+    /// leave alone is refused: clients ask again by themselves, and a thread that ends its nodes would end one after the other.
+    pub const fn when_asked(self, is_time_over: bool) -> OrphanAnswer {
+        match self {
+            Self::Idle => OrphanAnswer::Open,
+            Self::TakeUp | Self::Elsewhere if !is_time_over => OrphanAnswer::Wait,
+            Self::TakeUp | Self::Elsewhere | Self::Parked => OrphanAnswer::Refuse,
+        }
+    }
+}
+
+/// The machine that `local` is in a thread, and where it works: by what lists know of it, and where its last node ran.
+pub(crate) fn places(summary: Option<&str>, host: Option<String>) -> (String, Option<Selection>) {
+    let summary: Option<ThreadSummary> = summary.and_then(|text| serde_json::from_str(text).ok());
+    let (local_host, selection) = summary.map(|summary| (summary.local_host, summary.selection)).unwrap_or_default();
+    (local_host.or(host).unwrap_or_default(), selection)
+}
+
 impl OrphanedThread {
     pub fn fate(&self, own_host: &str) -> OrphanFate {
         let is_local = |selection: &Selection| selection.get(&EnvironmentId::local()).is_some();
-        if self.claims >= MOST_CLAIMS {
+        if !self.has_work {
+            OrphanFate::Idle
+        } else if self.claims >= MOST_CLAIMS {
             OrphanFate::Parked
         } else if self.host != own_host && self.selection.as_ref().is_none_or(is_local) {
             OrphanFate::Elsewhere
@@ -128,12 +173,24 @@ mod tests {
                 outpost_wire::PathUri::from_syntax("/srv").unwrap(),
             );
             let selection = Selection::new(vec![attachment]).ok();
-            OrphanedThread { thread: ThreadId::new(uuid::Uuid::nil()), claims, host: host.into(), selection }
+            OrphanedThread { thread: ThreadId::new(uuid::Uuid::nil()), has_work: true, claims, host: host.into(), selection }
         };
         assert_eq!(orphan(0, "a", "box").fate("b"), OrphanFate::TakeUp);
         assert_eq!(orphan(2, "a", "local").fate("a"), OrphanFate::TakeUp);
         assert_eq!(orphan(0, "a", "local").fate("b"), OrphanFate::Elsewhere);
         assert_eq!(OrphanedThread { selection: None, ..orphan(0, "a", "box") }.fate("b"), OrphanFate::Elsewhere);
         assert_eq!(orphan(MOST_CLAIMS, "a", "box").fate("b"), OrphanFate::Parked);
+        assert_eq!(OrphanedThread { has_work: false, ..orphan(MOST_CLAIMS, "a", "local") }.fate("b"), OrphanFate::Idle);
+    }
+
+    #[test]
+    fn a_client_that_asks_for_an_orphan_comes_after_the_nodes() {
+        for fate in [OrphanFate::TakeUp, OrphanFate::Elsewhere] {
+            assert_eq!((fate.when_asked(false), fate.when_asked(true)), (OrphanAnswer::Wait, OrphanAnswer::Refuse), "{fate:?}");
+        }
+        for is_time_over in [false, true] {
+            assert_eq!(OrphanFate::Idle.when_asked(is_time_over), OrphanAnswer::Open);
+            assert_eq!(OrphanFate::Parked.when_asked(is_time_over), OrphanAnswer::Refuse, "nobody is waited for");
+        }
     }
 }

@@ -150,7 +150,7 @@ impl Cluster {
 
     fn fate(&self) -> OrphanFate {
         let thread = ThreadId::new(Uuid::nil());
-        OrphanedThread { thread, claims: u64::from(self.claims), host: "one".into(), selection: None }.fate("one")
+        OrphanedThread { thread, has_work: true, claims: u64::from(self.claims), host: "one".into(), selection: None }.fate("one")
     }
 
     /// Everything that can happen next.

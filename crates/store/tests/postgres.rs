@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use outpost_store::{
-    AppendError, ClaimError, ClaimMode, LeaseRow, ListQuery, Need, OrphanFate, OrphanedThread, PassedOrphans, PostgresConfig,
-    PostgresError, PostgresStore, RowHolder, Store, ThreadChange,
+    AppendError, ClaimError, ClaimMode, Lease, LeaseRow, ListQuery, Need, OrphanFate, OrphanedThread, PassedOrphans, PostgresConfig,
+    PostgresError, PostgresStore, RowHolder, Store, ThreadChange, ThreadTenure,
 };
 use outpost_testkit::database_proxy::DatabaseProxy;
 use outpost_testkit::postgres::{Database, EncryptedServer};
@@ -27,6 +27,14 @@ async fn open(url: &str, instance: &str) -> PostgresStore {
 /// The orphans that a node finds that has not looked before.
 async fn orphans(store: &PostgresStore) -> Vec<(OrphanedThread, OrphanFate)> {
     store.orphans(16, &mut PassedOrphans::default()).await.unwrap()
+}
+
+/// What becomes of thread 1, as a node knows that is asked for it; nothing if somebody has it.
+async fn asked(store: &PostgresStore) -> Option<OrphanFate> {
+    match store.tenure(id(1)).await.unwrap() {
+        ThreadTenure::Held(_) => None,
+        ThreadTenure::Orphaned(orphan) => Some(orphan.fate(store.host())),
+    }
 }
 
 /// A program of its own that holds thread 1 and writes an entry whenever it is told a line. This very test program plays it.
@@ -184,6 +192,43 @@ async fn only_what_is_held_is_renewed() {
     tokio::time::sleep(LEASE * 2).await;
     assert!(there.claim(id(2), ClaimMode::IfFree).await.is_ok(), "it has expired");
     assert!(matches!(there.claim(id(1), ClaimMode::IfFree).await, Err(ClaimError::Held { .. })), "it is renewed");
+}
+
+/// The first entries of a thread are being stored when it is given back: the thread stays, and nobody holds it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thread_that_is_given_back_while_it_begins_is_free() {
+    let database = Database::create();
+    let store = postgres(database.url(), "one").await;
+    let lease = store.create(id(1)).await.unwrap();
+    let (mut client, connection) = tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    // Both wait for the row, and get it in the order in which they came.
+    let locked = client.transaction().await.unwrap();
+    locked.execute("select from outpost_threads for update", &[]).await.unwrap();
+    let waiting = async |count: &str| {
+        let text = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        while database.ask(text) != count {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    // Its writer has given up on the append, which the database still carries out.
+    let given = Lease { thread: lease.thread, epoch: lease.epoch };
+    let beginning = tokio::spawn({
+        let store = store.clone();
+        async move { store.append(&lease, entries(1, vec![created(1), input("go", None)]), Need::Stored).await }
+    });
+    waiting("1").await;
+    let returning = tokio::spawn({
+        let store = store.clone();
+        async move { store.release(given).await }
+    });
+    waiting("2").await;
+    locked.commit().await.unwrap();
+    beginning.await.unwrap().unwrap();
+    returning.await.unwrap();
+    assert_eq!(database.ask("select born, instance is null, expires is null, last from outpost_threads"), "t|t|t|2");
+    let other = postgres(database.url(), "two").await;
+    other.claim(id(1), ClaimMode::IfFree).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -566,8 +611,8 @@ async fn an_orphan_waits_for_the_machine_that_is_local_in_it() {
     let Store::Postgres(first) = &first else { panic!() };
     let third = PostgresStore::open(on("three", "second")).await.unwrap();
     let fate = async |store: &PostgresStore| orphans(store).await.first().map(|(_, fate)| *fate);
-    assert_eq!(fate(first).await, Some(OrphanFate::TakeUp));
-    assert_eq!(fate(&third).await, Some(OrphanFate::Elsewhere));
+    assert_eq!((fate(first).await, asked(first).await), (Some(OrphanFate::TakeUp), Some(OrphanFate::TakeUp)));
+    assert_eq!((fate(&third).await, asked(&third).await), (Some(OrphanFate::Elsewhere), Some(OrphanFate::Elsewhere)));
 }
 
 /// A thread that ends its nodes is parked. One whose nodes were told to end, or lived on with it, is not.
@@ -587,6 +632,7 @@ async fn only_nodes_that_died_soon_after_they_took_a_thread_up_are_counted() {
     let next = async |claims: u64| {
         let (orphan, fate) = orphans(&watch).await.remove(0);
         assert_eq!(orphan.claims, claims);
+        assert_eq!(asked(&watch).await, Some(fate), "who is asked for it knows the same");
         fate
     };
     let take_up = async |instance: &str| {
@@ -613,9 +659,16 @@ async fn only_nodes_that_died_soon_after_they_took_a_thread_up_are_counted() {
     // The last one had it for ten minutes.
     database.ask("update outpost_threads set since = now() - interval '10 minutes'");
     assert_eq!(next(0).await, OrphanFate::TakeUp);
-    drop(take_up("g").await);
+    let last = take_up("g").await;
+    assert_eq!(asked(&watch).await, None, "it is held");
+    drop(last);
     dies("g");
     assert_eq!(next(1).await, OrphanFate::TakeUp);
+    // No node looks for what has nothing to do, or was given back.
+    database.ask("update outpost_threads set work = false");
+    assert_eq!((orphans(&watch).await.len(), asked(&watch).await), (0, Some(OrphanFate::Idle)));
+    database.ask("update outpost_threads set work = true, instance = null");
+    assert_eq!((orphans(&watch).await.len(), asked(&watch).await), (0, Some(OrphanFate::Idle)));
 }
 
 /// However many threads no node takes up, those behind them in the list are found.

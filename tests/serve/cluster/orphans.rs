@@ -64,6 +64,26 @@ async fn a_thread_that_ends_its_nodes_is_parked_and_tried_again_for_a_client() {
     assert_eq!(cluster.database.ask("select claims from outpost_threads"), "0");
 }
 
+/// A client whose node was killed asks for its thread by itself. Nodes leave the thread alone, and so it is refused; the next one who asks
+/// knows that, and gets it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_parked_thread_is_refused_to_a_client_that_waits_for_its_next_node() {
+    let cluster = Cluster::new(vec![Reply::Silent(String::new()), Reply::message("at last")]).await;
+    let (first, second) = (cluster.node(), cluster.node());
+    let (_client, thread) = cluster.turn(&first).await;
+    eventually("the model is asked", || cluster.asked() == 1).await;
+    let mut at_second = client(&second).await;
+    at_second.result("thread/resume", json!({"threadId": thread})).await;
+    cluster.database.ask("update outpost_threads set claims = 3");
+    drop(first.kill());
+    let (_, why) = at_second.error("thread/resume", json!({"threadId": thread})).await;
+    assert!(why.contains("no other one goes on with it; resume the thread to go on here"), "{why}");
+    assert_eq!(cluster.asked(), 1, "it is left alone");
+    at_second.result("thread/resume", json!({"threadId": thread})).await;
+    let turns = completed(&second, &thread).await;
+    assert!(turns.len() == 1 && turns[0].to_string().contains("at last"), "{turns:?}");
+}
+
 /// So many in the tests; `cargo xtask soak orphans` takes 1,000.
 const MANY: u64 = 120;
 

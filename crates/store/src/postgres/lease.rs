@@ -10,7 +10,7 @@ use super::shared::TELL_TAKEOVER;
 use super::{Held, PostgresError, PostgresStore, big, small, told};
 use crate::lease::{ClaimError, ClaimMode, Lease, LeaseHolder};
 use crate::local::lock;
-use crate::orphan::ThreadWork;
+use crate::orphan::{OrphanedThread, ThreadTenure, ThreadWork, places};
 use crate::summary::ThreadSummary;
 
 const CREATE: &str = "
@@ -35,17 +35,21 @@ const CLAIM: &str = "
       (select e.kind = 'inputReceived' from outpost_entries e
        where e.thread = outpost_threads.id and e.kind in ('inputReceived', 'turnStarted') order by e.seq desc limit 1)";
 
-/// Those that never had input leave nothing behind.
+/// Those that never had input leave nothing behind. Their rows are locked before it is looked which ones had: an append that was given up on
+/// may still be carried out, and a thread that begins with it would be neither removed nor free.
 const GIVE_BACK: &str = "
     with given (id, epoch) as (select * from unnest($1::text[], $2::bigint[])),
-         gone as (delete from outpost_threads t using given g where t.id = g.id and t.epoch = g.epoch and not t.born)
-    update outpost_threads t set instance = null, expires = null from given g where t.id = g.id and t.epoch = g.epoch and t.born";
+         own as (select t.id, t.born from outpost_threads t join given g on t.id = g.id and t.epoch = g.epoch for update of t),
+         gone as (delete from outpost_threads t using own where t.id = own.id and not own.born)
+    update outpost_threads t set instance = null, expires = null from own where t.id = own.id and own.born";
 
-/// The last holders of threads, whether their leases are over, and what lists show of the threads.
+/// The last holders of threads, whether their leases are over, what lists show of the threads, and whether nodes take them up once they are
+/// free, as they look for it themselves.
 pub(super) const HOLDERS: &str = "
     select t.instance, t.host, t.pid, (extract(epoch from t.since) * 1000)::bigint, (extract(epoch from now() - t.since) * 1000)::bigint,
            (extract(epoch from t.expires) * 1000)::bigint, t.instance is null or coalesce(n.expires <= now(), t.expires <= now(), true),
-           n.name, n.address, t.id, case when t.born then t.summary end
+           n.name, n.address, t.id, case when t.born then t.summary end,
+           coalesce(t.work and n.adopts, false), case when n.expires - t.since > interval '5 minutes' then 0 else t.claims end
     from outpost_threads t left join outpost_nodes n on n.instance = t.instance where t.id = any($1)";
 
 impl PostgresStore {
@@ -96,17 +100,32 @@ impl PostgresStore {
     }
 
     pub async fn holder(&self, thread: ThreadId) -> Result<Option<LeaseHolder>, ClaimError> {
-        let client = self.client().await.map_err(ClaimError::Database)?;
-        let statement = client.prepare_cached(HOLDERS).await.map_err(failed)?;
-        let row = client.query_opt(&statement, &[&vec![thread.to_string()]]).await.map_err(failed)?.ok_or(ClaimError::NotFound(thread))?;
-        Ok(current(&row))
+        Ok(current(&self.holder_row(thread).await?))
     }
 
-    /// Whether a thread has work to do, so that the nodes that live decide who goes on with it.
-    pub async fn has_work(&self, thread: ThreadId) -> Result<bool, ClaimError> {
+    /// Who has a thread; if no program does, what decides which node goes on with it.
+    pub async fn tenure(&self, thread: ThreadId) -> Result<ThreadTenure, ClaimError> {
+        let row = self.holder_row(thread).await?;
+        Ok(match current(&row) {
+            Some(holder) => ThreadTenure::Held(Box::new(holder)),
+            None => {
+                let (host, selection) = places(row.get(10), row.get(1));
+                ThreadTenure::Orphaned(Box::new(OrphanedThread {
+                    thread,
+                    has_work: row.get(11),
+                    claims: small(row.get(12)),
+                    host,
+                    selection,
+                }))
+            }
+        })
+    }
+
+    /// The row of [`HOLDERS`].
+    async fn holder_row(&self, thread: ThreadId) -> Result<Row, ClaimError> {
         let client = self.client().await.map_err(ClaimError::Database)?;
-        let row = client.query_opt("select work from outpost_threads where id = $1", &[&thread.to_string()]).await.map_err(failed)?;
-        row.map(|row| row.get(0)).ok_or(ClaimError::NotFound(thread))
+        let statement = client.prepare_cached(HOLDERS).await.map_err(failed)?;
+        client.query_opt(&statement, &[&vec![thread.to_string()]]).await.map_err(failed)?.ok_or(ClaimError::NotFound(thread))
     }
 
     /// Whether the tables are still those that this program may write.

@@ -12,8 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::{PING, PostgresStore, Shared, small, told};
 use crate::lease::ClaimError;
 use crate::local::lock;
-use crate::orphan::{OrphanFate, OrphanedThread, PassedOrphans};
-use crate::summary::ThreadSummary;
+use crate::orphan::{OrphanFate, OrphanedThread, PassedOrphans, places};
 
 const BEAT: &str = "
     insert into outpost_nodes (instance, host, pid, adopts, expires, address, name)
@@ -134,14 +133,12 @@ impl PostgresStore {
                 if is_own && unheld.insert(thread) && !lock(&self.0.unheld).contains(&thread) {
                     continue;
                 }
-                let summary: Option<ThreadSummary> = serde_json::from_str(row.get(3)).ok();
-                let (local_host, selection) = summary.map(|summary| (summary.local_host, summary.selection)).unwrap_or_default();
-                let host = local_host.unwrap_or_else(|| row.get::<_, Option<String>>(2).unwrap_or_default());
-                let orphan = OrphanedThread { thread, claims: small(row.get(1)), host, selection };
+                let (host, selection) = places(row.get(3), row.get(2));
+                let orphan = OrphanedThread { thread, has_work: true, claims: small(row.get(1)), host, selection };
                 let fate = orphan.fate(self.host());
                 match fate {
                     OrphanFate::TakeUp => ours += 1,
-                    OrphanFate::Elsewhere | OrphanFate::Parked => passed.pass(thread, small(epoch)),
+                    OrphanFate::Idle | OrphanFate::Elsewhere | OrphanFate::Parked => passed.pass(thread, small(epoch)),
                 }
                 orphans.push((orphan, fate));
             }
