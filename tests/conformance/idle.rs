@@ -37,6 +37,35 @@ async fn a_client_is_greeted_before_anything_is_tried() {
     assert_ne!(children(pid), 0, "what is told was not tried");
 }
 
+/// The kilobytes of files that a process has mapped, the program itself among them.
+fn mapped_files(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Waits until a process has mapped less than so many kilobytes of files.
+async fn until_mapped_less_than(kilobytes: u64, pid: u32) {
+    let since = Instant::now();
+    while mapped_files(pid) >= kilobytes {
+        assert!(since.elapsed() < Duration::from_secs(30), "{} KB of files are mapped", mapped_files(pid));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Most of what an executor had mapped were pages of the program that only its start, or a client that had left, needed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_executor_without_clients_maps_little_of_its_program() {
+    let bench = Bench::with_setup(LinkKind::WebSocket, OUTPOST, &Setup { readable: true, ..Setup::default() });
+    let (mut client, pid) = (bench.client().await, bench.process().unwrap().pid());
+    client.result("environment/info", json!({})).await;
+    let used = mapped_files(pid);
+    drop(client);
+    until_mapped_less_than(used / 2, pid).await;
+    let mut client = bench.client().await;
+    client.result("environment/info", json!({})).await;
+}
+
 /// The limit of memory where no control group holds it: then the executor looks how much is used.
 async fn watched_memory(client: &mut Client) -> Option<u64> {
     let info = client.result("environment/info", json!({})).await;

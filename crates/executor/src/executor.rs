@@ -36,6 +36,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long a client may take to introduce itself.
 const STRANGER_TIME: Duration = Duration::from_secs(10);
 
+/// How long after the start, or after its last client left, an executor without clients unmaps what they used of the program.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// What the end of a link means for its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
@@ -112,6 +115,7 @@ impl Executor {
         for (id, past) in past {
             shared.revive(id, past);
         }
+        shared.give_back_program_later();
         Self(shared)
     }
 
@@ -124,7 +128,9 @@ impl Executor {
     pub async fn serve(&self, link: Link, lifetime: Lifetime) -> LinkEnd {
         self.0.links.fetch_add(1, Ordering::AcqRel);
         let end = self.talk(link, lifetime).await;
-        self.0.links.fetch_sub(1, Ordering::AcqRel);
+        if self.0.links.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.give_back_program_later();
+        }
         self.0.less_to_do.notify_waiters();
         end
     }
@@ -224,6 +230,17 @@ impl Drop for Release<'_> {
 impl ExecutorShared {
     pub(crate) fn instance_id(&self) -> &str {
         &self.instance_id
+    }
+
+    /// What only the start needed, or clients that have left, is most of what an executor has mapped.
+    fn give_back_program_later(self: &Arc<Self>) {
+        let shared = self.clone();
+        tokio::spawn(async move {
+            sleep(QUIET).await;
+            if shared.links.load(Ordering::Acquire) == 0 {
+                let _ = tokio::task::spawn_blocking(outpost_sandbox::give_back_program).await;
+            }
+        });
     }
 
     /// In whose place a session runs whose client says this about itself. Nothing if it says nothing, or is not heard.

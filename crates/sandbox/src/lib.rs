@@ -39,5 +39,5 @@ pub use limits::{EffectiveLimit, Limits, Mechanism};
 pub use message::{HoldMechanism, Loss, OrderOutcome};
 pub use mount_table::MountTable;
 pub use probe::{HostVerdict, LEVEL, PromiseRow, probe, probe_at, probe_with, told};
-pub use sys::give_back_memory;
+pub use sys::{give_back_memory, give_back_program};
 pub use tree::remove_tree;

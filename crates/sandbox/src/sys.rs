@@ -283,3 +283,36 @@ pub fn give_back_memory() {
         libc::malloc_trim(0);
     }
 }
+
+/// Unmaps the pages of the program file that are only read. Each comes back from the page cache when it is used again; until then the
+/// system may drop it sooner than one that is mapped.
+pub fn give_back_program() {
+    // SAFETY: the function below is of the type that is asked for, and nothing is passed on to it.
+    unsafe { libc::dl_iterate_phdr(Some(give_back_segments), std::ptr::null_mut()) };
+}
+
+/// The first object is the program itself.
+unsafe extern "C" fn give_back_segments(object: *mut libc::dl_phdr_info, _: usize, _: *mut libc::c_void) -> libc::c_int {
+    const STOP: libc::c_int = 1;
+    // SAFETY: the loader passes an object that is valid during this call.
+    let Some(object) = (unsafe { object.as_ref() }) else { return STOP };
+    if object.dlpi_phdr.is_null() {
+        return STOP;
+    }
+    // SAFETY: the loader tells where the headers are and how many; they stay as long as the program.
+    let headers = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
+    // SAFETY: it takes no pointer.
+    let Ok(page) = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) else { return STOP };
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0) {
+        let (Ok(base), Ok(offset), Ok(length)) =
+            (usize::try_from(object.dlpi_addr), usize::try_from(header.p_vaddr), usize::try_from(header.p_memsz))
+        else {
+            continue;
+        };
+        let start = base.wrapping_add(offset);
+        let (first, end) = (start & !(page - 1), start.wrapping_add(length).next_multiple_of(page));
+        // SAFETY: the segment is mapped from the file and cannot be written to, so what is read again is what was there.
+        unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(first), end - first, libc::MADV_DONTNEED) };
+    }
+    STOP
+}
