@@ -48,6 +48,15 @@ impl GeneratedImage {
         self.result.as_deref().filter(|data| !data.is_empty())
     }
 
+    /// How it ended, in the API's words. Providers send a finished picture with the word that it had while it was made.
+    pub fn end(&self) -> &str {
+        match (self.data(), self.status.as_deref()) {
+            (Some(_), _) => "completed",
+            (None, Some(status)) if status != "completed" => status,
+            (None, _) => "failed",
+        }
+    }
+
     /// An item without the name that its provider gave it.
     pub(crate) fn nameless(item: &Raw) -> Raw {
         with_member(item, "id", None)
@@ -74,7 +83,7 @@ impl fmt::Display for GeneratedImage {
         match (&self.saved_path, self.data()) {
             (Some(path), _) => write!(f, "image saved as {path}"),
             (None, Some(_)) => write!(f, "image made; it is kept in the thread"),
-            (None, None) => write!(f, "no image was made ({})", self.status.as_deref().unwrap_or("unknown")),
+            (None, None) => write!(f, "no image was made ({})", self.end()),
         }
     }
 }
@@ -82,6 +91,14 @@ impl fmt::Display for GeneratedImage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_picture_that_is_there_was_made_whatever_its_provider_says() {
+        let end = |item: Value| GeneratedImage::of(&Raw::from(item)).map(|image| image.end().to_owned());
+        assert_eq!(end(json!({"type": KIND, "status": "generating", "result": "QUJD"})).as_deref(), Some("completed"));
+        assert_eq!(end(json!({"type": KIND, "status": "completed", "result": null})).as_deref(), Some("failed"));
+        assert_eq!(end(json!({"type": KIND, "status": "incomplete"})).as_deref(), Some("incomplete"));
+    }
 
     #[test]
     fn people_read_where_a_picture_is() {

@@ -146,8 +146,7 @@ fn sent_back(image: &GeneratedImage) -> Option<serde_json::Value> {
         let shown = shown_again(image)?;
         return Some(acceptable(&shown.to_string()).unwrap_or(shown));
     };
-    let status = image.status.as_deref().unwrap_or("completed");
-    Some(serde_json::json!({"type": "image_generation_call", "id": id, "status": status, "result": image.data()?}))
+    Some(serde_json::json!({"type": "image_generation_call", "id": id, "status": image.end(), "result": image.data()?}))
 }
 
 /// Kinds of items that need no id. Others keep theirs, because their use is unknown.

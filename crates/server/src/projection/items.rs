@@ -70,7 +70,7 @@ pub(super) fn picture_begun(id: String) -> Item {
 fn picture(id: String, image: GeneratedImage) -> Item {
     Item::ImageGeneration {
         id,
-        status: image.status.unwrap_or_else(|| "completed".to_owned()),
+        status: image.end().to_owned(),
         result: image.result.unwrap_or_default(),
         revised_prompt: image.revised_prompt,
         saved_path: image.saved_path,

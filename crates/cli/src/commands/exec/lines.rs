@@ -113,8 +113,9 @@ impl JsonLines {
 
     /// What the model said or thought.
     fn answered(&mut self, item: &Raw) -> Option<ItemShape> {
-        if let Some(GeneratedImage { status, revised_prompt, saved_path, .. }) = GeneratedImage::of(item) {
-            let status = status.unwrap_or_else(|| "completed".to_owned());
+        if let Some(image) = GeneratedImage::of(item) {
+            let status = image.end().to_owned();
+            let GeneratedImage { revised_prompt, saved_path, .. } = image;
             return Some(ItemShape::ImageGeneration { id: self.next_item(), status, revised_prompt, saved_path });
         }
         let value = read(Some(item));
