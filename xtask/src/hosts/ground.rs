@@ -28,6 +28,10 @@ impl Daemon {
         show(&format!("+ {command:?}"));
         Ok(Self(command.spawn().with_context(|| format!("cannot run {command:?}"))?))
     }
+
+    pub(super) fn has_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
+    }
 }
 
 impl Drop for Daemon {

@@ -18,7 +18,7 @@ use crate::{install, sh};
 const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(super) struct Machine {
-    _qemu: Daemon,
+    qemu: Daemon,
     place: PathBuf,
     port: &'static str,
 }
@@ -32,24 +32,23 @@ impl Machine {
         };
         install::need(program, package)?;
         install::need("debootstrap", "debootstrap")?;
-        install::need("busybox", "busybox-static")?;
         let here = place.join(format!("vm-{debian}"));
         fs::create_dir_all(&here)?;
         if arch == Arch::X86_64 {
             root::debian(place, "bookworm")?;
         }
         fs::write(here.join("machine.sh"), include_str!("machine.sh"))?;
-        sh(Command::new("sh").args(["machine.sh", debian]).current_dir(&here))?;
+        sh(Command::new("sh").args(["machine.sh", debian]).arg(root::busybox(place)?).current_dir(&here))?;
         let forward = format!("user,id=n,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:22");
         let mut qemu = Command::new(program);
         let console = match arch {
             Arch::X86_64 => {
                 qemu.args(["-machine", "q35,accel=tcg", "-cpu", "max"]);
-                "console=ttyS0 quiet"
+                "console=ttyS0 quiet panic=-1"
             }
             Arch::Aarch64 => {
                 qemu.args(["-machine", "virt", "-cpu", "cortex-a57"]);
-                "console=ttyAMA0 quiet"
+                "console=ttyAMA0 quiet panic=-1"
             }
         };
         // Its clock counts instructions: a time-out in the machine is as generous on a busy host as on an idle one.
@@ -67,10 +66,12 @@ impl Machine {
         ]);
         let log = File::create(here.join("vm.log"))?;
         let qemu = Daemon::start(qemu.current_dir(&here).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
-        let machine = Self { _qemu: qemu, place: here, port };
+        let mut machine = Self { qemu, place: here, port };
         let deadline = Instant::now() + PATIENCE;
         while !machine.ssh("root").arg("true").status()?.success() {
-            ensure!(Instant::now() < deadline, "the virtual machine does not answer; see {}", machine.place.join("vm.log").display());
+            let log = machine.place.join("vm.log");
+            ensure!(!machine.qemu.has_ended(), "the virtual machine ended before it answered; see {}", log.display());
+            ensure!(Instant::now() < deadline, "the virtual machine does not answer; see {}", log.display());
             sleep(Duration::from_secs(2));
         }
         // Everyday work takes too long where each instruction is emulated.

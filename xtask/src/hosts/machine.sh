@@ -1,12 +1,13 @@
-# A virtual machine with Debian, systemd and sshd, below the present directory: root, vm.img, vmlinuz, initrd.gz, key. The argument is the
-# architecture as Debian calls it. Needs root, debootstrap, e2fsprogs, busybox-static, openssh-client; for arm64 qemu-user-static. Made once.
+# A virtual machine with Debian, systemd and sshd, below the present directory: root, vm.img, vmlinuz, initrd.gz, key. The arguments are the
+# architecture as Debian calls it, and a static busybox of this machine. Needs root, debootstrap, e2fsprogs, openssh-client; for arm64
+# qemu-user-static. Made once.
 set -e
-arch=$1
+arch=$1 busybox_here=$2
 [ -f vm.img ] && [ -f initrd.gz ] && exit 0
 rm -rf root new && mkdir new
 if [ "$arch" = "$(dpkg --print-architecture)" ]; then
     cp -a ../bookworm/. new/
-    busybox=/bin/busybox
+    busybox=$busybox_here
 else
     # Its programs are run by qemu, through the kernel's table of formats.
     [ -e /proc/sys/fs/binfmt_misc/register ] || mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
@@ -50,6 +51,6 @@ i=0; while [ ! -b /dev/vda ] && [ $i -lt 50 ]; do /bin/busybox sleep 0.2; i=$((i
 exec /bin/busybox switch_root /new /sbin/init
 I
 chmod +x ird/init
-(cd ird && find . | busybox cpio -o -H newc | gzip -1 >../initrd.new)
+(cd ird && find . | "$busybox_here" cpio -o -H newc | gzip -1 >../initrd.new)
 rm -f vm.new && truncate -s 2500M vm.new && mke2fs -q -t ext4 -d new vm.new
 mv new root && mv vm.new vm.img && mv initrd.new initrd.gz

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 
 use crate::{install, sh};
 
@@ -25,14 +25,27 @@ pub(super) fn debian(place: &Path, release: &str) -> anyhow::Result<PathBuf> {
     Ok(root)
 }
 
+/// A busybox without libraries. It is unpacked and not installed: the one that this machine has may need them, and Debian has one of both
+/// at a time.
+pub(super) fn busybox(place: &Path) -> anyhow::Result<PathBuf> {
+    let unpacked = place.join("busybox-static");
+    let program = unpacked.join("bin/busybox");
+    if !program.exists() {
+        fs::create_dir_all(&unpacked)?;
+        let script = "apt-get -q update && apt-get -q download busybox-static && dpkg-deb -x busybox-static_*.deb .";
+        sh(Command::new("sh").args(["-ec", script]).current_dir(&unpacked))?;
+        ensure!(program.exists(), "the package busybox-static has no bin/busybox");
+    }
+    Ok(program)
+}
+
 /// Nothing but busybox and a few files of `/etc`.
 pub(super) fn alpine(place: &Path) -> anyhow::Result<PathBuf> {
     let root = place.join("alpine");
     if root.join("etc/passwd").exists() {
         return Ok(root);
     }
-    let busybox = ["/bin/busybox", "/usr/bin/busybox"].map(Path::new).into_iter().find(|path| path.exists());
-    let busybox = busybox.context("busybox-static is needed")?;
+    let busybox = busybox(place)?;
     for directory in ["bin", "sbin", "usr/bin", "usr/sbin", "etc", "tmp", "var/tmp", "root", "home/dev", "proc", "sys", "dev", "run", "old"]
     {
         fs::create_dir_all(root.join(directory))?;
@@ -40,8 +53,8 @@ pub(super) fn alpine(place: &Path) -> anyhow::Result<PathBuf> {
     for shared in ["tmp", "var/tmp"] {
         fs::set_permissions(root.join(shared), PermissionsExt::from_mode(0o1777))?;
     }
-    fs::copy(busybox, root.join("bin/busybox"))?;
-    let listed = Command::new(busybox).arg("--list").output()?;
+    fs::copy(&busybox, root.join("bin/busybox"))?;
+    let listed = Command::new(&busybox).arg("--list").output()?;
     ensure!(listed.status.success(), "busybox does not list its commands");
     for name in String::from_utf8(listed.stdout)?.lines().filter(|name| *name != "busybox") {
         let _ = symlink("busybox", root.join("bin").join(name));
