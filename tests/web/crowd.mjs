@@ -1,8 +1,8 @@
 // The page with more of everything than fits: machines, threads, forks, output, a long command to allow.
-import { PAGE, check, logIn, look, page, play, text } from "./stage.mjs";
+import { PAGE, check, logIn, look, page, play, resize, scroll, text } from "./stage.mjs";
 
 const MACHINES = 61;
-/** Whether it comes to be on a screen of that height without scrolling. A new size is drawn some frames later. */
+/** Whether it comes to be on a screen of that height without scrolling. */
 const isInSight = async (locator, height) => {
   for (let look = 0; look < 200; look += 1) {
     const box = await locator.boundingBox();
@@ -20,9 +20,9 @@ await play(async () => {
   // Machines do not bury the threads.
   await page.locator("#threads > li").first().waitFor();
   await look("crowd");
-  await page.setViewportSize({ width: 390, height: 844 });
+  await resize(390, 844);
   check(await isInSight(page.getByRole("link", { name: "New thread" }), 844), "on a phone the threads begin on the first screen");
-  await page.setViewportSize({ width: 1280, height: 900 });
+  await resize(1280, 900);
   check(await page.locator("#environments li").count() === 8, "machines are folded");
   const fold = page.getByRole("button", { name: `Show all ${MACHINES}` });
   await fold.click();
@@ -56,10 +56,10 @@ await play(async () => {
   // The prompt comes first: it gets the keys once the view is shown.
   await page.waitForFunction(() => document.activeElement.id === "first");
   await look("crowd-new");
-  await page.setViewportSize({ width: 390, height: 844 });
+  await resize(390, 844);
   const highest = await page.evaluate(() => Math.max(...[...document.querySelectorAll("#places .hint")].map((word) => word.offsetHeight)));
   check(highest > 0 && highest < 30, `beside a long name a word is ${highest} pixels high`);
-  await page.setViewportSize({ width: 1280, height: 900 });
+  await resize(1280, 900);
   await page.locator("#places label").filter({ hasText: "local" }).getByRole("checkbox").check();
   await page.getByLabel("Ask me").selectOption("untrusted");
   const script = Array.from({ length: 80 }, (_, line) => `line ${line} of something that is longer than a phone is wide, or high`);
@@ -68,14 +68,16 @@ await play(async () => {
   await page.locator(".question .badge").waitFor();
   await look("crowd-asked");
   for (const [width, height] of [[1280, 900], [390, 844]]) {
-    await page.setViewportSize({ width, height });
-    await page.evaluate(() => scrollTo(0, 0));
+    await resize(width, height);
+    await scroll(0);
     check(await isInSight(page.getByRole("button", { name: "Allow once" }), height), `the answer is in sight at a width of ${width}`);
   }
   await page.locator(".question .unfold").click();
   await text(".question pre", "line 79 of something");
   check((await page.locator(".question pre").textContent()).split("\n").length === 82, "the command is shown line by line");
   await look("crowd-unfolded");
+  // Whoever reads at the top stays there when the turn goes on below.
+  await scroll(0);
   await page.getByRole("button", { name: "Do not allow" }).click();
   await page.getByRole("button", { name: "To the end" }).click();
   await text("#items .turn-end", "end of the turn");

@@ -1,6 +1,6 @@
 // What people do all day: look at plans, changes and calls, answer questions, rename, fork, find. The browser's clock is three days
 // ahead of the server's, and notifications are allowed.
-import { PAGE, WORK, check, context, logIn, look, lookInTheDark, page, play, text, wish } from "./stage.mjs";
+import { PAGE, WORK, check, context, logIn, look, lookInTheDark, page, play, resize, text, wish } from "./stage.mjs";
 
 await context.addInitScript(() => {
   const real = Date.now.bind(Date);
@@ -46,7 +46,7 @@ await play(async () => {
   check(await page.title().then((title) => title.startsWith("(1) ")), `the title says that a question waits: ${await page.title()}`);
   check(await page.locator("#items > li > .question").count() === 1, "the question stands in the list, at its item");
   for (const [width, height] of [[1280, 900], [390, 844]]) {
-    await page.setViewportSize({ width, height });
+    await resize(width, height);
     await settle();
     for (const place of [0, 1e6, 0]) {
       await page.evaluate((y) => scrollTo(0, y), place);
@@ -54,7 +54,7 @@ await play(async () => {
       check(await isInView(".question"), `the question is in view at a width of ${width}, scrolled to ${place}`);
     }
   }
-  await page.setViewportSize({ width: 1280, height: 900 });
+  await resize(1280, 900);
   await look("daily-asked");
 
   // Elsewhere it is announced, and leads back.

@@ -43,10 +43,29 @@ const cutButtons = () => page.evaluate(() => [...document.querySelectorAll("butt
   return button.getBoundingClientRect().right > button.parentElement.getBoundingClientRect().right + 1;
 }).map((button) => button.textContent));
 
+/**
+ * Gives the window a size, and waits until the page has drawn itself in it, which a busy browser does some frames later. A scroll in the
+ * same frame counts as a part of the change, and no user is so quick.
+ */
+export async function resize(width, height) {
+  await page.setViewportSize({ width, height });
+  await page.waitForFunction(([width, height]) => innerWidth === width && innerHeight === height, [width, height]);
+  await drawn();
+}
+
+/** Waits for some frames. */
+const drawn = () => page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done)))));
+
+/** Scrolls the page, and waits until it has taken notice. */
+export async function scroll(y) {
+  await page.evaluate((y) => scrollTo(0, y), y);
+  await drawn();
+}
+
 /** Looks at the page as it is: accessible, no wider than the screen, and a picture of it. */
 export async function look(name) {
   for (const [size, width, height] of [["desktop", 1280, 900], ["phone", 390, 844]]) {
-    await page.setViewportSize({ width, height });
+    await resize(width, height);
     await page.waitForTimeout(100);
     const wide = await page.evaluate(() => document.documentElement.scrollWidth);
     check(wide <= width, `${name} is ${wide} pixels wide on a screen of ${width}`);
@@ -59,9 +78,7 @@ export async function look(name) {
     }
     await page.screenshot({ path: join(PICTURES, `${name}-${size}.png`) });
   }
-  await page.setViewportSize({ width: 1280, height: 900 });
-  // The page has drawn itself in this size: a scroll in the same frame as a resize counts as a part of it, and no user is so quick.
-  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done)))));
+  await resize(1280, 900);
 }
 
 /** The same in the dark. */
