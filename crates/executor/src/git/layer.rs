@@ -192,7 +192,7 @@ impl Format {
         let mut format = Self::default();
         let mut section = String::new();
         for line in fs::read_to_string(gitdir.join("config")).unwrap_or_default().lines() {
-            let line = line.trim().to_ascii_lowercase();
+            let line = without_comment(line).trim().to_ascii_lowercase();
             // A header may be followed by a variable on its line.
             let variable = match line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
                 Some((header, rest)) => {
@@ -215,6 +215,22 @@ impl Format {
         }
         format
     }
+}
+
+/// A line of a configuration up to its comment, which may stand behind a value, but not inside of quotes.
+fn without_comment(line: &str) -> &str {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let comment = line.find(|character| {
+        let is_literal = std::mem::take(&mut is_escaped);
+        match character {
+            '\\' => is_escaped = !is_literal,
+            '"' if !is_literal => is_quoted = !is_quoted,
+            '#' | ';' => return !is_quoted,
+            _ => {}
+        }
+        false
+    });
+    comment.map_or(line, |at| &line[..at])
 }
 
 #[cfg(test)]
@@ -257,5 +273,8 @@ mod tests {
         assert!(is_partial("[remote \"origin\"] promisor\n"));
         assert!(is_partial("[extensions]\n\tpartialClone = origin\n"));
         assert!(!is_partial("[remote \"origin\"]\n\turl = file:///x\n\tpromisor = false\n[promisor]\n\tpartialclone = x\n"));
+        // Comments end a line wherever they stand, but not in quotes.
+        assert!(!is_partial("[remote \"origin\"] # the one\n\tpromisor = false ; for now\n\t# partialclonefilter = blob:none\n"));
+        assert!(is_partial("[remote \"a#\\\";b\"]\n\tpromisor = true # yes\n"));
     }
 }
