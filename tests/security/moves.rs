@@ -1,13 +1,14 @@
 //! X2: what is denied or protected stays so while links are changed inside, and while files are replaced outside.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use outpost_testkit::Client;
 use outpost_testkit::bench::{connect, with};
 use outpost_testkit::executor::eventually;
 use outpost_wire::PathUri;
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use serde_json::{Value, json};
 
 use crate::as_root_and_user;
@@ -431,7 +432,12 @@ as_root_and_user! {
         let sandbox = policy(&first, &[entry(&first.path(".env"), "deny")]);
         let mut other = first.client().await;
         assert_eq!(first.run(&mut other, &sandbox, "true").await.0, 0);
-        let stands = |name: &str| fs::metadata(first.path(name)).ok().filter(|found| found.is_dir()).map(|found| (found.ino(), found.created().unwrap()));
+        let stands = |name: &str| {
+            let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+            let found = statx(CWD, first.path(name), AtFlags::empty(), flags).ok()?;
+            let is_directory = FileType::from_raw_mode(found.stx_mode.into()).is_dir();
+            is_directory.then_some((found.stx_ino, found.stx_btime.tv_sec, found.stx_btime.tv_nsec))
+        };
         let of_the_first = (stands(".codex").unwrap(), stands(".env").unwrap());
         let mut client = listening(&second).await;
         let id = number();

@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use outpost_wire::Fault;
 use outpost_wire::exec::files::{DirectoryEntry, FileMetadata};
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -216,9 +216,17 @@ pub(crate) fn metadata(path: &Path, follow: LinkPolicy) -> Result<FileMetadata, 
         is_file: metadata.is_file(),
         is_symlink,
         size: metadata.len(),
-        created_at_ms: metadata.created().map_or(0, milliseconds),
+        created_at_ms: metadata.created().ok().map(milliseconds).or_else(|| created(path)).unwrap_or_default(),
         modified_at_ms: metadata.modified().map_or(0, milliseconds),
     })
+}
+
+/// When a file was made. The standard library asks for it with some C libraries only, and not with that of our static programs.
+fn created(path: &Path) -> Option<i64> {
+    let found = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), StatxFlags::BTIME).ok()?;
+    let is_known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let milliseconds = || found.stx_btime.tv_sec.checked_mul(1_000)?.checked_add(i64::from(found.stx_btime.tv_nsec / 1_000_000));
+    is_known.then(milliseconds).flatten()
 }
 
 fn milliseconds(time: SystemTime) -> i64 {
@@ -345,4 +353,19 @@ fn copy_link(source: &Path, destination: &Path) -> io::Result<()> {
 
 pub(crate) fn rename(source: &Path, destination: &Path) -> Result<(), Fault> {
     fs::rename(source, destination).map_err(fault::file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn when_a_file_was_made_is_known_with_every_c_library() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        // Some file systems do not keep it.
+        if let Ok(told) = fs::metadata(file.path()).unwrap().created() {
+            assert_eq!(created(file.path()), Some(milliseconds(told)));
+        }
+        assert_eq!(created(Path::new("/nonexistent")), None);
+    }
 }

@@ -167,6 +167,15 @@ impl Index {
         Ok(ListPage::cut(threads, &query, self.state.borrow().coverage()))
     }
 
+    /// The first entry of each thread in which the words of a search stand.
+    pub async fn mentions(&self, threads: Vec<ThreadId>, search: String) -> Result<Vec<(ThreadId, Ordinal)>, IndexError> {
+        self.ask(move |database| {
+            let place = |id: &ThreadId| database.mention(*id, &search).map(|ordinal| ordinal.map(|ordinal| (*id, ordinal))).transpose();
+            threads.iter().filter_map(place).collect()
+        })
+        .await
+    }
+
     pub async fn summary(&self, id: ThreadId) -> Result<Option<ThreadSummary>, IndexError> {
         self.ask(move |database| Ok(database.find(id)?.map(|(_, row)| row.summary))).await
     }

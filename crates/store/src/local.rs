@@ -201,6 +201,14 @@ impl LocalStore {
         Ok(self.index()?.list(query).await?)
     }
 
+    pub async fn mentions(&self, threads: &[ThreadId], search: &str) -> Result<HashMap<ThreadId, Entry>, ReadError> {
+        let places = self.index()?.mentions(threads.to_vec(), search.to_owned()).await?;
+        let home = self.0.clone();
+        // A journal that cannot be read now has nothing to show of itself.
+        let read = move |(thread, ordinal)| Some((thread, home.pick(thread, &[ordinal]).ok()?.pop()?));
+        blocking(move || Ok(places.into_iter().filter_map(read).collect())).await
+    }
+
     pub async fn summary(&self, thread: ThreadId) -> Result<Option<ThreadSummary>, ReadError> {
         Ok(self.index()?.summary(thread).await?)
     }

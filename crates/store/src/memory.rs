@@ -216,6 +216,12 @@ impl MemoryStore {
         Ok(list::select(rows.collect(), &query))
     }
 
+    pub async fn mentions(&self, wanted: &[ThreadId], search: &str) -> Result<HashMap<ThreadId, Entry>, ReadError> {
+        let threads = lock(&self.0.threads);
+        let first = |thread| threads.get(thread)?.entries.iter().find(|entry| list::matches(search, entry)).cloned();
+        Ok(wanted.iter().filter_map(|thread| Some((*thread, first(thread)?))).collect())
+    }
+
     pub async fn summary(&self, thread: ThreadId) -> Result<Option<ThreadSummary>, ReadError> {
         let threads = lock(&self.0.threads);
         Ok(threads.get(&thread).filter(|kept| kept.entries.iter().any(crate::local::materializes)).map(Kept::summary))

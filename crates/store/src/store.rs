@@ -356,6 +356,15 @@ impl Store {
         Box::pin(async move { either!(self, store => store.list(query).await) })
     }
 
+    /// The first entry of each thread in which the words of a search stand. One whose name alone has them is left out.
+    pub fn mentions<'a>(
+        &'a self,
+        threads: &'a [ThreadId],
+        search: &'a str,
+    ) -> StoreFuture<'a, Result<HashMap<ThreadId, Entry>, ReadError>> {
+        Box::pin(async move { either!(self, store => store.mentions(threads, search).await) })
+    }
+
     /// What a list shows of a thread; none of one that had no input yet.
     pub fn summary(&self, thread: ThreadId) -> StoreFuture<'_, Result<Option<ThreadSummary>, ReadError>> {
         Box::pin(async move { either!(self, store => store.summary(thread).await) })

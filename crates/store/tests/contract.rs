@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+
 use outpost_store::{
     Ancestry, AppendError, ClaimError, ClaimMode, Coverage, Direction, ForkRequest, ForkStoreError, ListCursor, ListOrder, ListQuery,
     ListScope, Need, PageRequest, ReadError, Store, open, open_many,
@@ -40,6 +42,7 @@ stores! {
     deleted_threads_are_gone
     lists_show_threads_in_pages
     words_are_found
+    where_words_stand_is_found
     a_fork_shows_what_it_inherited
 }
 
@@ -459,6 +462,32 @@ async fn words_are_found(place: Place) {
         assert_eq!(store.list(query.clone()).await.unwrap().coverage, Coverage::Complete);
         assert_eq!(listed(store, query).await, expected.into_iter().map(id).collect::<Vec<_>>(), "{search}");
     }
+}
+
+async fn where_words_stand_is_found(place: Place) {
+    let store = &place.store;
+    for (number, texts) in [(1, ["nothing", "a red apple", "another red apple"]), (2, ["an apple", "red", "nothing"])] {
+        let lease = store.create(id(number)).await.unwrap();
+        let facts = std::iter::once(created(number)).chain(texts.map(|text| input(text, None))).collect();
+        store.append(&lease, entries(1, facts), Need::Stored).await.unwrap();
+        store.release(lease).await;
+    }
+    if let Store::Local(store) = store {
+        store.index().unwrap().complete().await;
+    }
+    let all = [id(1), id(2), id(99)];
+    for (search, expected) in [("apple", vec![(1, 3), (2, 2)]), ("RED app", vec![(1, 3)]), ("red", vec![(1, 3), (2, 3)]), ("blue", vec![])]
+    {
+        let mentions = store.mentions(&all, search).await.unwrap();
+        let places: BTreeMap<_, _> = mentions.iter().map(|(thread, entry)| (*thread, entry.ordinal)).collect();
+        assert_eq!(places, expected.into_iter().map(|(thread, ordinal)| (id(thread), ordinal)).collect(), "{search}");
+        assert!(
+            mentions
+                .values()
+                .all(|entry| outpost_store::searchable(entry).contains(search.split(' ').next().unwrap().to_lowercase().as_str()))
+        );
+    }
+    assert_eq!(store.mentions(&[id(2)], "apple").await.unwrap().len(), 1, "others are not asked for");
 }
 
 async fn a_fork_shows_what_it_inherited(place: Place) {

@@ -1,6 +1,7 @@
 //! Repositories as people have them: made just now, nested, with submodules and several working trees, above the workspace.
 
 use std::fs;
+use std::process::Command;
 
 use super::{git, plain, repository, sandboxed, settled, try_git};
 use crate::as_root_and_user;
@@ -139,6 +140,9 @@ as_root_and_user! {
             git(who, &origin, &["commit", "-qam", round]);
         }
         let from = format!("file://{}", origin.display());
+        // Everything once more, where git has it (2.36).
+        let help = Command::new("git").args(["fetch", "-h"]).output().unwrap();
+        let again = if String::from_utf8_lossy(&[help.stdout, help.stderr].concat()).contains("refetch") { "--refetch" } else { "--tags" };
         for (name_of, option) in [("shallow", "--depth=1"), ("partial", "--filter=blob:none")] {
             git(who, &around, &["-c", "protocol.file.allow=always", "clone", "-q", option, &from, name_of]);
             let copy = around.join(name_of);
@@ -152,7 +156,7 @@ as_root_and_user! {
             assert_eq!(git(who, &origin, &["log", "-1", "--format=%s", name_of]), "new");
             git(who, &copy, &["-c", "protocol.file.allow=always", "log", "-p", "--format=%s"]);
             // The next command sees what the user fetched.
-            git(who, &copy, &["-c", "protocol.file.allow=always", "fetch", "-q", "--refetch", "origin"]);
+            git(who, &copy, &["-c", "protocol.file.allow=always", "fetch", "-q", again, "origin"]);
             plain(&ground, &mut client, &copy, "git log --oneline >/dev/null && git status >/dev/null && git commit -q --allow-empty -m last").await;
             assert_eq!(git(who, &copy, &["log", "-1", "--format=%s"]), "last");
         }

@@ -132,7 +132,8 @@ async fn many_orphans_at_once_are_taken_up_once_each_by_all_nodes() {
     // The number of a lease grows with every change of hands: that of the copies was 1.
     let again = format!("select count(*) from outpost_threads where epoch <> 2 and id <> '{thread}'");
     assert_eq!(cluster.database.ask(&again), "0", "each was taken up once");
-    let shares = cluster.database.ask("select count(*) from outpost_threads group by instance order by 1");
+    // A node gives back what is not used any more.
+    let shares = cluster.database.ask("select count(*) from outpost_threads where instance is not null group by instance order by 1");
     assert_eq!(shares.lines().count(), nodes.len(), "both take their share: {shares}");
     println!("by node: {}", shares.replace('\n', " and "));
 }

@@ -1,8 +1,10 @@
 //! Finding threads, and places in threads.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use outpost_store::{Direction, ListCursor, ListOrder, ListQuery, ListScope, ThreadSummary};
+use outpost_store::{Direction, ListCursor, ListOrder, ListQuery, ListScope, ThreadSummary, searchable};
+use outpost_thread::Entry;
 use outpost_wire::Fault;
 use outpost_wire::app::SortDirection;
 use outpost_wire::app::item::Item;
@@ -51,31 +53,37 @@ async fn threads(connection: Arc<ClientConnection>, params: ThreadSearchParams) 
         after,
         ..ListQuery::default()
     };
-    let page = server.runtime.store().list(query).await.map_err(fault::read)?;
-    let mut data = Vec::with_capacity(page.threads.len());
-    for row in page.threads.iter().filter(|row| wants_agents || row.parent.is_none()) {
+    let store = server.runtime.store();
+    let mut page = store.list(query).await.map_err(fault::read)?;
+    page.threads.retain(|row| wants_agents || row.parent.is_none());
+    let term = params.search_term.as_str();
+    let unclear: Vec<_> = page.threads.iter().filter(|row| of_summary(row, term).is_none()).map(|row| row.id).collect();
+    // A row without a snippet is better than no answer.
+    let mentions = if unclear.is_empty() { HashMap::new() } else { store.mentions(&unclear, term).await.unwrap_or_default() };
+    let data = page.threads.iter().map(|row| {
         let shown = ThreadFacts {
             status: server.runtime.get(row.id).map(|live| live.status()),
-            path: reading::path(server.runtime.store(), row.id),
+            path: reading::path(store, row.id),
             ..ThreadFacts::default()
         };
-        let snippet = snippet(server, row, &params.search_term).await;
-        data.push(ThreadSearchResult { thread: projection::summary(row, shown, &server.defaults), snippet });
-    }
-    Ok(ThreadSearchResponse { data, next_cursor: page.next.map(|next| next.to_string()), backwards_cursor: None })
+        let snippet = of_summary(row, term).or_else(|| of_entry(mentions.get(&row.id)?, term));
+        let snippet = snippet.or_else(|| row.preview.clone()).unwrap_or_default();
+        ThreadSearchResult { thread: projection::summary(row, shown, &server.defaults), snippet }
+    });
+    Ok(ThreadSearchResponse { data: data.collect(), next_cursor: page.next.map(|next| next.to_string()), backwards_cursor: None })
 }
 
-/// Where a thread says what was searched for; its first words if only the words of it are there, apart from each other.
-async fn snippet(server: &ServerShared, row: &ThreadSummary, term: &str) -> String {
+/// Where the name or the first words of a thread say what was searched for.
+fn of_summary(row: &ThreadSummary, term: &str) -> Option<String> {
     let known = [row.name.as_deref(), row.preview.as_deref()];
-    if let Some(found) = known.into_iter().flatten().find_map(|text| excerpt::first(text, term)) {
-        return found.text;
-    }
-    let store = server.runtime.store();
-    let said = reading::past(server, store, row.id, row.ordinal).await.map(|past| past.turns.into_items()).unwrap_or_default();
+    known.into_iter().flatten().find_map(|text| excerpt::first(text, term)).map(|found| found.text)
+}
+
+/// Where an entry says it, or at least one word of it: the words may be there, apart from each other.
+fn of_entry(entry: &Entry, term: &str) -> Option<String> {
+    let text = searchable(entry);
     let mut terms = std::iter::once(term).chain(term.split_whitespace());
-    let found = terms.find_map(|term| said.iter().find_map(|entry| excerpt::first(&words(&entry.item), term)));
-    found.map(|found| found.text).or_else(|| row.preview.clone()).unwrap_or_default()
+    terms.find_map(|term| excerpt::first(&text, term)).map(|found| found.text)
 }
 
 /// The text of an item.

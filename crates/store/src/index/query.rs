@@ -26,6 +26,16 @@ impl Database {
         let mut statement = self.connection.prepare_cached(text)?;
         Ok(statement.query_row(params![id.to_string(), number], |row| row.get(0)).optional()?)
     }
+
+    /// The first entry of a thread in which the words of a search stand.
+    pub(super) fn mention(&self, id: ThreadId, search: &str) -> Result<Option<Ordinal>, IndexError> {
+        let key = self.connection.prepare_cached("select key from threads where id = ?1")?.query_row([id.to_string()], |row| row.get(0));
+        let Some(key) = key.optional()? else { return Ok(None) };
+        let key: i64 = key;
+        let text = "select rowid - ?2 from words where words match ?1 and rowid between ?2 and ?3 order by rowid limit 1";
+        let mut statement = self.connection.prepare_cached(text)?;
+        Ok(statement.query_row(params![words(search), key << 32, (key + 1 << 32) - 1], |row| row.get(0)).optional()?)
+    }
 }
 
 /// The statement and its values. The text depends only on which filters are given, so that few statements are prepared.
