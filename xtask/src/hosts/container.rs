@@ -23,6 +23,7 @@ const DEV_CONTAINER_CLI: &str = "@devcontainers/cli@0.89.0";
 /// A podman with its own storage: a script, because the dev container program takes only a path.
 pub(super) fn podman(place: &Path) -> anyhow::Result<PathBuf> {
     install::need("podman", "podman")?;
+    install::need("runc", "runc")?;
     let script = place.join("podman");
     // By its whole path: the faults put this script on the path as `podman`.
     let found = Command::new("sh").args(["-c", "command -v podman"]).output()?;
