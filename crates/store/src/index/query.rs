@@ -34,7 +34,7 @@ impl Database {
         let key: i64 = key;
         let text = "select rowid - ?2 from words where words match ?1 and rowid between ?2 and ?3 order by rowid limit 1";
         let mut statement = self.connection.prepare_cached(text)?;
-        Ok(statement.query_row(params![words(search), key << 32, (key + 1 << 32) - 1], |row| row.get(0)).optional()?)
+        Ok(statement.query_row(params![words(search), key << 32, ((key + 1) << 32) - 1], |row| row.get(0)).optional()?)
     }
 }
 
