@@ -320,7 +320,12 @@ as_root_and_user! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_share_of_approvals() {
-    share(Family::Approvals, if is_root() { Who::Root } else { Who::User }, Level::Full).await;
+    let who = if is_root() { Who::Root } else { Who::User };
+    // The homes of these servers lie in /tmp, which commands may write to: without mounts they cannot be denied there, and no command starts.
+    if denies(who, &[MOUNTS]).await {
+        return;
+    }
+    share(Family::Approvals, who, Level::Full).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
