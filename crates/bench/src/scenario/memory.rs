@@ -8,8 +8,8 @@ use super::{Figures, SLEEP, printer};
 use crate::contender::Server;
 use crate::wire::{Message, Start};
 
-/// Until a server has done what it does after the last message.
-const SETTLE: Duration = Duration::from_millis(300);
+/// Until a server has done what it does after the last message: ours gives memory back after a second without clients.
+const SETTLE: Duration = Duration::from_millis(1_500);
 
 /// Sessions that have run one command each; then they leave, and so does a large output.
 pub(super) fn sessions(server: &Server) -> anyhow::Result<Figures> {
