@@ -8,12 +8,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use outpost_environment::{
     CommandLine, ConnectPolicy, ConnectionState, Connector, Definition, Environment, EnvironmentError, EnvironmentOptions,
-    EnvironmentState, FailureKind, Heartbeat, ProcessEvent, Registry, RegistryEvent, RegistryOptions,
+    EnvironmentState, FailureKind, Heartbeat, ProcessEvent, ProcessStart, Registry, RegistryEvent, RegistryOptions, Repeat, SessionMemory,
 };
 use outpost_rpc::LinkError;
 use outpost_rpc::link::ws;
 use outpost_testkit::executor::{eventually, is_alive};
 use outpost_testkit::{ExecutorProcess, LinkKind};
+use outpost_wire::exec::adoption::{AdoptionClaim, AdoptionSecret, OwnerEpoch};
+use outpost_wire::exec::environment::Unit;
+use outpost_wire::exec::process::List;
 
 use crate::support::{
     OUTPOST, Site, end_keeper, finish, id, news, options, over_sites, read_line, ready, registry, shell, soon, standing, state, stdio,
@@ -89,6 +92,39 @@ over_sites! {
         let (rest, exit) = finish(&process).await;
         let expected: String = std::iter::once("got two\n".to_owned()).chain((1..=2000).map(|n| format!("{n}\n"))).collect();
         assert_eq!((text + &rest, exit), (expected, Some(5)));
+    }
+
+    // A node is killed and starts again at once, so that it resumes the session in which a command of its earlier life ends. When it is told to
+    // end then, the node that takes the thread up still finds the result.
+    async fn the_result_that_an_earlier_start_left_is_kept_for_the_next_owner(site: Site) {
+        let directory = tempfile::tempdir().unwrap();
+        let memory = || Arc::new(SessionMemory::new(directory.path().join("sessions")));
+        let start = |memory: &Arc<SessionMemory>| {
+            Environment::new(site.connector(), EnvironmentOptions { sessions: Some(memory.clone()), ..options() })
+        };
+        let secret = AdoptionSecret("known to all nodes of one store".repeat(2));
+        let claim = |epoch| AdoptionClaim { secret: secret.clone(), epoch: OwnerEpoch(epoch) };
+        let first = memory();
+        let killed = start(&first);
+        let script = "echo begun; until [ -e go ]; do sleep 0.01; done; echo done; exit 3";
+        let process = killed.start(ProcessStart { adoption: Some(claim(1)), ..site.shell("p", script) }).await.unwrap();
+        assert_eq!(read_line(&process, &mut String::new()).await, "begun");
+        drop((process, killed));
+        eventually("the first program is gone", || Arc::strong_count(&first) == 1).await;
+        drop(first);
+        let second = memory();
+        let next = start(&second);
+        soon("it is back", next.info()).await.unwrap();
+        std::fs::write(site.path("go"), "").unwrap();
+        while !next.call::<List>(&Unit, Repeat::Harmless).await.unwrap().processes.iter().any(|process| process.exited) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(!next.end_if_idle().await.unwrap(), "there is a result of another owner");
+        drop(next);
+        let other = site.environment();
+        let adopted = other.adopt("p", Some(claim(2))).await.unwrap();
+        assert_eq!(finish(&adopted).await, ("begun\ndone\n".to_owned(), Some(3)));
+        assert!(other.end_if_idle().await.unwrap(), "its own session is over");
     }
 
     async fn s19_a_first_failure_does_not_burn_the_environment(site: Site) {

@@ -395,7 +395,8 @@ impl Environment {
         Ok(())
     }
 
-    /// The same, unless something still runs there that the next start of a program may ask for. True if the session is over.
+    /// The same, unless something is there that another program may ask for: what still runs, and the result of what an earlier start of this
+    /// program left behind in the session, whose thread another node may be about to take up. True if the session is over.
     pub async fn end_if_idle(&self) -> Result<bool, EnvironmentError> {
         let ConnectionState::Ready(connected) = self.state() else { return Ok(false) };
         if !connected.info.capabilities.process_list || !connected.info.capabilities.session_end {
@@ -404,6 +405,7 @@ impl Environment {
         // What was just told to end is gone a moment later, also on a busy machine; a session that is left for its sake would stay.
         for _ in 0..LAST_LOOKS {
             match timeout(LAST_LOOK, connected.peer.0.call::<List>(&Unit)).await {
+                Ok(Ok(listed)) if listed.processes.iter().any(|process| !self.0.processes.knew(&process.process_id)) => return Ok(false),
                 Ok(Ok(listed)) if listed.processes.iter().all(|process| process.exited) => return self.end().await.map(|()| true),
                 Ok(Ok(_)) => sleep(BETWEEN_LOOKS).await,
                 _ => return Ok(false),

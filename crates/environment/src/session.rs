@@ -1,6 +1,6 @@
 //! One connection's side of the protocol: the handshake, and the events that come in.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,10 +29,15 @@ use crate::watching::HandleWatches;
 /// How much output may wait for its readers before the link is no longer read.
 const UNREAD: isize = 4 << 20;
 
+/// So many names of processes are remembered: more than an executor lists that ended a moment ago.
+const REMEMBERED: usize = 4096;
+
 /// The processes of one session, across its connections.
 #[derive(Default)]
 pub(crate) struct SessionProcesses {
     inboxes: Mutex<HashMap<String, Arc<ProcessEventBuffer>>>,
+    /// The names of those that were added last, whether they are still there or not.
+    recent: Mutex<VecDeque<String>>,
     /// Signed, because what is read may be counted before what came is.
     unread: AtomicIsize,
     read: Notify,
@@ -53,7 +58,18 @@ impl SessionProcesses {
             return false;
         }
         inboxes.insert(id.to_owned(), inbox);
+        drop(inboxes);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if recent.len() == REMEMBERED {
+            recent.pop_front();
+        }
+        recent.push_back(id.to_owned());
         true
+    }
+
+    /// Whether a process was one of ours. In a session that an earlier start of this program left behind there are others, too.
+    pub(crate) fn knew(&self, id: &str) -> bool {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|known| known == id)
     }
 
     /// Only that very process: another session may have one of the same name.
