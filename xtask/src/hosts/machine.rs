@@ -32,6 +32,10 @@ impl Machine {
         };
         install::need(program, package)?;
         install::need("debootstrap", "debootstrap")?;
+        if arch == Arch::Aarch64 {
+            // Its root is made by its own programs.
+            install::need("qemu-aarch64-static", "qemu-user-static")?;
+        }
         let here = place.join(format!("vm-{debian}"));
         fs::create_dir_all(&here)?;
         if arch == Arch::X86_64 {
