@@ -222,7 +222,7 @@ async fn a_resume_that_meets_the_claim_of_another_node_is_passed_on_to_it() {
     let id = thread(&mut at_first, json!({"environments": []})).await;
     turn(&mut at_first, &id, "go").await;
     drop(first.kill());
-    // Nobody gets it before both have come for it.
+    // Neither node gets it before both have come for it.
     let held_up = "do $$ begin
         perform from outpost_threads for update;
         while (select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock') < 2 loop

@@ -76,7 +76,7 @@ await play(async () => {
   await text(".question pre", "line 79 of something");
   check((await page.locator(".question pre").textContent()).split("\n").length === 82, "the command is shown line by line");
   await look("crowd-unfolded");
-  // Whoever reads at the top stays there when the turn goes on below.
+  // A reader at the top stays there when the turn goes on below.
   await scroll(0);
   await page.getByRole("button", { name: "Do not allow" }).click();
   await page.getByRole("button", { name: "To the end" }).click();

@@ -190,7 +190,7 @@ mod tests {
         }
         for is_time_over in [false, true] {
             assert_eq!(OrphanFate::Idle.when_asked(is_time_over), OrphanAnswer::Open);
-            assert_eq!(OrphanFate::Parked.when_asked(is_time_over), OrphanAnswer::Refuse, "nobody is waited for");
+            assert_eq!(OrphanFate::Parked.when_asked(is_time_over), OrphanAnswer::Refuse, "no node takes it up");
         }
     }
 }

@@ -29,7 +29,7 @@ async fn orphans(store: &PostgresStore) -> Vec<(OrphanedThread, OrphanFate)> {
     store.orphans(16, &mut PassedOrphans::default()).await.unwrap()
 }
 
-/// What becomes of thread 1, as a node knows that is asked for it; nothing if somebody has it.
+/// What becomes of thread 1, as a node knows that is asked for it; nothing if a program has it.
 async fn asked(store: &PostgresStore) -> Option<OrphanFate> {
     match store.tenure(id(1)).await.unwrap() {
         ThreadTenure::Held(_) => None,
@@ -194,7 +194,7 @@ async fn only_what_is_held_is_renewed() {
     assert!(matches!(there.claim(id(1), ClaimMode::IfFree).await, Err(ClaimError::Held { .. })), "it is renewed");
 }
 
-/// The first entries of a thread are being stored when it is given back: the thread stays, and nobody holds it.
+/// The first entries of a thread are being stored when it is given back: the thread stays, and no program holds it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thread_that_is_given_back_while_it_begins_is_free() {
     let database = Database::create();
