@@ -99,8 +99,13 @@ impl Use {
         self.processes.iter().any(|other| (other.pid, other.started) == (process.pid, process.started))
     }
 
+    /// The largest programs, without which as much is left as is allowed, or half as much for each time that this was not enough.
+    pub(crate) fn largest_beyond(&self, limit: u64, strikes: u32) -> Vec<&MeasuredProcess> {
+        self.largest_with(self.bytes.saturating_sub(limit.checked_shr(strikes).unwrap_or(0)))
+    }
+
     /// The largest programs that use so much together; at least one, if there is any. Small ones that would hardly help are spared.
-    pub(crate) fn largest_with(&self, bytes: u64) -> Vec<&MeasuredProcess> {
+    fn largest_with(&self, bytes: u64) -> Vec<&MeasuredProcess> {
         let mut sum = 0;
         let mut is_enough = false;
         self.largest()
@@ -228,5 +233,15 @@ mod tests {
         assert_eq!((killed(151), killed(240)), (vec![3, 4], vec![3, 4]));
         assert_eq!(killed(u64::MAX), [3, 4, 2]);
         assert!(Use::default().largest_with(1).is_empty());
+    }
+
+    #[test]
+    fn what_was_not_enough_takes_no_small_programs_at_once() {
+        let process = |pid: u32, mib: u64| MeasuredProcess { pid, started: 1, bytes: mib << 20, top: Some(pid), cell: 1 };
+        let own = MeasuredProcess { top: None, ..process(9, 21) };
+        let used = Use { bytes: 523 << 20, processes: vec![process(2, 1), process(3, 312), own, process(4, 189)] };
+        let killed = |strikes: u32| used.largest_beyond(200 << 20, strikes).iter().map(|process| process.pid).collect::<Vec<_>>();
+        assert_eq!([killed(0), killed(1), killed(3)], [vec![3, 4], vec![3, 4], vec![3, 4]]);
+        assert_eq!([killed(4), killed(64)], [vec![3, 4, 2], vec![3, 4, 2]]);
     }
 }

@@ -269,8 +269,8 @@ impl Meter {
         Some(state.memory_limit()?.saturating_sub(state.memory))
     }
 
-    /// Looks at how much memory is used, and kills what uses most if that is too much: as many programs as hold what is too much, and
-    /// those that hold twice as much each time that this was not enough. False if nothing could be killed although it has to be.
+    /// Looks at how much memory is used, and kills what uses most if that is too much: as many programs as hold what is too much. Each
+    /// time that this was not enough, half as much is left. False if nothing could be killed although it has to be.
     pub(crate) fn hold_memory(&self) -> bool {
         let (limit, cells) = {
             let state = self.lock();
@@ -289,8 +289,11 @@ impl Meter {
         if state.dying.as_ref().is_some_and(is_dying) {
             return true;
         }
-        let excess = (used.bytes - limit).saturating_mul(1_u64.checked_shl(state.strikes).unwrap_or(u64::MAX));
-        let largest: Vec<MeasuredProcess> = used.largest_with(excess).into_iter().cloned().collect();
+        // The watchdog may have been late: what is too much so long after the last kill has nothing to do with it.
+        if state.dying.as_ref().is_some_and(|(since, _)| since.elapsed() >= DYING) {
+            state.strikes = 0;
+        }
+        let largest: Vec<MeasuredProcess> = used.largest_beyond(limit, state.strikes).into_iter().cloned().collect();
         let mut was_killed = false;
         for process in &largest {
             // Noted before its end can be told.
