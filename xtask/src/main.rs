@@ -28,7 +28,7 @@ usage: cargo xtask test            install what the tests need and run all of th
        cargo xtask soak store      1,000 writers killed, 100,000 bits flipped: nothing lost, everything named
        cargo xtask soak threads [N]
                                    N (default 5,000) threads one after the other in one server with 1,024 files
-       cargo xtask soak cluster [--minutes N] [--seed S]
+       cargo xtask soak cluster [--minutes N | --kills N] [--seed S]
                                    for N (default 60) minutes three nodes, a database, five executors and the connections between them
                                    fail at random: nothing lost, nothing doubled, every command found again; hand-off percentiles
        cargo xtask soak orphans [N]

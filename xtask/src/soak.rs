@@ -71,17 +71,22 @@ pub(crate) fn orphans(count: u32) -> anyhow::Result<()> {
         .env("OUTPOST_SOAK_ORPHANS", count.to_string()))
 }
 
-/// Nodes on one database, and all that they are connected to, fail at random while commands of their threads run.
+/// Nodes on one database, and all that they are connected to, fail at random while commands of their threads run; with `--kills N` nothing
+/// fails but nodes, one after the other, until N kills have left commands running.
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 pub(crate) fn cluster(options: &[&str]) -> anyhow::Result<()> {
     let number = |text: &str| text.parse::<u64>().with_context(|| format!("`{text}` is no number"));
-    let (mut minutes, mut seed) = (60, SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs());
+    let (mut minutes, mut kills, mut seed) = (60, None, SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs());
     let mut rest = options;
     loop {
         rest = match rest {
             [] => break,
             ["--minutes", value, rest @ ..] => {
                 minutes = number(value)?;
+                rest
+            }
+            ["--kills", value, rest @ ..] => {
+                kills = Some(number(value)?);
                 rest
             }
             ["--seed", value, rest @ ..] => {
@@ -99,5 +104,6 @@ pub(crate) fn cluster(options: &[&str]) -> anyhow::Result<()> {
         .args(["test", "-p", "outpost", "--test", "serve", "--", "--nocapture", "--exact"])
         .arg("cluster::soak::nodes_and_connections_fail_at_random_and_every_command_ends_once_with_its_own_result")
         .env("OUTPOST_SOAK_CLUSTER_MINUTES", minutes.to_string())
+        .envs(kills.map(|kills| ("OUTPOST_SOAK_CLUSTER_KILLS", kills.to_string())))
         .env("OUTPOST_SOAK_SEED", seed.to_string()))
 }

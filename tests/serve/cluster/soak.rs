@@ -1,6 +1,6 @@
 //! Three nodes, five executors and a database that fail at random while commands of threads run: nodes are killed, stopped and told to end,
 //! the database is restarted and paused, connections are cut or die without a word. The tests take each fault once; `cargo xtask soak
-//! cluster` goes on for as long as asked.
+//! cluster` goes on for as long as asked, and with `--kills` it measures how long clients wait when nothing fails but nodes.
 //!
 //! What must hold: no entry is lost, no command runs twice, every command that outlived its node ends with its own result and all of its
 //! output, every turn ends. A violation is printed with the faults before it and the seed, and the run fails.
@@ -63,9 +63,14 @@ fn number(variable: &str) -> Option<u64> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nodes_and_connections_fail_at_random_and_every_command_ends_once_with_its_own_result() {
     let minutes = number("OUTPOST_SOAK_CLUSTER_MINUTES");
+    let kills = number("OUTPOST_SOAK_CLUSTER_KILLS");
     let seed = number("OUTPOST_SOAK_SEED").unwrap_or(0x5eed);
-    let plan = minutes.map_or(Plan::EachOnce, |minutes| Plan::Until(Instant::now() + Duration::from_secs(60 * minutes)));
-    let arena = Arena::start(seed, minutes.is_some()).await;
+    let plan = match (kills, minutes) {
+        (Some(kills), _) => Plan::Kills(usize::try_from(kills).unwrap()),
+        (None, Some(minutes)) => Plan::Until(Instant::now() + Duration::from_secs(60 * minutes)),
+        (None, None) => Plan::EachOnce,
+    };
+    let arena = Arena::start(seed, !matches!(plan, Plan::EachOnce)).await;
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..TASKS {
         tasks.spawn(task::keep_going(arena.clone()));

@@ -16,6 +16,8 @@ pub(super) enum Plan {
     /// Each fault once, for the tests.
     EachOnce,
     Until(Instant),
+    /// Nothing but nodes that are killed, each after the hand-offs of the one before, until so many have left commands running.
+    Kills(usize),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +56,16 @@ fn goes_on(arena: &Arena, plan: Plan, done: usize, most: usize) -> bool {
         && match plan {
             Plan::EachOnce => done < most,
             Plan::Until(until) => Instant::now() < until,
+            Plan::Kills(wanted) => arena.tally.lock().unwrap().kills_with_hand_offs() < wanted,
         }
+}
+
+/// No client waits for the output of a command whose node failed, or it has waited for long.
+async fn hand_offs_are_over(arena: &Arena) {
+    let since = Instant::now();
+    while arena.tally.lock().unwrap().is_waiting() && since.elapsed() < LONG * 3 {
+        sleep(SECOND / 10).await;
+    }
 }
 
 async fn fail_nodes(arena: &Arc<Arena>, plan: Plan) {
@@ -67,7 +78,14 @@ async fn fail_nodes(arena: &Arc<Arena>, plan: Plan) {
         if !goes_on(arena, plan, done, once.len()) {
             break;
         }
-        let fault = if done < once.len() { once[done] } else { often[dice.index(often.len())] };
+        let fault = match plan {
+            Plan::Kills(_) => Kill,
+            _ if done < once.len() => once[done],
+            _ => often[dice.index(often.len())],
+        };
+        if matches!(plan, Plan::Kills(_)) {
+            hand_offs_are_over(arena).await;
+        }
         sleep(dice.between(SECOND, SECOND * 4)).await;
         let index = dice.index(arena.nodes.len());
         let node = &arena.nodes[index];
@@ -89,7 +107,7 @@ fn stop_time(dice: &mut Dice, plan: Plan) -> Duration {
     match plan {
         Plan::EachOnce => LONG,
         // Short enough that no other node has noticed, or long enough that all have.
-        Plan::Until(_) => [dice.between(SECOND, LONG), dice.between(LONG, SECOND * 20), SECOND * 60][[0, 0, 1, 1, 1, 2][dice.index(6)]],
+        _ => [dice.between(SECOND, LONG), dice.between(LONG, SECOND * 20), SECOND * 60][[0, 0, 1, 1, 1, 2][dice.index(6)]],
     }
 }
 
@@ -172,6 +190,7 @@ async fn fail_links(arena: &Arc<Arena>, plan: Plan) {
         }
         sleep(match plan {
             Plan::EachOnce => dice.between(SECOND / 2, SECOND * 2),
+            Plan::Kills(_) => return,
             Plan::Until(_) => dice.between(SECOND * 2, SECOND * 16),
         })
         .await;

@@ -1,6 +1,6 @@
 //! What happened in a run, and the figures of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 /// A command that ran on when its node failed, and whose next output a client waits for.
@@ -65,6 +65,15 @@ impl Tally {
         if let Some(kill) = kill {
             self.hand_offs.push(HandOff { took: since.elapsed(), kill, is_alone: others == 0 });
         }
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// How many kills left commands running whose next output a client has heard.
+    pub(super) fn kills_with_hand_offs(&self) -> usize {
+        self.hand_offs.iter().map(|off| off.kill).collect::<BTreeSet<_>>().len()
     }
 
     /// The command of a thread ended with its own result and all of its output.
