@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -94,14 +95,16 @@ impl Use {
         Self { bytes: sum(&processes), processes }
     }
 
-    /// Whether a process is still among them.
+    /// Whether a process still has memory. One that has ended has none, also while nothing has waited for it.
     pub(crate) fn holds(&self, process: &MeasuredProcess) -> bool {
-        self.processes.iter().any(|other| (other.pid, other.started) == (process.pid, process.started))
+        self.processes.iter().any(|other| other.bytes > 0 && (other.pid, other.started) == (process.pid, process.started))
     }
 
-    /// The largest programs, without which as much is left as is allowed, or half as much for each time that this was not enough.
+    /// The largest programs that hold what is beyond the limit; twice as much each time that this was not enough, but no more than what
+    /// leaves half as much each time.
     pub(crate) fn largest_beyond(&self, limit: u64, strikes: u32) -> Vec<&MeasuredProcess> {
-        self.largest_with(self.bytes.saturating_sub(limit.checked_shr(strikes).unwrap_or(0)))
+        let excess = self.bytes.saturating_sub(limit).saturating_mul(1_u64.checked_shl(strikes).unwrap_or(u64::MAX));
+        self.largest_with(excess.min(self.bytes.saturating_sub(limit.checked_shr(strikes).unwrap_or(0))))
     }
 
     /// The largest programs that use so much together; at least one, if there is any. Small ones that would hardly help are spared.
@@ -124,6 +127,29 @@ impl Use {
         let mut programs: Vec<_> = self.processes.iter().filter(|process| process.top.is_some()).collect();
         programs.sort_by_key(|process| std::cmp::Reverse((process.bytes, process.started, process.pid)));
         programs
+    }
+}
+
+/// How long a process that was killed may take to give its memory back.
+const DYING: Duration = Duration::from_secs(2);
+
+/// What was killed last because too much memory was used.
+#[derive(Debug)]
+pub(crate) struct Strike {
+    pub killed: Vec<MeasuredProcess>,
+    /// How often in a row something was killed, this time included.
+    pub count: u32,
+}
+
+impl Strike {
+    /// How often in a row something was killed that was not enough, so long after the last time and with so much used now; nothing while that
+    /// is still giving its memory back. A watchdog that comes much later than it meant to, because the machine is busy, sees something new.
+    pub(crate) fn not_enough(&self, used: &Use, since: Duration, pause: Duration) -> Option<u32> {
+        let is_held = self.killed.iter().any(|process| used.holds(process));
+        if is_held && since < DYING {
+            return None;
+        }
+        Some(if !is_held && since >= DYING.max(pause * 2) { 0 } else { self.count })
     }
 }
 
@@ -243,5 +269,22 @@ mod tests {
         let killed = |strikes: u32| used.largest_beyond(200 << 20, strikes).iter().map(|process| process.pid).collect::<Vec<_>>();
         assert_eq!([killed(0), killed(1), killed(3)], [vec![3, 4], vec![3, 4], vec![3, 4]]);
         assert_eq!([killed(4), killed(64)], [vec![3, 4, 2], vec![3, 4, 2]]);
+        let many: Vec<_> = (1..8).map(|pid| process(pid, 300)).collect();
+        let used = Use { bytes: 2100 << 20, processes: many };
+        let count = |strikes: u32| used.largest_beyond(2 << 30, strikes).len();
+        assert_eq!([count(0), count(1), count(2), count(3), count(4), count(64)], [1, 1, 1, 2, 3, 7], "a little too much");
+    }
+
+    #[test]
+    fn more_is_killed_only_if_what_was_killed_was_not_enough() {
+        let process = |pid: u32, bytes: u64| MeasuredProcess { pid, started: 1, bytes, top: Some(pid), cell: 1 };
+        let strike = Strike { killed: vec![process(3, 100)], count: 2 };
+        let used = |bytes: u64| Use { bytes: 0, processes: vec![process(3, bytes), process(4, 90)] };
+        let (soon, late, pause) = (Duration::from_millis(20), Duration::from_secs(3), Duration::from_millis(20));
+        assert_eq!(strike.not_enough(&used(100), soon, pause), None, "it gives its memory back");
+        assert_eq!(strike.not_enough(&used(0), soon, pause), Some(2), "it has ended, whether it was waited for or not");
+        assert_eq!(strike.not_enough(&used(100), late, pause), Some(2), "it does not go away");
+        assert_eq!(strike.not_enough(&used(0), late, pause), Some(0), "the watchdog came late");
+        assert_eq!(strike.not_enough(&used(0), late, Duration::from_secs(2)), Some(2), "it meant to come so late");
     }
 }

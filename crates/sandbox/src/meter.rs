@@ -13,7 +13,7 @@ use rustix::fs::statvfs;
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::Exit;
 use crate::limits::{CPU, EffectiveLimit, FILE_SIZE, FREE_SPACE, HOME_LAYER, Limits, MEMORY, Mechanism, PROCESSES};
-use crate::memory::{MeasuredProcess, Program, Root, Use};
+use crate::memory::{MeasuredProcess, Program, Root, Strike, Use};
 
 /// What a killed process reports that wrote too much into one file, or used too much time.
 const FILE_TOO_LARGE: i32 = 25;
@@ -22,8 +22,6 @@ const BY_SHELL_FILE: i32 = 128 + FILE_TOO_LARGE;
 const BY_SHELL_TIME: i32 = 128 + TOO_MUCH_TIME;
 /// How many directories of one file system are remembered.
 const WATCHED: usize = 8;
-/// How long a process that was killed may take to give its memory back before the next one is.
-const DYING: Duration = Duration::from_secs(2);
 /// So many kills that were not asked about are remembered.
 const REMEMBERED: usize = 64;
 
@@ -50,10 +48,8 @@ struct State {
     kills: Vec<Kill>,
     /// Bytes of memory that were used when it was last looked at.
     memory: u64,
-    /// Those that were killed last for using memory, and when.
-    dying: Option<(Instant, Vec<MeasuredProcess>)>,
-    /// How often in a row that was not enough.
-    strikes: u32,
+    /// What was killed last for using memory, and when.
+    strike: Option<(Instant, Strike)>,
 }
 
 #[derive(Debug)]
@@ -269,9 +265,10 @@ impl Meter {
         Some(state.memory_limit()?.saturating_sub(state.memory))
     }
 
-    /// Looks at how much memory is used, and kills what uses most if that is too much: as many programs as hold what is too much. Each
-    /// time that this was not enough, half as much is left. False if nothing could be killed although it has to be.
-    pub(crate) fn hold_memory(&self) -> bool {
+    /// Looks at how much memory is used, and kills what uses most if that is too much: as many programs as hold what is too much, and
+    /// more of them each time that this was not enough. So long was to be waited since the last look. False if nothing could be killed
+    /// although it has to be.
+    pub(crate) fn hold_memory(&self, pause: Duration) -> bool {
         let (limit, cells) = {
             let state = self.lock();
             let Some(limit) = state.memory_limit() else { return true };
@@ -281,27 +278,24 @@ impl Meter {
         let mut state = self.lock();
         state.memory = used.bytes;
         if used.bytes <= limit {
-            (state.dying, state.strikes) = (None, 0);
+            state.strike = None;
             return true;
         }
-        let is_dying =
-            |(since, killed): &(Instant, Vec<MeasuredProcess>)| since.elapsed() < DYING && killed.iter().any(|process| used.holds(process));
-        if state.dying.as_ref().is_some_and(is_dying) {
-            return true;
-        }
-        // The watchdog may have been late: what is too much so long after the last kill has nothing to do with it.
-        if state.dying.as_ref().is_some_and(|(since, _)| since.elapsed() >= DYING) {
-            state.strikes = 0;
-        }
-        let largest: Vec<MeasuredProcess> = used.largest_beyond(limit, state.strikes).into_iter().cloned().collect();
+        let not_enough = match &state.strike {
+            None => 0,
+            Some((at, strike)) => match strike.not_enough(&used, at.elapsed(), pause) {
+                None => return true,
+                Some(count) => count,
+            },
+        };
+        let killed: Vec<MeasuredProcess> = used.largest_beyond(limit, not_enough).into_iter().cloned().collect();
         let mut was_killed = false;
-        for process in &largest {
+        for process in &killed {
             // Noted before its end can be told.
             state.note(Kill { what: MEMORY, program: process.program() });
             was_killed |= process.kill();
         }
-        state.strikes = state.strikes.saturating_add(1);
-        state.dying = Some((Instant::now(), largest));
+        state.strike = Some((Instant::now(), Strike { killed, count: not_enough.saturating_add(1) }));
         was_killed
     }
 }

@@ -102,7 +102,7 @@ async fn run(inner: Weak<Inner>, wake: Arc<Notify>, _looking: Looking) {
         let Some(watched) = inner.upgrade().map(|inner| busy(&inner)) else { return };
         let looked = tokio::task::spawn_blocking(move || {
             let since = Instant::now();
-            hold_memory(&watched);
+            hold_memory(&watched, pause);
             look_at_layers(&watched);
             (look(&watched, was_short), since.elapsed() * RESTS)
         });
@@ -166,10 +166,10 @@ fn look_at_layers(watched: &[Held]) {
     }
 }
 
-fn hold_memory(watched: &[Held]) {
+fn hold_memory(watched: &[Held], pause: Duration) {
     for (meter, state) in watched {
         // A program that took another user's rights cannot be killed from here; its reaper tries, too.
-        if !meter.hold_memory() {
+        if !meter.hold_memory(pause) {
             kill_all(state);
         }
     }
