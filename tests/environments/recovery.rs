@@ -116,9 +116,12 @@ over_sites! {
         let next = start(&second);
         soon("it is back", next.info()).await.unwrap();
         std::fs::write(site.path("go"), "").unwrap();
-        while !next.call::<List>(&Unit, Repeat::Harmless).await.unwrap().processes.iter().any(|process| process.exited) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let has_ended = async {
+            while !next.call::<List>(&Unit, Repeat::Harmless).await.unwrap().processes.iter().any(|process| process.exited) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        soon("the command of the first program has ended in its session", has_ended).await;
         assert!(!next.end_if_idle().await.unwrap(), "there is a result of another owner");
         drop(next);
         let other = site.environment();

@@ -234,10 +234,11 @@ impl ExecutorShared {
 
     /// What only the start needed, or clients that have left, is most of what an executor has mapped.
     fn give_back_program_later(self: &Arc<Self>) {
-        let shared = self.clone();
+        // An executor that ends meanwhile is not kept for this.
+        let shared = Arc::downgrade(self);
         tokio::spawn(async move {
             sleep(QUIET).await;
-            if shared.links.load(Ordering::Acquire) == 0 {
+            if shared.upgrade().is_some_and(|shared| shared.links.load(Ordering::Acquire) == 0) {
                 let _ = tokio::task::spawn_blocking(outpost_sandbox::give_back_program).await;
             }
         });

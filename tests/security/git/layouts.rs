@@ -142,7 +142,8 @@ as_root_and_user! {
         let from = format!("file://{}", origin.display());
         // Everything once more, where git has it (2.36).
         let help = Command::new("git").args(["fetch", "-h"]).output().unwrap();
-        let again = if String::from_utf8_lossy(&[help.stdout, help.stderr].concat()).contains("refetch") { "--refetch" } else { "--tags" };
+        let help = String::from_utf8_lossy(&[help.stdout, help.stderr].concat()).replace("--[no-]", "--");
+        let again = if help.contains("--refetch") { "--refetch" } else { "--tags" };
         for (name_of, option) in [("shallow", "--depth=1"), ("partial", "--filter=blob:none")] {
             git(who, &around, &["-c", "protocol.file.allow=always", "clone", "-q", option, &from, name_of]);
             let copy = around.join(name_of);

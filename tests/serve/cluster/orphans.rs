@@ -2,6 +2,7 @@
 
 use std::process::Stdio;
 
+use outpost_testkit::app::notice;
 use outpost_testkit::executor::eventually;
 use outpost_testkit::model::Reply;
 use serde_json::json;
@@ -76,6 +77,7 @@ async fn a_parked_thread_is_refused_to_a_client_that_waits_for_its_next_node() {
     at_second.result("thread/resume", json!({"threadId": thread})).await;
     cluster.database.ask("update outpost_threads set claims = 3");
     drop(first.kill());
+    notice(&mut at_second, "thread/closed").await;
     let (_, why) = at_second.error("thread/resume", json!({"threadId": thread})).await;
     assert!(why.contains("no other one goes on with it; resume the thread to go on here"), "{why}");
     assert_eq!(cluster.asked(), 1, "it is left alone");
