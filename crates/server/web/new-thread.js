@@ -28,33 +28,44 @@ export async function choose(id, isWanted) {
   drawPlaces();
   const row = [...$("places").children].find((one) => one.dataset.place === id);
   if (hadFocus) row?.querySelector("input[type=checkbox]").focus();
-  if (!isWanted || places.get(id)) return;
-  // Where that machine begins by itself is the best guess.
-  const info = await link.call("environment/info", { environmentId: id }).catch(() => null);
-  const field = () => [...$("places").children].find((one) => one.dataset.place === id)?.querySelector(".cwd");
-  if (info?.cwd && places.get(id) === "" && field()) {
-    const cwd = decodeURIComponent(info.cwd.replace(/^file:\/\//, ""));
-    field().value = cwd;
-    places.set(id, cwd);
-  }
+  if (isWanted) await fillIn(id);
 }
+
+/** Says where a machine begins by itself, which is the best guess, unless a directory is there by then. */
+async function fillIn(id) {
+  if (places.get(id) !== "") return;
+  const info = await link.call("environment/info", { environmentId: id }).catch(() => null);
+  if (!info?.cwd || places.get(id) !== "") return;
+  places.set(id, decodeURIComponent(info.cwd.replace(/^file:\/\//, "")));
+  const field = [...$("places").children].find((one) => one.dataset.place === id)?.querySelector(".cwd");
+  if (field) field.value = places.get(id);
+}
+
+/** A second click means the same thread. */
+let isStarting = false;
 
 $("start").onsubmit = async (event) => {
   event.preventDefault();
+  if (isStarting) return;
+  isStarting = true;
   complain("start-error", null);
-  const params = {};
-  if (places.size) params.environments = [...places].map(([environmentId, cwd]) => ({ environmentId, cwd }));
-  if ($("sandbox").value) params.sandbox = $("sandbox").value;
-  if ($("approval").value) params.approvalPolicy = $("approval").value;
-  if ($("new-model").value) [params.modelProvider, params.model] = JSON.parse($("new-model").value);
   try {
+    // A quick user starts before a machine has answered.
+    await Promise.all([...places.keys()].map(fillIn));
+    const nowhere = [...places].find(([, cwd]) => cwd === "")?.[0];
+    if (nowhere) throw new Error(`${nowhere} does not say in which directory it begins; type one`);
+    const params = {};
+    if (places.size) params.environments = [...places].map(([environmentId, cwd]) => ({ environmentId, cwd }));
+    if ($("sandbox").value) params.sandbox = $("sandbox").value;
+    if ($("approval").value) params.approvalPolicy = $("approval").value;
+    if ($("new-model").value) [params.modelProvider, params.model] = JSON.parse($("new-model").value);
     const { thread } = await link.call("thread/start", params);
     heard.add(thread.id);
     await startTurn(thread.id, $("first").value);
     $("first").value = "";
     location.hash = `#/thread/${thread.id}`;
     refresh();
-  } catch (error) { complain("start-error", error.message); }
+  } catch (error) { complain("start-error", error.message); } finally { isStarting = false; }
 };
 
 export async function loadModels() {
