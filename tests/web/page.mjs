@@ -59,8 +59,9 @@ await play(async () => {
   await environment("ready");
   await page.getByLabel("Message", { exact: true }).fill("$ echo here again");
   await page.getByRole("button", { name: "Send" }).click();
+  await text(".question pre", "here again");
   await page.getByRole("button", { name: "Allow once" }).click();
-  await text("#items pre", "here again");
+  await text("#items article[data-type=commandExecution] pre", "here again");
   await page.locator('#items > li[data-key^="end of"]:last-child').waitFor();
 
   // What is asked about is shown exactly; a long command is allowed only after all of it was seen.

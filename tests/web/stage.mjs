@@ -2,7 +2,7 @@
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 import { mkdirSync, readFileSync, readdirSync } from "node:fs";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 
 export const { PAGE, TOKEN, WORK } = process.env;
 const { TOOLS, PICTURES } = process.env;
@@ -28,13 +28,27 @@ export const context = await browser.newContext({ viewport: { width: 1280, heigh
 export const page = await context.newPage();
 // Only a page that hangs takes so long, however busy the machine is.
 page.setDefaultTimeout(180_000);
-page.on("console", (message) => { if (message.type() === "error") problems.push(`console: ${message.text()}`); });
+page.on("console", (message) => { if (message.type() === "error") problems.push(`console: ${message.text()} (${message.location().url})`); });
+page.on("crash", () => problems.push("the page crashed"));
 page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
 
 // For work on the page: its looks and its scripts from the disk, so that nothing has to be built in between.
 for (const name of process.env.FILES ? readdirSync(process.env.FILES).filter((name) => !name.endsWith(".html")) : []) {
   const contentType = name.endsWith(".css") ? "text/css" : "text/javascript";
   await context.route(new URL(name, PAGE).href, (route) => route.fulfill({ contentType, body: readFileSync(join(process.env.FILES, name)) }));
+}
+
+/** A picture is for people: one that the browser cannot take right now, as happens when it is busy, is asked for again, and fails no test. */
+async function picture(name) {
+  for (let attempt = 0; attempt < 3 && !page.isClosed(); attempt += 1) {
+    try {
+      await page.screenshot({ path: join(PICTURES, `${name}.png`), timeout: 30_000 });
+      return;
+    } catch (error) {
+      console.log(`no picture of ${name}: ${error.message.split("\n")[0]}`);
+      await page.waitForTimeout(250);
+    }
+  }
 }
 
 /** Buttons that are wider than what they stand in. */
@@ -76,7 +90,7 @@ export async function look(name) {
     for (const one of found.violations.filter((one) => ["serious", "critical"].includes(one.impact))) {
       problems.push(`${name}, ${size}: ${one.id}: ${one.help}: ${one.nodes.map((node) => node.html).slice(0, 3).join(" | ")}`);
     }
-    await page.screenshot({ path: join(PICTURES, `${name}-${size}.png`) });
+    await picture(`${name}-${size}`);
   }
   await resize(1280, 900);
 }
@@ -103,9 +117,9 @@ export async function play(story) {
     await story();
   } catch (error) {
     problems.push(error.stack ?? String(error));
-    await page.screenshot({ path: join(PICTURES, "trouble.png") }).catch(() => {});
+    await picture(`trouble-${basename(process.argv[1], ".mjs")}`).catch(() => {});
   }
-  await browser.close();
   for (const problem of problems) console.log(problem);
+  await browser.close().catch(() => {});
   process.exit(problems.length ? 1 : 0);
 }

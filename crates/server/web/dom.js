@@ -54,8 +54,11 @@ export function keyed(container, entries, make) {
       fresh.signature = signature;
       if (element) {
         if (at === element) at = element.nextSibling;
+        const focused = element.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
         element.replaceWith(fresh);
         if (fresh.nextSibling !== at) container.insertBefore(fresh, at);
+        // Only links keep it: it must not come to an answer that its user never saw.
+        if (focused) [...fresh.querySelectorAll("a[href]")].find((one) => one.getAttribute("href") === focused)?.focus({ preventScroll: true });
       } else container.insertBefore(fresh, at);
       element = fresh;
     } else if (element !== at) container.insertBefore(element, at);

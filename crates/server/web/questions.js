@@ -43,6 +43,7 @@ export function forget() {
   announced.clear();
   questions.clear();
   whole.clear();
+  changed();
 }
 
 /** If a question goes away, another one moves below a finger that is just coming down: for a moment nothing is answered. */

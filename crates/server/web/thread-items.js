@@ -17,10 +17,10 @@ let marked = null;
 
 export const list = new VirtualList($("items"), {
   signature(key) {
-    const entry = open.items.get(key);
-    const question = waits.has(key) ? signature(waits.get(key)) + (key === first ? waits.size : "") : "";
     const mark = marked === key ? "current" : "";
-    return [entry?.version, open.outputs.get(key)?.version, open.progress.get(key), question, mark].join(" ");
+    // A card shows nothing of its item: made anew with it, it would lose the focus, or a click that has only begun.
+    if (waits.has(key)) return ["question", signature(waits.get(key)), key === first ? waits.size : "", mark].join(" ");
+    return [open.items.get(key)?.version, open.outputs.get(key)?.version, open.progress.get(key), mark].join(" ");
   },
   make(key) {
     const entry = open.items.get(key);

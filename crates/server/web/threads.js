@@ -15,22 +15,28 @@ let refreshing = null;
 /** Before that it is not known whether there are any. */
 let isRead = false;
 
+/** Which reading of the list was begun last, and which one is shown: the answer to an older one may come later. */
+let [begun, taken] = [0, 0];
+
 /** Reads the list anew; many wishes at once are one. */
 export function refresh() {
   refreshing ??= (async () => {
     await new Promise((resolve) => setTimeout(resolve, 50));
     refreshing = null;
+    const number = begun += 1;
     const searchTerm = $("search").value.trim() || undefined;
     const archived = $("archived").checked || undefined;
     const page = await link.call("thread/list", { limit: shown, sortKey: "recency_at", searchTerm, archived });
-    cursor = page.nextCursor;
-    isRead = true;
     const ids = page.data.map((thread) => thread.id);
     const more = new Map();
     for (let at = 0; at < ids.length; at += 100) {
       const { data } = await link.call("thread/overview", { threadIds: ids.slice(at, at + 100) });
       for (const entry of data) more.set(entry.threadId, entry);
     }
+    if (number < taken) return;
+    taken = number;
+    cursor = page.nextCursor;
+    isRead = true;
     threads.clear();
     for (const thread of page.data) threads.set(thread.id, { ...thread, ...more.get(thread.id), id: thread.id, archived: Boolean(archived) });
     drawThreads();
