@@ -38,6 +38,7 @@ use serde_json::json;
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::AgentSlot;
@@ -93,6 +94,8 @@ struct RunningCall {
     alone: bool,
     /// Cancelled when it has ended, however it did.
     over: CancellationToken,
+    /// The next driver of the thread can neither find it again nor do it once more.
+    is_lost_elsewhere: bool,
 }
 
 pub(crate) struct Driver {
@@ -120,6 +123,8 @@ pub(crate) struct Driver {
     bed: Option<Bed>,
     /// Commands whose end begins a turn.
     wakes: wakes::Wakes,
+    /// The thread is about to be handed over: nothing begins any more, and calls that would be lost have until then to end.
+    leaves: Option<Instant>,
 }
 
 /// Where facts are written, and the right to.
@@ -229,6 +234,7 @@ impl Driver {
             losses: losses::Hearings::default(),
             bed: None,
             wakes: wakes::Wakes::default(),
+            leaves: None,
         }
     }
 
@@ -240,7 +246,11 @@ impl Driver {
             if let Err(stop) = self.end_orphans().await {
                 break stop;
             }
-            if let Err(stop) = self.advance().await {
+            if let Some(until) = self.leaves {
+                if Instant::now() >= until || !self.calls.running.values().any(|call| call.is_lost_elsewhere) {
+                    break if self.has_work() { Stop::HandedOver } else { Stop::Unloaded };
+                }
+            } else if let Err(stop) = self.advance().await {
                 break stop;
             }
             if let Err(stop) = self.wait().await {
@@ -288,6 +298,7 @@ impl Driver {
             () = self.audience.feed.left(), if is_idle && is_followed => Ok(()),
             () = tokio::time::sleep(LOOK_AGAIN), if is_held => Ok(()),
             () = tokio::time::sleep(time_left.unwrap_or_default()), if time_left.is_some() => self.time_is_up().await,
+            () = leaves_at(self.leaves) => Ok(()),
         }
     }
 
@@ -572,9 +583,9 @@ impl Driver {
                 self.journal.store.hand_over(self.journal.lease).await;
             }
             // The database was away for too long, or came back without what was written last. A thread that is given back waits for a client;
-            // this one goes on, here or in another node, once the database is there.
-            Stop::Append(AppendError::Database(_) | AppendError::Conflict { .. }) if self.has_work() => {
-                self.journal.store.hand_over(self.journal.lease).await;
+            // this one goes on, here or in another node, once the database is there. If it cannot be read, it is parked after some tries.
+            Stop::Append(AppendError::Database(_) | AppendError::Conflict { .. }) | Stop::Read(_) if self.has_work() => {
+                self.journal.store.give_up(self.journal.lease).await;
             }
             _ => self.journal.store.release(self.journal.lease).await,
         }
@@ -590,6 +601,13 @@ impl Driver {
         self.audience.feed.end();
         // Callers that still wait get no answer: the sender is dropped with the command.
         while self.mailbox.try_recv().is_ok() {}
+    }
+}
+
+async fn leaves_at(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -146,6 +146,13 @@ struct Held {
     work: ThreadWork,
 }
 
+impl Held {
+    /// A command whose end begins a turn is work, too.
+    fn has_work(&self) -> bool {
+        self.work.is_there || !self.summary.wakes.is_empty()
+    }
+}
+
 impl PostgresStore {
     /// Connects, prepares the tables, and begins to renew leases.
     pub async fn open(config: PostgresConfig) -> Result<Self, PostgresError> {

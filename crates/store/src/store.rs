@@ -255,6 +255,17 @@ impl Store {
         })
     }
 
+    /// Leaves a thread that cannot go on here now. If it has work to do, the first node that can takes it up, this one among them; where none
+    /// looks for such threads, and if there is nothing to do, it is given back.
+    pub fn give_up(&self, lease: Lease) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            match self {
+                Self::Local(_) | Self::Memory(_) => self.release(lease).await,
+                Self::Postgres(store) => store.give_up(lease).await,
+            }
+        })
+    }
+
     /// That a thread was taken up says nothing against it: it only waits.
     pub fn forget_claims<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()> {
         Box::pin(async move {

@@ -1,6 +1,7 @@
 //! A node that is told to end with many threads loaded: what that costs the database, and how long it takes.
 
-use std::time::Instant;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use outpost_testkit::app::{begin, thread, turn};
 use outpost_testkit::executor::eventually;
@@ -8,7 +9,8 @@ use outpost_testkit::model::Reply;
 use serde_json::json;
 
 use super::database::behind_proxy;
-use super::{Cluster, client};
+use super::{Cluster, client, completed};
+use crate::support::Server;
 
 /// Half of them in the middle of a turn, half with nothing to do.
 const THREADS: usize = 100;
@@ -51,4 +53,35 @@ async fn a_drain_costs_a_few_statements_however_many_threads_there_are() {
                     from outpost_entries where kind = 'turnFinished'";
     eventually("the other node goes on with all of them", || cluster.database.ask(finished) == format!("{THREADS} {THREADS}")).await;
     drop(second);
+}
+
+/// A call of an MCP server cannot be found again by another node: it ends first, and then its thread goes on there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_no_other_node_could_find_again_ends_before_its_thread_is_handed_over() {
+    let cluster = Cluster::new(vec![]).await;
+    let file = cluster.work.path().join("file");
+    cluster.model.push(Reply::call("late", "mcp__tools__late", &json!({"file": file, "bytes": 5})));
+    let home = cluster.home();
+    let server = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/mcp/server.py");
+    let mut config = std::fs::read_to_string(home.path().join("config.toml")).unwrap();
+    let arguments = format!("[{:?}, \"plain\"]", server.to_str().unwrap());
+    config
+        .push_str(&format!("[mcp_servers.tools]\ncommand = \"python3\"\nargs = {arguments}\nrequired = true\nstartup_timeout_sec = 60\n"));
+    std::fs::write(home.path().join("config.toml"), config).unwrap();
+    let first = Server::start_in(home, &["--listen", "ws://127.0.0.1:0", "--no-auth"]);
+    let second = cluster.node();
+    let (_client, thread) = cluster.turn(&first).await;
+    eventually("the server is at work", || file.with_extension("begun").exists()).await;
+    cluster.model.push(Reply::message("the second node"));
+    let ending = tokio::task::spawn_blocking(move || drop(first.stop()));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!ending.is_finished(), "it waits for the call");
+    assert_eq!(cluster.asked(), 1);
+    std::fs::write(&file, "").unwrap();
+    ending.await.unwrap();
+    let turns = completed(&second, &thread).await;
+    assert!(turns.len() == 1 && turns[0].to_string().contains("the second node"), "{turns:?}");
+    assert!(cluster.model.requests()[1].body["input"].to_string().contains("xxxxx"), "the model has its result");
+    let ends = "select count(*) from outpost_entries where kind = 'callFinished'";
+    assert_eq!((cluster.database.ask(ends).as_str(), cluster.asked()), ("1", 2));
 }

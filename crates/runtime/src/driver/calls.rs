@@ -96,6 +96,7 @@ impl Driver {
     /// No more than [`MOST_AT_ONCE`] that need a machine run at the same time.
     fn spawn(&mut self, turn: TurnId, run: ApprovedCall, thread: Arc<Thread>) {
         let (call, alone) = (run.call.clone(), run.runs_alone());
+        let is_lost_elsewhere = run.process.is_none() && !run.repeatable && run.tool != WRITE_STDIN;
         let (cancel, over) = (CancellationToken::new(), CancellationToken::new());
         self.calls.ending.retain(|over| !over.is_cancelled());
         let before = self.calls.running.values().filter(|earlier| alone || earlier.alone).map(|earlier| &earlier.over);
@@ -129,7 +130,7 @@ impl Driver {
             end.items = crate::pictures::fitted(end.items).await;
             Done::Called { turn, call: named, end }
         });
-        self.calls.running.insert(call, RunningCall { turn: running, task, cancel, alone, over });
+        self.calls.running.insert(call, RunningCall { turn: running, task, cancel, alone, over, is_lost_elsewhere });
     }
 
     pub(super) async fn called(&mut self, turn: TurnId, call: CallId, end: CallEnd) -> Result<(), Stop> {

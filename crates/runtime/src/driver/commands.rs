@@ -1,14 +1,16 @@
 //! What others ask of a thread.
 
+use std::time::Duration;
+
 use outpost_store::{AppendError, Need, Store};
 use outpost_thread::{
-    ApprovalAnswered, ApprovalAsked, ApprovalId, ApprovalKind, Decision, Fact, InputId, InputOrigin, InputReceived, InterruptReason,
-    NextAction, Raw,
+    ApprovalAnswered, ApprovalAsked, ApprovalId, ApprovalKind, Decision, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw,
 };
 use outpost_thread::{CallId, CallStarted, SelectionChanged, Settings, SettingsChanged, TurnId, TurnKind, TurnStarted, TurnStatus};
 use outpost_wire::SharedError;
 use serde::Deserialize;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{Driver, Stop};
 use crate::approvals::key_in;
@@ -21,6 +23,10 @@ use crate::tools::permit;
 
 /// What a command came to; an error that concerns only it is not the driver's end.
 pub(super) type Outcome<T> = Result<Result<T, CommandError>, Stop>;
+
+/// So long calls that no other node could find again may take to end before their thread is handed over; less than a thread that ends is
+/// waited for.
+const LAST_CALLS: Duration = Duration::from_secs(8);
 
 impl Driver {
     pub(super) async fn command(&mut self, command: DriverCommand) -> Result<(), Stop> {
@@ -140,10 +146,10 @@ impl Driver {
                 self.processes.terminate_all().await;
                 Err(Stop::Unloaded)
             }
-            DriverCommand::HandOver if matches!(self.thread.next(), NextAction::Idle) && self.thread.wakes.is_empty() => {
-                Err(Stop::Unloaded)
+            DriverCommand::HandOver => {
+                self.leaves = Some(Instant::now() + LAST_CALLS);
+                Ok(())
             }
-            DriverCommand::HandOver => Err(Stop::HandedOver),
             DriverCommand::Leave(reason) => {
                 if let Some(turn) = self.thread.turn.as_ref().map(|turn| turn.id.clone()) {
                     self.finish_turn(turn, TurnStatus::Interrupted, Some(reason), None).await?;

@@ -84,7 +84,7 @@ impl RuntimeShared {
         let opened = match outpost_store::open(&store, id).await {
             Ok(opened) => opened,
             Err(error) => {
-                store.release(lease).await;
+                store.give_up(lease).await;
                 self.forget(id);
                 return Err(error.into());
             }
@@ -144,7 +144,7 @@ impl RuntimeShared {
         match appended {
             Ok(thread) => Ok((claim, thread)),
             Err(error) => {
-                claim.store.release(claim.lease).await;
+                claim.store.give_up(claim.lease).await;
                 self.forget(claim.id);
                 Err(error)
             }

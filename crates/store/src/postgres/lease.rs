@@ -144,6 +144,16 @@ impl PostgresStore {
         lock(&self.0.held).retain(|thread, held| *thread != lease.thread || held.epoch != lease.epoch);
     }
 
+    /// Leaves a thread that cannot go on here now to whichever node takes it up next, if it has work to do.
+    pub async fn give_up(&self, lease: Lease) {
+        let has_work = lock(&self.0.held).get(&lease.thread).is_some_and(|held| held.epoch == lease.epoch && held.has_work());
+        if self.0.config.adopts && has_work {
+            self.hand_over(&lease);
+        } else {
+            self.release(lease).await;
+        }
+    }
+
     /// Begins to count anew how often the thread is taken up.
     pub async fn forget_claims(&self, lease: &Lease) {
         let text = "update outpost_threads set claims = 0 where id = $1 and epoch = $2";

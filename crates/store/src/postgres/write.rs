@@ -107,15 +107,9 @@ impl PostgresStore {
         Ok(Appended { entries: stored, last, durable: last })
     }
 
-    async fn write(
-        &self,
-        client: &Checkout,
-        lease: &Lease,
-        before: u64,
-        Held { summary, work, .. }: &Held,
-        batch: &Batch,
-    ) -> Result<bool, WriteFailure> {
+    async fn write(&self, client: &Checkout, lease: &Lease, before: u64, held: &Held, batch: &Batch) -> Result<bool, WriteFailure> {
         let statement = client.prepare_cached(APPEND).await.map_err(WriteFailure::of)?;
+        let summary = &held.summary;
         let text = serde_json::to_string(summary)
             .map_err(|error| WriteFailure { error: AppendError::Database(SharedError::new(error)), may_pass: false })?;
         let column = |text: &Option<String>| text.as_deref().map(plain);
@@ -146,7 +140,7 @@ impl PostgresStore {
                     &batch.data,
                     &batch.worded,
                     &batch.words,
-                    &(work.is_there || !summary.wakes.is_empty()),
+                    &held.has_work(),
                     &batch.is_progress,
                     &KNOWN,
                 ],
