@@ -1,4 +1,5 @@
-//! A model of nodes that share one thread, searched exhaustively: every order of claims, writes, kills, pauses and expiries. It uses the
+//! A model of nodes that share one thread, searched exhaustively: every order of claims, take-overs, writes, kills,
+//! orders to end, pauses, expiries and failures to go on. It uses the
 //! product's own rules (`LeaseRow::grants`, `OrphanedThread::fate`, `ThreadWork`, `OwnerEpoch`); `tests/postgres.rs` compares the first with the
 //! statement that a database decides by.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -24,7 +25,10 @@ struct Rules {
     counts_claims: bool,
     /// Executors refuse an epoch that is not newer.
     fences_commands: bool,
-    /// Whether a command runs. Then there are fewer programs and leases: what can happen to it does not need more.
+    /// A node that cannot go on with a thread leaves it to the search, instead of giving it back.
+    gives_up_to_the_search: bool,
+    /// Whether a command runs. Then there are fewer programs and leases, and only users change who has the thread: what can happen to the
+    /// command does not need more.
     has_command: bool,
 }
 
@@ -38,8 +42,14 @@ impl Rules {
     }
 }
 
-const PRODUCT: Rules =
-    Rules { compares_epochs: true, looks_for_orphans: true, counts_claims: true, fences_commands: true, has_command: false };
+const PRODUCT: Rules = Rules {
+    compares_epochs: true,
+    looks_for_orphans: true,
+    counts_claims: true,
+    fences_commands: true,
+    gives_up_to_the_search: true,
+    has_command: false,
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Node {
@@ -69,6 +79,9 @@ struct Cluster {
     /// Two nodes wrote in turns.
     is_torn: bool,
     command: Command,
+    /// A user has taken the thread over, a node was told to end, or one could not go on. Once is enough: what can follow does not depend on
+    /// how often it was, and the search would become ten times longer.
+    has_turned: bool,
 }
 
 /// What an executor knows of a command of the thread that the first node is about to start.
@@ -134,6 +147,7 @@ impl Cluster {
             written: 1,
             is_torn: false,
             command: Command::default(),
+            has_turned: false,
         }
     }
 
@@ -177,6 +191,17 @@ impl Cluster {
                 continue;
             };
             with(Kind::Fault, &|cluster| cluster.nodes[at] = Node { instance: None, is_away: false, lease: None, has_command: false });
+            // It is told to end, and hands its threads over.
+            if !node.is_away && !self.has_turned && !rules.has_command {
+                with(Kind::Fault, &|cluster| {
+                    cluster.has_turned = true;
+                    if cluster.holder == Some(instance) {
+                        cluster.claims = 0;
+                    }
+                    cluster.alive[usize::from(instance)] = false;
+                    cluster.nodes[at] = Node { instance: None, is_away: false, lease: None, has_command: false };
+                });
+            }
             // A node that is cut off from the database may still reach executors.
             if let Some(epoch) = node.lease.filter(|_| rules.has_command) {
                 if epoch == 1 && self.command.owner.is_none() {
@@ -199,10 +224,23 @@ impl Cluster {
                     for kind in ["callFinished", "turnFinished"] {
                         with(Kind::Work, &|cluster| cluster.write(at, epoch, kind, rules));
                     }
+                    // What it has to read or to write fails.
+                    if !self.has_turned && !rules.has_command {
+                        with(Kind::Fault, &|cluster| {
+                            cluster.has_turned = true;
+                            cluster.nodes[at].lease = None;
+                            let is_holder = cluster.holder == Some(instance) && cluster.epoch == epoch;
+                            if is_holder && !(rules.gives_up_to_the_search && cluster.work) {
+                                cluster.holder = None;
+                            }
+                        });
+                    }
                 }
                 None if rules.looks_for_orphans && self.alive[usize::from(instance)] && self.epoch < rules.epochs() => {
                     let is_wanted = !rules.counts_claims || self.fate() == OrphanFate::TakeUp;
-                    if is_wanted && self.row(instance, false).grants(ClaimMode::Orphaned) {
+                    // The search goes through what programs hold or held.
+                    let is_listed = self.holder.is_some();
+                    if is_listed && is_wanted && self.row(instance, false).grants(ClaimMode::Orphaned) {
                         with(Kind::Work, &|cluster| {
                             cluster.epoch += 1;
                             cluster.holder = Some(instance);
@@ -212,6 +250,16 @@ impl Cluster {
                     }
                 }
                 None => {}
+            }
+            // A user goes on with it at this node, also if another one has it.
+            let may_take_over = node.lease.is_none() && !self.has_turned && self.epoch < rules.epochs();
+            if may_take_over && self.row(instance, false).grants(ClaimMode::TakeOver) {
+                with(Kind::Fault, &|cluster| {
+                    cluster.has_turned = true;
+                    cluster.epoch += 1;
+                    (cluster.holder, cluster.claims) = (Some(instance), 0);
+                    (cluster.nodes[at].lease, cluster.nodes[at].has_command) = (Some(cluster.epoch), false);
+                });
             }
         }
         // The lease of a program that does not run any more.
@@ -333,6 +381,8 @@ fn the_search_notices_what_is_taken_out() {
     assert!(torn.starts_with("two writers"), "{torn}");
     let owners = search(Rules { has_command: true, fences_commands: false, ..PRODUCT }).unwrap_err();
     assert!(owners.starts_with("two owners of a command"), "{owners}");
-    let orphan = search(Rules { looks_for_orphans: false, ..PRODUCT }).unwrap_err();
-    assert!(orphan.starts_with("an orphan"), "{orphan}");
+    for rules in [Rules { looks_for_orphans: false, ..PRODUCT }, Rules { gives_up_to_the_search: false, ..PRODUCT }] {
+        let orphan = search(rules).unwrap_err();
+        assert!(orphan.starts_with("an orphan"), "{orphan}");
+    }
 }

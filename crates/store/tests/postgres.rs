@@ -573,6 +573,37 @@ async fn a_thread_whose_claim_was_not_answered_is_found() {
     assert_eq!(found(&one).await, []);
 }
 
+/// A node that cannot read a thread that it has taken up, or write to it, leaves it to the search, in which it takes part itself. What has
+/// nothing to do is free, and so is every thread of a program that does not look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thread_that_cannot_go_on_is_found_again_if_it_has_work() {
+    let database = Database::create();
+    let open = async |instance: &str, adopts: bool| {
+        let node_lease = Duration::from_secs(24 * 3600);
+        let config = PostgresConfig { adopts, node_lease, ..PostgresConfig::new(database.url(), instance, "here") };
+        PostgresStore::open(config).await.unwrap()
+    };
+    let (node, other, program) = (open("node", true).await, open("other", true).await, open("program", false).await);
+    let holder = |number: u64| database.ask(&format!("select instance from outpost_threads where id = '{}'", id(number)));
+    for (number, store, has_work, held_by) in [(1, &node, true, "node"), (2, &node, false, ""), (3, &program, true, "")] {
+        let store = Store::Postgres(store.clone());
+        let (lease, written) = start(&store, number).await;
+        if has_work {
+            store.append(&lease, entries(written.len() as u64 + 1, vec![input("to do", None)]), Need::Stored).await.unwrap();
+        }
+        store.give_up(lease).await;
+        assert_eq!(holder(number), held_by, "{number}");
+    }
+    assert_eq!(orphans(&node).await.len(), 0, "its claim may just be on its way");
+    let found: Vec<_> = orphans(&node).await.into_iter().map(|(orphan, fate)| (orphan.thread, fate)).collect();
+    assert_eq!(found, [(id(1), OrphanFate::TakeUp)]);
+    // Also after it was taken up without anything that was written.
+    let lease = node.claim(id(1), ClaimMode::Orphaned).await.unwrap();
+    node.give_up(lease).await;
+    database.ask("update outpost_nodes set expires = now() where instance = 'node'");
+    assert_eq!(orphans(&other).await.len(), 1);
+}
+
 /// `local` of a thread is the machine of its first step, whichever node had the thread last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_orphan_waits_for_the_machine_that_is_local_in_it() {
