@@ -99,6 +99,28 @@ async fn one_can_leave_also_without_a_connection() {
     terminal.wait_for("ends when the executor's grace is over");
 }
 
+/// A shell that runs a script in the background, or a `trap`, hands on that Ctrl-C is ignored. It counts all the same for a program that
+/// its user's terminal belongs to.
+#[test]
+fn ctrl_c_of_a_terminal_reaches_a_command_whatever_was_inherited() {
+    let mut trapped = Command::new("sh");
+    trapped.args([
+        "-c",
+        "trap '' INT; exec \"$@\"",
+        "sh",
+        OUTPOST,
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "trap 'exit 9' INT; echo ready; while :; do sleep 0.1; done",
+    ]);
+    let mut terminal = TestTerminal::start(&trapped);
+    terminal.wait_for("ready");
+    terminal.type_keys("\x03");
+    assert_eq!(terminal.exit_code(), Some(9), "{}", terminal.text());
+}
+
 #[test]
 fn signals_leave_the_terminal_as_it_was() {
     let executor = executor();

@@ -170,6 +170,8 @@ async fn killed_while_a_command_runs_here() {
     let journal = std::fs::read_to_string(stage.journal()).unwrap();
     assert!(stage.told().contains("survived") && stage.told().contains("Exit code: 0"), "{}", stage.told());
     assert!(stage.told().contains("1\\n2\\n3\\n"), "from its beginning: {}", stage.told());
+    let bytes = (1..=20000).map(|number: u32| number.to_string().len() + 1).sum::<usize>() + "survived\n".len();
+    assert!(journal.contains(&format!("\"outputBytes\":{bytes}")), "no byte is missing or doubled: {journal}");
     assert!(!journal.contains("outcome is unknown"));
 }
 

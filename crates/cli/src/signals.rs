@@ -39,8 +39,11 @@ impl Watched {
     /// Ctrl-C for a program that its user talks to: it counts there whatever the program was started with, because a shell that
     /// runs a script in the background, or a `trap`, did not mean the person who sits at the terminal now.
     pub(crate) fn keyboard() -> io::Result<Self> {
-        let watched = Self::new(SignalKind::interrupt())?;
-        Ok(Self { counts: watched.counts || has_terminal(), ..watched })
+        Ok(Self::new(SignalKind::interrupt())?.or_from_terminal())
+    }
+
+    fn or_from_terminal(self) -> Self {
+        Self { counts: self.counts || has_terminal(), ..self }
     }
 
     pub(crate) async fn recv(&mut self) {
@@ -88,7 +91,7 @@ impl ForwardedSignals {
     pub(crate) fn listen() -> io::Result<Self> {
         let ignored = IgnoredSignals::now();
         Ok(Self {
-            interrupt: Watched::unless(&ignored, SignalKind::interrupt())?,
+            interrupt: Watched::unless(&ignored, SignalKind::interrupt())?.or_from_terminal(),
             terminate: Watched::unless(&ignored, SignalKind::terminate())?,
             quit: Watched::unless(&ignored, SignalKind::quit())?,
             hangup: Watched::unless(&ignored, SignalKind::hangup())?,
