@@ -24,8 +24,8 @@ use step::AnnouncedContext;
 pub(crate) use step::user_message;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outpost_store::{AppendError, Lease, Need, ReadError, Store, keep_checkpoint};
@@ -36,9 +36,8 @@ use outpost_thread::{CompactReason, Marker, Ordinal, Raw, TurnStarted};
 use outpost_wire::envelope::TraceContext;
 use serde_json::json;
 use thiserror::Error;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::AgentSlot;
@@ -94,8 +93,46 @@ struct RunningCall {
     alone: bool,
     /// Cancelled when it has ended, however it did.
     over: CancellationToken,
-    /// The next driver of the thread can neither find it again nor do it once more.
-    is_lost_elsewhere: bool,
+    has_begun: Arc<AtomicBool>,
+    elsewhere: Elsewhere,
+}
+
+/// What another node could do about a call that this one leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Elsewhere {
+    /// Find its process, or write to one once more under the same name.
+    Found,
+    /// Do it again.
+    Repeated,
+    /// Neither.
+    Lost,
+}
+
+/// Where calls begin, until it is closed.
+#[derive(Default)]
+struct CallGate(Mutex<bool>);
+
+impl CallGate {
+    fn close(&self) {
+        *self.is_closed() = true;
+    }
+
+    /// Notes that a call begins, if it may.
+    fn enter(&self, has_begun: &AtomicBool) -> bool {
+        let is_closed = self.is_closed();
+        has_begun.store(!*is_closed, Ordering::Release);
+        !*is_closed
+    }
+
+    fn is_closed(&self) -> MutexGuard<'_, bool> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RunningCall {
+    fn is_lost_with_its_node(&self) -> bool {
+        self.elsewhere == Elsewhere::Lost && self.has_begun.load(Ordering::Acquire)
+    }
 }
 
 pub(crate) struct Driver {
@@ -123,8 +160,8 @@ pub(crate) struct Driver {
     bed: Option<Bed>,
     /// Commands whose end begins a turn.
     wakes: wakes::Wakes,
-    /// The thread is about to be handed over: nothing begins any more, and calls that would be lost have until then to end.
-    leaves: Option<Instant>,
+    /// The thread is about to be handed over, and nothing begins any more. Answered when no call runs that would be lost.
+    last_calls: Option<Vec<oneshot::Sender<()>>>,
 }
 
 /// Where facts are written, and the right to.
@@ -180,6 +217,7 @@ struct Calls {
     ending: Vec<CancellationToken>,
     /// What calls that need a machine wait for, so that not all of a long answer run at once.
     slots: Arc<Semaphore>,
+    gate: Arc<CallGate>,
     /// What they ask the user.
     questions: (mpsc::UnboundedSender<CallQuestion>, mpsc::UnboundedReceiver<CallQuestion>),
     elicitations: HashMap<ApprovalId, servers::Waiting>,
@@ -223,6 +261,7 @@ impl Driver {
                 running: HashMap::new(),
                 ending: Vec::new(),
                 slots: Arc::new(Semaphore::new(MOST_AT_ONCE)),
+                gate: Arc::default(),
                 questions: mpsc::unbounded_channel(),
                 elicitations: HashMap::new(),
             },
@@ -234,7 +273,7 @@ impl Driver {
             losses: losses::Hearings::default(),
             bed: None,
             wakes: wakes::Wakes::default(),
-            leaves: None,
+            last_calls: None,
         }
     }
 
@@ -246,9 +285,9 @@ impl Driver {
             if let Err(stop) = self.end_orphans().await {
                 break stop;
             }
-            if let Some(until) = self.leaves {
-                if Instant::now() >= until || !self.calls.running.values().any(|call| call.is_lost_elsewhere) {
-                    break if self.has_work() { Stop::HandedOver } else { Stop::Unloaded };
+            if let Some(waiting) = &mut self.last_calls {
+                if !self.calls.running.values().any(RunningCall::is_lost_with_its_node) {
+                    waiting.drain(..).for_each(|reply| drop(reply.send(())));
                 }
             } else if let Err(stop) = self.advance().await {
                 break stop;
@@ -298,7 +337,6 @@ impl Driver {
             () = self.audience.feed.left(), if is_idle && is_followed => Ok(()),
             () = tokio::time::sleep(LOOK_AGAIN), if is_held => Ok(()),
             () = tokio::time::sleep(time_left.unwrap_or_default()), if time_left.is_some() => self.time_is_up().await,
-            () = leaves_at(self.leaves) => Ok(()),
         }
     }
 
@@ -601,13 +639,6 @@ impl Driver {
         self.audience.feed.end();
         // Callers that still wait get no answer: the sender is dropped with the command.
         while self.mailbox.try_recv().is_ok() {}
-    }
-}
-
-async fn leaves_at(until: Option<Instant>) {
-    match until {
-        Some(until) => tokio::time::sleep_until(until).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -281,7 +281,10 @@ pub(crate) enum DriverCommand {
     Shutdown(InterruptReason),
     /// The program ends, and the thread can be loaded again: its commands go on.
     Leave(InterruptReason),
-    /// The same where another node goes on with the turn.
+    /// The thread will be handed over: nothing begins any more, and the answer comes when no call runs that the next node could neither find
+    /// again nor repeat.
+    LastCalls(oneshot::Sender<()>),
+    /// Ends as [`Self::Leave`] does, and another node goes on with the turn.
     HandOver,
 }
 

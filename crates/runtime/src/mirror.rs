@@ -200,6 +200,7 @@ async fn forward(mut asked: mpsc::Receiver<DriverCommand>, commands: mpsc::Sende
             | DriverCommand::KeepServers(_)
             | DriverCommand::Shutdown(_)
             | DriverCommand::Leave(_)
+            | DriverCommand::LastCalls(_)
             | DriverCommand::HandOver => continue,
         };
         if commands.send(command).await.is_err() {

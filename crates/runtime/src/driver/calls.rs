@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use outpost_store::Need;
 use outpost_thread::{ApprovalAsked, ApprovalId, Call, CallFinished, CallId, CallState, Fact, Ordinal, Raw, Thread, TurnId};
 use tokio_util::sync::CancellationToken;
 
-use super::{Done, Driver, RunningCall, Stop};
+use super::{Done, Driver, Elsewhere, RunningCall, Stop};
 use crate::approvals::key_in;
 use crate::tools::earlier::{EarlierCommand, EarlierSearch, WRITE_STDIN, asked_at, session_in};
 use crate::tools::processes::Ownership;
@@ -96,7 +96,12 @@ impl Driver {
     /// No more than [`MOST_AT_ONCE`] that need a machine run at the same time.
     fn spawn(&mut self, turn: TurnId, run: ApprovedCall, thread: Arc<Thread>) {
         let (call, alone) = (run.call.clone(), run.runs_alone());
-        let is_lost_elsewhere = run.process.is_none() && !run.repeatable && run.tool != WRITE_STDIN;
+        let elsewhere = match &run {
+            run if run.process.is_some() || run.tool == WRITE_STDIN => Elsewhere::Found,
+            run if run.repeatable => Elsewhere::Repeated,
+            _ => Elsewhere::Lost,
+        };
+        let has_begun = Arc::new(AtomicBool::new(false));
         let (cancel, over) = (CancellationToken::new(), CancellationToken::new());
         self.calls.ending.retain(|over| !over.is_cancelled());
         let before = self.calls.running.values().filter(|earlier| alone || earlier.alone).map(|earlier| &earlier.over);
@@ -111,6 +116,7 @@ impl Driver {
         };
         let (running, named, ends) = (turn.clone(), call.clone(), over.clone().drop_guard());
         let slots = run.takes_slot().then(|| self.calls.slots.clone());
+        let (gate, begins) = (self.calls.gate.clone(), has_begun.clone());
         let task = self.work.spawn(async move {
             let _ends = ends;
             for earlier in before {
@@ -126,11 +132,15 @@ impl Driver {
                 slot = slot => slot,
                 () = context.cancel.cancelled() => None,
             };
+            if !gate.enter(&begins) {
+                // Until its turn ends, or this driver.
+                context.cancel.cancelled().await;
+            }
             let mut end = if context.cancel.is_cancelled() { CallEnd::aborted() } else { run.execute(context).await };
             end.items = crate::pictures::fitted(end.items).await;
             Done::Called { turn, call: named, end }
         });
-        self.calls.running.insert(call, RunningCall { turn: running, task, cancel, alone, over, is_lost_elsewhere });
+        self.calls.running.insert(call, RunningCall { turn: running, task, cancel, alone, over, has_begun, elsewhere });
     }
 
     pub(super) async fn called(&mut self, turn: TurnId, call: CallId, end: CallEnd) -> Result<(), Stop> {
@@ -142,6 +152,10 @@ impl Driver {
         if self.calls.running.get(&call).is_none_or(|running| running.turn != turn) {
             // Its turn was ended meanwhile, and its end was written then; what it brought about is true all the same.
             return self.record(end.facts, Need::Stored).await;
+        }
+        // What it came to may be due to the end of this node, and the next one does it again.
+        if self.last_calls.is_some() && self.calls.running.get(&call).is_some_and(|running| running.elsewhere == Elsewhere::Repeated) {
+            return Ok(());
         }
         self.calls.running.remove(&call);
         let mut facts: Vec<Fact> = self.end_questions(&call);

@@ -1,7 +1,5 @@
 //! What others ask of a thread.
 
-use std::time::Duration;
-
 use outpost_store::{AppendError, Need, Store};
 use outpost_thread::{
     ApprovalAnswered, ApprovalAsked, ApprovalId, ApprovalKind, Decision, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw,
@@ -10,7 +8,6 @@ use outpost_thread::{CallId, CallStarted, SelectionChanged, Settings, SettingsCh
 use outpost_wire::SharedError;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::{Driver, Stop};
 use crate::approvals::key_in;
@@ -24,13 +21,12 @@ use crate::tools::permit;
 /// What a command came to; an error that concerns only it is not the driver's end.
 pub(super) type Outcome<T> = Result<Result<T, CommandError>, Stop>;
 
-/// So long calls that no other node could find again may take to end before their thread is handed over; less than a thread that ends is
-/// waited for.
-const LAST_CALLS: Duration = Duration::from_secs(8);
-
 impl Driver {
     pub(super) async fn command(&mut self, command: DriverCommand) -> Result<(), Stop> {
-        self.is_asked = !matches!(command, DriverCommand::Shutdown(_) | DriverCommand::Leave(_) | DriverCommand::HandOver);
+        self.is_asked = !matches!(
+            command,
+            DriverCommand::Shutdown(_) | DriverCommand::Leave(_) | DriverCommand::LastCalls(_) | DriverCommand::HandOver
+        );
         let done = self.obey(command).await;
         self.is_asked = false;
         done
@@ -146,10 +142,12 @@ impl Driver {
                 self.processes.terminate_all().await;
                 Err(Stop::Unloaded)
             }
-            DriverCommand::HandOver => {
-                self.leaves = Some(Instant::now() + LAST_CALLS);
+            DriverCommand::LastCalls(reply) => {
+                self.calls.gate.close();
+                self.last_calls.get_or_insert_default().push(reply);
                 Ok(())
             }
+            DriverCommand::HandOver => Err(if self.has_work() { Stop::HandedOver } else { Stop::Unloaded }),
             DriverCommand::Leave(reason) => {
                 if let Some(turn) = self.thread.turn.as_ref().map(|turn| turn.id.clone()) {
                     self.finish_turn(turn, TurnStatus::Interrupted, Some(reason), None).await?;

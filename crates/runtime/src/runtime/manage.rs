@@ -15,6 +15,7 @@ use outpost_thread::{Settings, Thread, ThreadCreated, ThreadForked, ThreadId};
 use outpost_wire::SharedError;
 use outpost_wire::intent::{CapabilityRoot, EnvironmentId, RootsError};
 use thiserror::Error;
+use tokio::sync::oneshot;
 
 use super::open::{Life, ThreadClaim};
 use super::{Runtime, RuntimeFuture, RuntimeShared, run_uncancelled};
@@ -23,6 +24,9 @@ use crate::capabilities::StepCapabilities;
 use crate::live::{DriverCommand, LiveThread};
 use crate::mcp::layers::{SESSION_LAYER, ServerLayer, merged, problems};
 use crate::model::ProviderError;
+
+/// So long calls that no other node could find again may take to end before the threads of a node are handed over.
+const LAST_CALLS: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Error)]
 pub enum ThreadError {
@@ -178,6 +182,9 @@ impl Runtime {
     pub fn end_threads(&self, within: Duration) -> RuntimeFuture<'_, ShutdownReport> {
         Box::pin(async move {
             let has_heirs = self.0.store.has_heirs().await;
+            if has_heirs {
+                self.last_calls().await;
+            }
             let mut tasks = tokio::task::JoinSet::new();
             for live in self.0.all_live() {
                 tasks.spawn(async move {
@@ -214,6 +221,21 @@ impl Runtime {
             }
             report
         })
+    }
+
+    /// Waits for calls that another node could neither find again nor repeat. All threads stay until then, so that none is loaded here
+    /// again, or taken for done by the one that made it.
+    async fn last_calls(&self) {
+        let mut waits = tokio::task::JoinSet::new();
+        for live in self.0.all_live() {
+            let (reply, answer) = oneshot::channel();
+            waits.spawn(async move {
+                if live.mailbox.send(DriverCommand::LastCalls(reply)).await.is_ok() {
+                    let _ = answer.await;
+                }
+            });
+        }
+        let _ = tokio::time::timeout(LAST_CALLS, waits.join_all()).await;
     }
 
     /// A thread and all agents below it: as stored and as loaded, each once, parents before children.
