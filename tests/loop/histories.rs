@@ -343,6 +343,25 @@ async fn a_large_picture_reaches_the_model_and_fills_nothing() {
     assert!(told[1].1.contains("a BMP, and models take PNG"), "{:?}", told[1]);
 }
 
+/// Providers refuse a request with too many pictures, or with a long one among many: a thread that has shown that many goes on.
+#[tokio::test]
+async fn a_thread_that_has_shown_many_pictures_goes_on() {
+    let harness = Harness::local(vec![]).await;
+    let thread = harness.start(&[0]).await;
+    let shown = |address: &str| json!({"type": "input_image", "image_url": address});
+    // As an earlier version kept it, which made pictures no smaller than this.
+    let long = format!("data:image/png;base64,{}", outpost_wire::base64::encode(&noise(2048, 2)));
+    let pixel = shown(&format!("data:image/png;base64,{PIXEL}"));
+    for pictures in [vec![shown(&long)], vec![pixel.clone(); 25], vec![pixel.clone(); 40], vec![pixel; 40]] {
+        let items = vec![json!({"type": "message", "role": "user", "content": pictures}).into()];
+        thread.input(NewInput { items, ..NewInput::text("look") }).await.unwrap();
+        settled(&thread).await;
+        asked_again(&harness, &thread).await;
+    }
+    let request = harness.model.requests().pop().unwrap().body.to_string();
+    assert!(request.contains("an earlier image, left out"));
+}
+
 /// A PNG that cannot be compressed.
 fn noise(width: u32, height: u32) -> Vec<u8> {
     let mut seed = 7_u32;

@@ -18,6 +18,20 @@ async fn harness(wire: &str, replies: Vec<Reply>) -> Harness {
     Harness::new(setup).await
 }
 
+/// A provider of one's own is not asked for the model of the provider that runs here.
+#[tokio::test]
+async fn a_provider_without_a_model_is_named_and_not_asked() {
+    for wire in WIRES {
+        let mut setup = Setup::new(&[LinkKind::Memory], vec![]);
+        (setup.config.model_provider, setup.config.model) = (wire.into(), "offline".into());
+        let harness = Harness::new(setup).await;
+        let end = ended(&harness).await;
+        assert_eq!((kind(&end).as_str(), end.status), ("noModel", TurnStatus::Failed));
+        assert!(end.error.unwrap().get().contains(&format!("provider `{wire}` has no model of its own")));
+        assert_eq!(harness.model.requests().len(), 0);
+    }
+}
+
 /// The last turn of a thread in which the user said one thing.
 async fn ended(harness: &Harness) -> TurnFinished {
     let thread = harness.start(&[0]).await;

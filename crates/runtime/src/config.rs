@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::agents::AgentLimits;
 use crate::feed::FeedLimits;
 use crate::mcp::McpConfig;
-use crate::model::{ModelFacts, ModelOverrides};
+use crate::model::{ModelFacts, ModelOverrides, NO_MODEL};
 use crate::permissions::SandboxMode;
 use crate::policy::{AllowedPolicies, ApprovalPolicy};
 use crate::skills::choice::SkillChoice;
@@ -99,7 +99,7 @@ pub struct StepPatience {
 impl Default for RuntimeConfig {
     fn default() -> Self {
         Self {
-            model: "offline".into(),
+            model: NO_MODEL.into(),
             model_provider: "offline".into(),
             reasoning_effort: None,
             service_tier: None,

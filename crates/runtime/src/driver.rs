@@ -287,7 +287,9 @@ impl Driver {
             }
             if let Some(waiting) = &mut self.last_calls {
                 if !self.calls.running.values().any(RunningCall::is_lost_with_its_node) {
-                    waiting.drain(..).for_each(|reply| drop(reply.send(())));
+                    for reply in waiting.drain(..) {
+                        let _ = reply.send(());
+                    }
                 }
             } else if let Err(stop) = self.advance().await {
                 break stop;

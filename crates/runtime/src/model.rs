@@ -11,6 +11,7 @@ mod foreign;
 mod history;
 mod name;
 mod offline;
+mod picture_load;
 pub mod price;
 mod provider;
 mod provider_words;
@@ -38,6 +39,9 @@ pub use provider::{Provider, ProviderError, ProviderKey, WireApi, built_in};
 pub use quirk::{Quirk, Quirks};
 
 use crate::model::retry::Tries;
+
+/// The model of the provider `offline`, which stands for none at all others.
+pub const NO_MODEL: &str = "offline";
 
 /// One item of history, as it was received.
 pub type HistoryItem = Raw;
@@ -304,7 +308,10 @@ impl ModelProvider {
     /// Asks until there is an answer or no hope. Dropping the future ends the request.
     pub async fn ask(&self, prompt: &Prompt, progress: OnProgress<'_>) -> Result<ModelResponse, ModelError> {
         let mut tries = Tries::new(&self.provider, &(self.ids)());
-        let mut prompt = Cow::Borrowed(prompt);
+        let mut prompt = match prompt.history.with_fewer_pictures() {
+            Some(history) if prompt.facts.vision => Cow::Owned(Prompt { history, ..prompt.clone() }),
+            _ => Cow::Borrowed(prompt),
+        };
         loop {
             let attempt = match self.provider.wire_api {
                 WireApi::Offline => Ok(offline::answer(&prompt, &*self.ids, progress)),

@@ -96,6 +96,7 @@ const LONGEST_TEXT: usize = 10_485_760;
 const LONGEST_NAME: usize = 64;
 const MOST_TOOLS: usize = 128;
 const LARGEST_BODY: usize = 50 << 20;
+const LARGEST_BODY_OF_ANTHROPIC: usize = 32_000_000;
 const LARGEST_PICTURE: usize = 20 << 20;
 const WIDEST_PICTURE: u32 = 8000;
 
@@ -112,8 +113,9 @@ pub struct Known {
 
 /// Whether the real API of a wire takes this request.
 pub fn check(wire: Wire, body: &[u8], known: &Known) -> Checked {
-    if body.len() > LARGEST_BODY {
-        return Err(Violation { message: format!("The request is larger than {LARGEST_BODY} bytes."), param: None, code: None });
+    let largest = if wire == Wire::Anthropic { LARGEST_BODY_OF_ANTHROPIC } else { LARGEST_BODY };
+    if body.len() > largest {
+        return Err(Violation { message: format!("The request is larger than {largest} bytes."), param: None, code: None });
     }
     let Ok(body) = serde_json::from_slice::<Value>(body) else {
         let message = "We could not parse the JSON body of your request.".to_owned();

@@ -410,7 +410,7 @@ struct Signals {
 impl Signals {
     fn new() -> io::Result<Self> {
         Ok(Self {
-            interrupt: Watched::new(SignalKind::interrupt())?,
+            interrupt: Watched::keyboard()?,
             terminate: Watched::new(SignalKind::terminate())?,
             hangup: Watched::new(SignalKind::hangup())?,
         })

@@ -19,7 +19,7 @@ use crate::environment_context::EnvironmentContext;
 use crate::live::ThreadEvent;
 use crate::mcp::told::ToldServers;
 use crate::model::{
-    ModelError, ModelFacts, ModelHistory, ModelProgress, ModelProvider, ModelResponse, ModelUsage, Prompt, StopReason, WireApi,
+    ModelError, ModelFacts, ModelHistory, ModelProgress, ModelProvider, ModelResponse, ModelUsage, NO_MODEL, Prompt, StopReason, WireApi,
     WrittenSoFar,
 };
 use crate::skills::listing::ToldCapabilities;
@@ -147,6 +147,14 @@ impl Driver {
             Ok(model) => model,
             Err(error) => return self.fail_turn(turn, &error).await,
         };
+        // Another provider's name for a model would be sent as it is, and refused with words that explain nothing.
+        if self.shared.models.model_name(&settings) == NO_MODEL && model.provider().wire_api != WireApi::Offline {
+            let why = format!(
+                "provider `{}` has no model of its own: choose one for the thread, or set `model` in config.toml",
+                self.shared.models.provider_id(&settings)
+            );
+            return self.fail_turn_with(turn, json!({"message": why, "kind": "noModel"})).await;
+        }
         self.load_context().await?;
         let facts = self.facts(&settings, &model).await;
         if self.is_too_full(&facts, step) {

@@ -217,6 +217,8 @@ impl ModelCall<'_> {
         let ProviderMessage { code, message } = told;
         let provider = self.provider.name.clone();
         match (code.as_str(), status) {
+            // Also a body that is too large for the provider or a proxy before it: what is summed up is smaller.
+            (_, 413) => ModelError::ContextExceeded { message },
             _ if is_too_long(&code, &message) => ModelError::ContextExceeded { message },
             _ if is_about_thoughts(&code, &message) => ModelError::ThoughtsRefused { provider, message },
             ("insufficient_quota" | "usage_not_included" | "invalid_prompt", _) => ModelError::Refused { provider, status, message },

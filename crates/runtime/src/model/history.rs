@@ -24,6 +24,7 @@ use serde_json::value::RawValue;
 use outpost_thread::GeneratedImage;
 
 use super::HistoryItem;
+use super::picture_load::{PictureLoad, lightened};
 use crate::pictures::{acceptable, described, has_pictures, shown_again};
 
 /// Pieces smaller than this grow before another one begins.
@@ -35,6 +36,7 @@ pub struct ModelHistory {
     items: Arc<Vec<HistoryItem>>,
     /// The items with commas between them.
     pieces: Vec<Bytes>,
+    pictures: PictureLoad,
 }
 
 /// What was written of a thread so far. It holds no items, so that adding to them needs no copy.
@@ -42,6 +44,7 @@ pub struct ModelHistory {
 pub struct WrittenSoFar {
     count: usize,
     pieces: Vec<Bytes>,
+    pictures: PictureLoad,
     edition: Edition,
 }
 
@@ -58,7 +61,7 @@ impl WrittenSoFar {
             self.write(&items[self.count..]);
             self.count = items.len();
         }
-        ModelHistory { items, pieces: self.pieces.clone() }
+        ModelHistory { items, pieces: self.pieces.clone(), pictures: self.pictures }
     }
 
     fn write(&mut self, news: &[HistoryItem]) {
@@ -70,6 +73,7 @@ impl WrittenSoFar {
             if !text.is_empty() || !self.pieces.is_empty() {
                 text.push(b',');
             }
+            self.pictures.add(item);
             match GeneratedImage::of(item).map_or_else(|| acceptable(item.get()), |image| sent_back(&image)) {
                 Some(item) => text.extend_from_slice(without_id(&item.to_string()).as_bytes()),
                 None => text.extend_from_slice(without_id(item.get()).as_bytes()),
@@ -91,6 +95,11 @@ impl ModelHistory {
 
     pub fn items(&self) -> &[HistoryItem] {
         &self.items
+    }
+
+    /// The same with as many pictures as providers take in one request, if it has more.
+    pub(super) fn with_fewer_pictures(&self) -> Option<Self> {
+        self.pictures.is_refused().then(|| Self::new(lightened(&self.items)))
     }
 
     /// The same for a model that cannot see.

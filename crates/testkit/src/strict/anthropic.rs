@@ -6,7 +6,7 @@ use outpost_wire::base64;
 use serde_json::Value;
 
 use super::tools::schema_fault;
-use super::{Checked, Known, MOST_TOOLS, Violation};
+use super::{Checked, Known, MOST_TOOLS, Violation, WIDEST_PICTURE};
 
 const PARAMS: [&str; 16] = [
     "model",
@@ -30,6 +30,10 @@ const PARAMS: [&str; 16] = [
 /// In base64.
 const LARGEST_PICTURE: usize = 5 << 20;
 const MOST_MARKS: usize = 4;
+const MOST_PICTURES: usize = 100;
+/// Beside more pictures than these, a side may have no more than so many pixels.
+const MANY_PICTURES: usize = 20;
+const WIDEST_OF_MANY: u32 = 2000;
 
 /// This API names the place in its message and has no codes.
 fn refuse(place: &str, why: impl std::fmt::Display) -> Violation {
@@ -71,6 +75,9 @@ pub(super) fn messages(body: &Value, known: &Known) -> Checked {
         }
         order.message(index, role, &message["content"])?;
     }
+    let mut widths = Vec::new();
+    widest_sides(&body["messages"], &mut widths);
+    sides(&widths)?;
     if !order.open.is_empty() {
         return Err(unanswered(messages.len() - 1, &order.open));
     }
@@ -251,6 +258,34 @@ fn picture(place: &str, source: &Value) -> Checked {
         }
         other => Err(refuse(&format!("{place}.image.source"), format!("Input tag '{other}' does not match any of the expected tags"))),
     }
+}
+
+/// The longest side of each picture that a request holds, however deep.
+fn widest_sides(value: &Value, found: &mut Vec<u32>) {
+    match value {
+        Value::Object(members) if members.get("type").is_some_and(|kind| kind == "image") => {
+            let bytes = base64::decode(value["source"]["data"].as_str().unwrap_or_default()).unwrap_or_default();
+            found.push(outpost_thread::picture_size(&bytes).map_or(0, |(width, height)| width.max(height)));
+        }
+        Value::Object(members) => members.values().for_each(|member| widest_sides(member, found)),
+        Value::Array(values) => values.iter().for_each(|value| widest_sides(value, found)),
+        _ => {}
+    }
+}
+
+fn sides(pictures: &[u32]) -> Checked {
+    if pictures.len() > MOST_PICTURES {
+        return Err(refuse("messages", format!("too many images: {} > {MOST_PICTURES}", pictures.len())));
+    }
+    let widest = pictures.iter().max().copied().unwrap_or_default();
+    if widest > WIDEST_PICTURE {
+        return Err(refuse("messages", format!("At least one of the image dimensions exceed max allowed size: {WIDEST_PICTURE} pixels")));
+    }
+    if pictures.len() > MANY_PICTURES && widest > WIDEST_OF_MANY {
+        let why = format!("At least one of the image dimensions exceed max allowed size for many-image requests: {WIDEST_OF_MANY} pixels");
+        return Err(refuse("messages", why));
+    }
+    Ok(())
 }
 
 fn system(system: &Value) -> Checked {
