@@ -353,6 +353,14 @@ impl Driver {
         facts
     }
 
+    /// The context window of the model that is asked, as far as it is known without asking its server.
+    pub(super) fn window(&self) -> u64 {
+        let (settings, models) = (self.thread.effective_settings(), &self.shared.models);
+        let name = models.model_name(&settings);
+        let served = models.known_context(&models.provider_id(&settings), &name);
+        served.into_iter().chain([self.shared.config.context_window(&name)]).min().unwrap_or_default()
+    }
+
     /// Whether the context must be made smaller before a step, although no limit of the thread's own is reached. What counts is the
     /// window of the model that is asked now: the thread may have begun with another one.
     fn is_too_full(&self, facts: &ModelFacts, step: u32) -> bool {
