@@ -238,7 +238,8 @@ async fn a_thread_that_moves_to_a_model_with_a_smaller_window_is_summed_up_befor
     settled(&thread).await;
     let requests = harness.model.requests();
     assert_eq!(requests.len(), 4, "one request to sum up, and one for the answer");
-    assert!(requests[2].body.to_string().contains("<compaction_request>") && requests[2].body["model"] == "small", "{:#}", requests[2].body);
+    assert_eq!(requests[2].body["model"], "small");
+    assert!(requests[2].body.to_string().contains("<compaction_request>"), "{:#}", requests[2].body);
     assert!(requests[3].body.to_string().contains("SUMMARY"));
     assert!(harness.turn_ends(thread.id()).await.iter().all(|end| end.status == TurnStatus::Completed));
 }
