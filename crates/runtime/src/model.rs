@@ -36,7 +36,7 @@ pub use facts::{ModelFacts, ModelOverrides};
 pub use history::{ModelHistory, WrittenSoFar};
 pub use provider::{Provider, ProviderError, ProviderKey, WireApi, built_in};
 pub use quirk::{Quirk, Quirks};
-pub use served::{ServedWindow, WindowQuestion};
+pub(crate) use served::ServedWindow;
 
 use crate::model::retry::Tries;
 
@@ -352,7 +352,7 @@ impl ModelProvider {
 
     /// The context window that the server really gives a model, after what is known of it. Only servers nearby are asked: those of
     /// clouds are in the table.
-    pub async fn served_window(&self, model: &str, known: ServedWindow) -> ServedWindow {
+    pub(crate) async fn served_window(&self, model: &str, known: ServedWindow) -> ServedWindow {
         if self.provider.wire_api == WireApi::Offline || !self.provider.is_near() {
             return ServedWindow::UNTOLD;
         }

@@ -77,7 +77,7 @@ impl Models {
     }
 
     /// The same, as far as the server has said it.
-    pub fn known_context(&self, provider: &str, name: &str) -> Option<u64> {
+    pub(crate) fn known_context(&self, provider: &str, name: &str) -> Option<u64> {
         self.served_window(provider, name).tokens()
     }
 

@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 
 /// What is known of the window that a server gives a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ServedWindow {
+pub(crate) enum ServedWindow {
     /// A loaded model has it, or its file asks for it.
     Known(u64),
     /// The server may say it later. Where no question is left it never will.
@@ -24,7 +24,7 @@ pub enum ServedWindow {
 
 /// A question that servers of one kind answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WindowQuestion {
+pub(crate) enum WindowQuestion {
     /// llama.cpp's, which refuses it while it loads the model.
     Properties,
     /// vLLM's.
@@ -58,14 +58,14 @@ impl Default for ServedWindow {
 
 impl ServedWindow {
     /// The window of a server that is not asked.
-    pub const UNTOLD: Self = Self::Open { questions: Vec::new(), not_before: None };
+    pub(crate) const UNTOLD: Self = Self::Open { questions: Vec::new(), not_before: None };
 
-    pub fn tokens(&self) -> Option<u64> {
+    pub(crate) fn tokens(&self) -> Option<u64> {
         if let Self::Known(tokens) = self { Some(*tokens) } else { None }
     }
 
     /// Whether a server is to be asked now.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         match self {
             Self::Known(_) => false,
             Self::Open { questions, not_before } => !questions.is_empty() && not_before.is_none_or(|then| Instant::now() >= then),
