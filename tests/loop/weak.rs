@@ -2,13 +2,14 @@
 //! refuses. Each turn ends by itself, and says truly how.
 
 use outpost_runtime::feed::{FeedReader, Read};
-use outpost_runtime::live::ThreadEvent;
+use outpost_runtime::live::{NewInput, ThreadEvent};
+use outpost_runtime::model::ModelOverrides;
 use outpost_testkit::LinkKind;
 use outpost_testkit::model::{Reply, call, message};
-use outpost_thread::{TurnFinished, TurnStatus};
+use outpost_thread::{Settings, TurnFinished, TurnStatus};
 use serde_json::{Value, json};
 
-use crate::harness::{Harness, Setup, turn};
+use crate::harness::{Harness, Setup, settled, turn};
 
 const WIRES: [&str; 3] = ["scripted", "chat", "claude"];
 
@@ -228,6 +229,32 @@ async fn a_window_that_is_smaller_than_assumed_is_told_and_kept() {
     let requests = harness.model.requests();
     assert!(requests[1].body.to_string().contains("<compaction_request>"), "{:#}", requests[1].body);
     assert!(requests[2].body.to_string().contains("SUMMARY"));
+    assert!(harness.turn_ends(thread.id()).await.iter().all(|end| end.status == TurnStatus::Completed));
+}
+
+/// The window of the model that is asked counts, and not that of the model with which the thread began.
+#[tokio::test]
+async fn a_thread_that_moves_to_a_model_with_a_smaller_window_is_summed_up_before_it_asks() {
+    let mut setup = Setup::new(&[LinkKind::Memory], vec![]);
+    setup.config.models.insert("large".into(), ModelOverrides { context_window: Some(1_000_000), ..ModelOverrides::default() });
+    setup.config.models.insert("small".into(), ModelOverrides { context_window: Some(8192), ..ModelOverrides::default() });
+    setup.config.model = "large".into();
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    // The scripted model says that it used two tokens, so that only what is added after its last answer counts.
+    let much = format!("remember the numbers {}", "1 2 3 4 5 6 7 8 9 ".repeat(2_000));
+    turn(&thread, &much).await;
+    turn(&thread, &much).await;
+    assert_eq!(harness.model.requests().len(), 2, "a large window holds it");
+    harness.model.push_for("<compaction_request>", Reply::message("SUMMARY"));
+    let settings = Settings { model: Some("small".into()), ..Settings::default() };
+    thread.input(NewInput { settings, ..NewInput::text(&much) }).await.unwrap();
+    settled(&thread).await;
+    let requests = harness.model.requests();
+    assert_eq!(requests.len(), 4, "one request to sum up, and one for the answer");
+    assert_eq!(requests[2].body["model"], "small");
+    assert!(requests[2].body.to_string().contains("<compaction_request>"), "{:#}", requests[2].body);
+    assert!(requests[3].body.to_string().contains("SUMMARY"));
     assert!(harness.turn_ends(thread.id()).await.iter().all(|end| end.status == TurnStatus::Completed));
 }
 

@@ -9,6 +9,7 @@ mod calls;
 mod commands;
 mod compaction;
 mod images;
+mod last_words;
 mod losses;
 mod nudge;
 mod queue;

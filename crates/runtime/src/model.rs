@@ -37,6 +37,7 @@ pub use facts::{ModelFacts, ModelOverrides};
 pub use history::{ModelHistory, WrittenSoFar};
 pub use provider::{Provider, ProviderError, ProviderKey, WireApi, built_in};
 pub use quirk::{Quirk, Quirks};
+pub(crate) use served::ServedWindow;
 
 use crate::model::retry::Tries;
 
@@ -356,12 +357,13 @@ impl ModelProvider {
         }
     }
 
-    /// The context window that the server really gives a model. Only servers nearby are asked: those of clouds are in the table.
-    pub async fn served_context(&self, model: &str) -> Option<u64> {
+    /// The context window that the server really gives a model, after what is known of it. Only servers nearby are asked: those of
+    /// clouds are in the table.
+    pub(crate) async fn served_window(&self, model: &str, known: ServedWindow) -> ServedWindow {
         if self.provider.wire_api == WireApi::Offline || !self.provider.is_near() {
-            return None;
+            return ServedWindow::UNTOLD;
         }
-        served::context(&self.call(None), model).await
+        known.ask(&self.call(None), model).await
     }
 
     /// The body of the request with which a prompt would be sent on a wire; nothing where nothing is sent.

@@ -129,7 +129,7 @@ pub struct Settings {
     /// The directory that the client speaks of; where commands run is the selection's business.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// The context is compacted when it holds this many tokens.
+    /// The context is compacted when it holds this many tokens, and in any case before it fills the window of the model that is asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compact_at: Option<u64>,
     /// Settings that only the loop understands, by name; `null` in a change removes one.

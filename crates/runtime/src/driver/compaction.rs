@@ -2,21 +2,19 @@
 //! History is neither copied nor cut: the new beginning names what it keeps.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use outpost_store::Need;
-use outpost_thread::{CompactReason, ContextCompacted, Kept, Raw, TurnId, estimate, is_user_message, said};
+use outpost_thread::{CompactReason, Context, ContextCompacted, Kept, Raw, TurnId, estimate, said};
 use serde::Deserialize;
 
+use super::last_words::CompactionBudget;
 use super::step::{AnnouncedContext, user_message};
 use super::{Done, Driver, Stop, work_state};
 use crate::model::{HistoryItem, ModelError, ModelHistory, ModelResponse};
 use crate::tools::command_report::SESSION_ID;
 use crate::tools::processes::RunningCommand;
-
-/// So much of what the user said is kept word by word, in tokens.
-const KEPT_TOKENS: u64 = 20_000;
 
 const REQUEST: &str = "<compaction_request>\n\
 The conversation is about to be continued without its history. Write a summary from which the work can be continued: what the user \
@@ -61,8 +59,10 @@ impl Driver {
             let reason = "it was asked to sum up the conversation and said nothing; the history is as it was".into();
             return self.fail_turn(turn, &ModelError::Nonsense { provider, reason }).await;
         }
-        let (mut beginning, words) = self.last_words();
-        let summary = user_message(&format!("<context_summary>\n{}\n</context_summary>", summary.trim()));
+        let budget = CompactionBudget::of(self.window());
+        let located: Vec<(u64, &Raw)> = self.model.context.iter().flat_map(Context::located).collect();
+        let (mut beginning, words) = budget.last_words(&located);
+        let summary = user_message(&format!("<context_summary>\n{}\n</context_summary>", budget.summary(summary.trim())));
         let mut tokens = words + estimate([&summary]);
         beginning.push(Kept::Item(summary));
         if let Some(state) = self.work_state() {
@@ -86,25 +86,6 @@ impl Driver {
         };
         let running: Vec<String> = self.processes.running().iter().map(line).collect();
         work_state::message(items, &running).map(|text| user_message(&text))
-    }
-
-    /// The user's last messages, oldest first, and how large they are together. An entry that holds nothing else is named.
-    fn last_words(&self) -> (Vec<Kept>, u64) {
-        let Some(context) = &self.model.context else { return (Vec::new(), 0) };
-        let located: Vec<(u64, &Raw)> = context.located().collect();
-        let mut sizes: HashMap<u64, usize> = HashMap::new();
-        located.iter().for_each(|(ordinal, _)| *sizes.entry(*ordinal).or_default() += 1);
-        let (mut words, mut tokens) = (Vec::new(), 0);
-        for (ordinal, item) in located.into_iter().rev().filter(|(_, item)| is_user_message(item)) {
-            let more = estimate([item]);
-            if tokens + more > KEPT_TOKENS {
-                break;
-            }
-            tokens += more;
-            words.push(if sizes.get(&ordinal) == Some(&1) { Kept::Entry(ordinal) } else { Kept::Item(item.clone()) });
-        }
-        words.reverse();
-        (words, tokens)
     }
 }
 

@@ -27,6 +27,9 @@ use crate::skills::mentioned;
 use crate::tools::StepTools;
 use crate::tools::command_report::SESSION_ID;
 
+/// A conversation that fills so much of a model's window is summed up before that model is asked.
+const FULL_PERCENT: u64 = 80;
+
 /// What the model was told last. A step leaves behind what was new in it, for the steps after it and for clients.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -358,11 +361,19 @@ impl Driver {
         facts
     }
 
-    /// Whether the context must be made smaller before a step, although the thread's own limit is not reached: its server gives less.
+    /// The context window of the model that is asked, as far as it is known without asking its server.
+    pub(super) fn window(&self) -> u64 {
+        let (settings, models) = (self.thread.effective_settings(), &self.shared.models);
+        let name = models.model_name(&settings);
+        let served = models.known_context(&models.provider_id(&settings), &name);
+        served.into_iter().chain([self.shared.config.context_window(&name)]).min().unwrap_or_default()
+    }
+
+    /// Whether the context must be made smaller before a step, although no limit of the thread's own is reached. What counts is the
+    /// window of the model that is asked now: the thread may have begun with another one.
     fn is_too_full(&self, facts: &ModelFacts, step: u32) -> bool {
         let is_new = self.thread.turn.as_ref().is_some_and(|turn| turn.step != Some(step));
-        let is_small = self.model.small_window == Some(facts.context_window);
-        is_small && is_new && self.may_compact(step) && self.thread.usage.active >= facts.context_window / 100 * 80
+        is_new && self.may_compact(step) && self.thread.usage.active >= facts.context_window / 100 * FULL_PERCENT
     }
 
     fn may_compact(&self, step: u32) -> bool {

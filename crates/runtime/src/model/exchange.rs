@@ -133,16 +133,27 @@ impl ModelCall<'_> {
         Ok(ModelListing { status, models: models.collect(), is_web_page })
     }
 
-    /// The JSON document at an address of the same server, if it has one.
-    pub(super) async fn get_json(&self, url: &str) -> Option<Value> {
-        let response = self.http.get(url).headers(self.headers().ok()?).send().await.ok()?;
-        if response.status().is_success() { serde_json::from_slice(&response.bytes().await.ok()?).ok() } else { None }
+    /// The JSON document at an address of the same server that is no part of its wire.
+    pub(super) async fn get_json(&self, url: &str) -> ServerPage {
+        self.page(self.http.get(url)).await
     }
 
-    /// What the same server answers to a body at an address that is no part of its wire.
-    pub(super) async fn post_to(&self, url: &str, body: String) -> Option<Value> {
-        let response = self.http.post(url).headers(self.headers().ok()?).body(body).send().await.ok()?;
-        if response.status().is_success() { serde_json::from_slice(&response.bytes().await.ok()?).ok() } else { None }
+    /// What the same server answers to a body at such an address.
+    pub(super) async fn post_to(&self, url: &str, body: String) -> ServerPage {
+        self.page(self.http.post(url).body(body)).await
+    }
+
+    async fn page(&self, request: reqwest::RequestBuilder) -> ServerPage {
+        let Ok(headers) = self.headers() else { return ServerPage::Missing };
+        let Ok(response) = request.headers(headers).send().await else { return ServerPage::Unavailable };
+        match response.status().as_u16() {
+            200..300 => match response.bytes().await {
+                Ok(body) => serde_json::from_slice(&body).map_or(ServerPage::Missing, ServerPage::Document),
+                Err(_) => ServerPage::Unavailable,
+            },
+            408 | 425 | 429 | 502..=504 => ServerPage::Unavailable,
+            _ => ServerPage::Missing,
+        }
     }
 
     fn headers(&self) -> Result<HeaderMap, ProviderError> {
@@ -295,6 +306,16 @@ impl ProviderMessage {
         let message = text("message").or_else(|| error.as_str().map(str::to_owned)).unwrap_or_else(|| error.to_string());
         Self { code, message }
     }
+}
+
+/// What a server has at an address of its own.
+#[derive(Debug)]
+pub(super) enum ServerPage {
+    Document(Value),
+    /// It may have it later: it is loading its model, is busy or cannot be reached.
+    Unavailable,
+    /// It does not have it, and will not.
+    Missing,
 }
 
 /// The events of an answer, one by one.

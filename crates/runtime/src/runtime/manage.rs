@@ -278,9 +278,6 @@ impl RuntimeShared {
         self.take_servers(&mut created.settings)?;
         let id = reserved.unwrap_or_else(|| (self.thread_ids)());
         created.thread = id;
-        if created.settings.compact_at.is_none() {
-            created.settings.compact_at = Some(self.compact_at(&created.settings));
-        }
         let store = if ephemeral { self.ephemeral.clone() } else { self.store.clone() };
         let slot = self.slot(id);
         let _loading = slot.loading.lock().await;
@@ -334,10 +331,6 @@ impl RuntimeShared {
         }
         self.mcp.withheld.withhold(settings);
         Ok(())
-    }
-
-    fn compact_at(&self, settings: &Settings) -> u64 {
-        self.config.context_window(&self.models.model_name(settings)) / 100 * 80
     }
 
     pub(super) async fn fork(self: &Arc<Self>, fork: ForkThread, seat: Option<AgentSlot>) -> Result<LiveThread, ThreadError> {
