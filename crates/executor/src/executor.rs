@@ -71,7 +71,7 @@ pub(crate) struct ExecutorShared {
     less_to_do: Notify,
 }
 
-/// The journal of this start, and the sessions that earlier starts left behind.
+/// The journal of this run, and the sessions that previous runs left behind.
 fn open_journal(config: &ExecutorConfig, instance_id: &str) -> (FateLog, HashMap<String, PreviousSession>) {
     let Some(directory) = &config.journal_directory else { return (FateLog::default(), HashMap::new()) };
     match Journal::open(directory, Locks::new(config.lock_directory.clone()), instance_id, &config.listener) {
@@ -87,7 +87,7 @@ fn open_journal(config: &ExecutorConfig, instance_id: &str) -> (FateLog, HashMap
 }
 
 impl Executor {
-    /// Must be called where tasks can be spawned: sessions of an earlier start wait here for their clients.
+    /// Must be called where tasks can be spawned: sessions of a previous run wait here for their clients.
     pub fn new(config: ExecutorConfig) -> Self {
         let instance_id = (config.ids)();
         let (fates, past) = open_journal(&config, &instance_id);

@@ -90,7 +90,7 @@ pub(crate) enum Lent {
     Starting(Arc<Starting>),
 }
 
-/// A process of this start, or what is left of one of an earlier start.
+/// A process of this run, or what is left of one of a previous run.
 #[derive(Clone)]
 pub(crate) enum ProcessEntry {
     Starting(Arc<Starting>),
