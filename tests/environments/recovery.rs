@@ -94,7 +94,7 @@ over_sites! {
         assert_eq!((text + &rest, exit), (expected, Some(5)));
     }
 
-    // A node is killed and starts again at once, so that it resumes the session in which a command of its earlier life ends. When it is told to
+    // A node is killed and starts again at once, so that it resumes the session in which a command of its previous run ends. When it is told to
     // end then, the node that takes the thread up still finds the result.
     async fn the_result_that_an_earlier_start_left_is_kept_for_the_next_owner(site: Site) {
         let directory = tempfile::tempdir().unwrap();

@@ -63,7 +63,7 @@ usage: cargo xtask test            install what the tests need and run all of th
                                    turns, commands and copies over a way of 100 ms and 50 MB/s, beside ssh, scp and rsync
        cargo xtask bench --compare REV
                                    figures of the newest runs beside those of a revision, from docs/bench.jsonl, where every bench
-                                   writes what it printed; exit code 1 if one is worse
+                                   on this machine writes what it printed; exit code 1 if one is worse
        cargo xtask picture         write docs/terminal.svg: a conversation, recorded on a terminal
        cargo xtask hosts [HOST...] [checks] [security] [faults] | page
                                    the same checks, tests/security and broken hosts on this machine, in containers, other roots, a

@@ -1,4 +1,4 @@
-//! `outpost`: arguments, wiring and printing. Anything worth a unit test lives in another crate.
+//! `outpost`: arguments, home, wiring and printing. What another crate can do lives there.
 
 mod agent_args;
 mod agents;

@@ -56,7 +56,21 @@ pub enum DiscoveryError {
     #[error("the executor of environment `{name}` cannot look for capabilities inside a sandbox, and without one it must not")]
     Unconfined { name: String },
     #[error("the executor of environment `{name}` gave an answer that does not fit the question: {reason}")]
-    Nonsense { name: String, reason: String },
+    Nonsense {
+        name: String,
+        #[source]
+        reason: SharedError,
+    },
+}
+
+impl DiscoveryError {
+    /// A fault is an answer of the executor; without any answer the connection is gone.
+    fn of(name: String, error: EnvironmentError) -> Self {
+        match error {
+            EnvironmentError::Fault(_) => Self::Nonsense { name, reason: SharedError::new(error) },
+            error => Self::Lost { name, reason: SharedError::new(error) },
+        }
+    }
 }
 
 /// What is known of folders. Shared by all who look.
@@ -208,8 +222,7 @@ impl Discoveries {
         let answer = match timeout(patience, handle.followed::<Discover>(&params)).await {
             Err(_) => return Err(DiscoveryError::Slow { name: name(), patience }),
             Ok(Ok(answer)) => answer,
-            Ok(Err(EnvironmentError::Fault(fault))) => return Err(DiscoveryError::Nonsense { name: name(), reason: fault.message }),
-            Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: SharedError::new(error) }),
+            Ok(Err(error)) => return Err(DiscoveryError::of(name(), error)),
         };
         let [root] = &answer.roots[..] else {
             return Err(DiscoveryError::Nonsense { name: name(), reason: "it is about other folders".into() });
@@ -264,8 +277,7 @@ impl Discoveries {
         let name = || handle.name().to_owned();
         let told = match timeout(patience, handle.call::<DiscoverInstalled>(&params, Repeat::Never)).await {
             Err(_) => return Err(DiscoveryError::Slow { name: name(), patience }),
-            Ok(Err(EnvironmentError::Fault(fault))) => return Err(DiscoveryError::Nonsense { name: name(), reason: fault.message }),
-            Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: SharedError::new(error) }),
+            Ok(Err(error)) => return Err(DiscoveryError::of(name(), error)),
             Ok(Ok(told)) => told,
         };
         if told.unchanged
@@ -292,8 +304,7 @@ impl Discoveries {
         let name = || handle.name().to_owned();
         let found = match timeout(patience, handle.followed::<DiscoverInstalled>(&place.installed_question())).await {
             Err(_) => return Err(DiscoveryError::Slow { name: name(), patience }),
-            Ok(Err(EnvironmentError::Fault(fault))) => return Err(DiscoveryError::Nonsense { name: name(), reason: fault.message }),
-            Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: SharedError::new(error) }),
+            Ok(Err(error)) => return Err(DiscoveryError::of(name(), error)),
             Ok(Ok(found)) => found,
         };
         match known {
@@ -374,8 +385,7 @@ async fn ask(handle: &Environment, params: &DiscoverParams, patience: Duration) 
         Ok(Err(EnvironmentError::Fault(fault))) if fault.code == outpost_wire::fault::METHOD_NOT_FOUND => {
             return Err(DiscoveryError::Unable { name: name() });
         }
-        Ok(Err(EnvironmentError::Fault(fault))) => return Err(DiscoveryError::Nonsense { name: name(), reason: fault.message }),
-        Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: SharedError::new(error) }),
+        Ok(Err(error)) => return Err(DiscoveryError::of(name(), error)),
     };
     let fits = answer.len() == params.roots.len()
         && answer.iter().zip(&params.roots).all(|(told, asked)| told.id == asked.id && told.path == asked.path);

@@ -395,7 +395,7 @@ impl Environment {
         Ok(())
     }
 
-    /// The same, unless something is there that another program may ask for: what still runs, and the result of what an earlier start of this
+    /// The same, unless something is there that another program may ask for: what still runs, and the result of what a previous run of this
     /// program left behind in the session, whose thread another node may be about to take up. True if the session is over.
     pub async fn end_if_idle(&self) -> Result<bool, EnvironmentError> {
         let ConnectionState::Ready(connected) = self.state() else { return Ok(false) };

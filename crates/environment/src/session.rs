@@ -67,7 +67,7 @@ impl SessionProcesses {
         true
     }
 
-    /// Whether a process was one of ours. In a session that an earlier start of this program left behind there are others, too.
+    /// Whether a process was one of ours. In a session that a previous run of this program left behind there are others, too.
     pub(crate) fn knew(&self, id: &str) -> bool {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|known| known == id)
     }

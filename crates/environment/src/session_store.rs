@@ -1,4 +1,4 @@
-//! Which sessions an earlier start of this program had, so that the next one can take them up and with them what runs there.
+//! Which sessions a previous run of this program had, so that the next one can take them up and with them what runs there.
 //!
 //! A session belongs to one program at a time. So each is remembered in a file that is locked while its program lives: what
 //! is not locked was left behind by a program that ended without a word.

@@ -99,7 +99,7 @@ pub struct Connected {
     pub(crate) is_near: bool,
 }
 
-/// Only so that [`State`] can be printed.
+/// Only so that [`ConnectionState`] can be printed.
 #[derive(Clone)]
 pub(crate) struct PeerHandle(pub Peer);
 

@@ -53,7 +53,7 @@ pub(crate) struct Supervisor {
     pub identity: Arc<Mutex<Option<ExecutorIdentity>>>,
     pub wanted: Arc<Notify>,
     pub stop: CancellationToken,
-    /// The session of an earlier start of this program, as long as it may still be there.
+    /// The session of a previous run of this program, as long as it may still be there.
     pub left: Mutex<Option<String>>,
     pub use_count: Arc<CallCounter>,
 }
@@ -295,7 +295,7 @@ impl Supervisor {
         }
     }
 
-    /// The session of an earlier start of this program, if it is still there. It is given up only when the executor says
+    /// The session of a previous run of this program, if it is still there. It is given up only when the executor says
     /// that it is over.
     async fn left_behind(&self, is_new: bool, first: &mut FirstHandshake) -> Option<Conversation> {
         let sessions = self.options.sessions.as_ref().filter(|_| is_new)?;

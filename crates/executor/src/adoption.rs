@@ -15,7 +15,7 @@ use outpost_wire::exec::adoption::{
 use sha2::{Digest, Sha256};
 
 use crate::fault;
-use crate::session::{Lent, Session};
+use crate::session::{ExecutorSession, Lent};
 
 /// So many claims of processes that are not there are remembered.
 const REMEMBERED: usize = 4096;
@@ -39,25 +39,25 @@ struct Record {
     epoch: OwnerEpoch,
     process_id: String,
     /// The session that has the process, or is starting it.
-    holder: Weak<Session>,
+    holder: Weak<ExecutorSession>,
     /// Where it was started, once it was.
     sandbox: Option<StartedIn>,
 }
 
 /// The session whose sandboxes a process was started in, and under which policy. Another session that takes it over changes neither.
 struct StartedIn {
-    session: Weak<Session>,
+    session: Weak<ExecutorSession>,
     policy: Policy,
 }
 
 /// A sandbox that another process was started in.
 pub(crate) struct Beside {
-    pub session: Arc<Session>,
+    pub session: Arc<ExecutorSession>,
     pub policy: Policy,
 }
 
 impl Record {
-    fn holder(&self) -> Option<Arc<Session>> {
+    fn holder(&self) -> Option<Arc<ExecutorSession>> {
         self.holder.upgrade().filter(|session| session.process(&self.process_id).is_some())
     }
 }
@@ -77,7 +77,7 @@ impl Adoptions {
 
     /// Notes who may have a process that a session is about to start. Refused if it was claimed under a newer lease. The session must
     /// show the start already: a claimant that comes later has to find it and wait for it.
-    pub(crate) fn begin(&self, process_id: &str, claim: &AdoptionClaim, session: &Arc<Session>) -> Result<(), Fault> {
+    pub(crate) fn begin(&self, process_id: &str, claim: &AdoptionClaim, session: &Arc<ExecutorSession>) -> Result<(), Fault> {
         if claim.secret.0.len() < SHORTEST_SECRET {
             return Err(fault::short_secret(SHORTEST_SECRET));
         }
@@ -99,7 +99,7 @@ impl Adoptions {
     }
 
     /// Notes where a process runs that was just started.
-    pub(crate) fn started(&self, process_id: &str, secret: &AdoptionSecret, session: &Arc<Session>, policy: Policy) {
+    pub(crate) fn started(&self, process_id: &str, secret: &AdoptionSecret, session: &Arc<ExecutorSession>, policy: Policy) {
         if let Some(record) = self.lock().known.get_mut(&key(process_id, secret)) {
             record.sandbox = Some(StartedIn { session: Arc::downgrade(session), policy });
         }
@@ -120,7 +120,7 @@ impl Adoptions {
     }
 
     /// Moves a process into the session of the claimant.
-    pub(crate) async fn adopt(&self, params: &AdoptParams, claimant: &Arc<Session>) -> Result<AdoptResponse, Fault> {
+    pub(crate) async fn adopt(&self, params: &AdoptParams, claimant: &Arc<ExecutorSession>) -> Result<AdoptResponse, Fault> {
         loop {
             match self.try_adopt(params, claimant)? {
                 Lent::Process(process) => return Ok(process.standing()),
@@ -129,7 +129,7 @@ impl Adoptions {
         }
     }
 
-    fn try_adopt(&self, params: &AdoptParams, claimant: &Arc<Session>) -> Result<Lent, Fault> {
+    fn try_adopt(&self, params: &AdoptParams, claimant: &Arc<ExecutorSession>) -> Result<Lent, Fault> {
         let id = &params.process_id;
         let mut records = self.lock();
         let key = key(id, &params.secret);

@@ -17,7 +17,7 @@ use crate::executor::ExecutorShared;
 use crate::fault;
 use crate::follow::{self, Follows};
 use crate::http::BodyStreams;
-use crate::session::Session;
+use crate::session::ExecutorSession;
 use crate::streams::Streams;
 use crate::watch::SessionWatches;
 
@@ -56,7 +56,7 @@ enum State {
 
 #[derive(Clone)]
 struct Attached {
-    session: Arc<Session>,
+    session: Arc<ExecutorSession>,
     attachment: Arc<SessionAttachment>,
 }
 
@@ -108,7 +108,7 @@ impl ExecutorConnection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn attached(&self) -> Option<(Arc<Session>, Arc<SessionAttachment>)> {
+    pub(crate) fn attached(&self) -> Option<(Arc<ExecutorSession>, Arc<SessionAttachment>)> {
         match &*self.lock() {
             State::New => None,
             State::Greeted(attached) | State::Ready(attached) => Some((attached.session.clone(), attached.attachment.clone())),
@@ -173,7 +173,7 @@ impl ExecutorConnection {
     }
 
     /// The session of an admitted connection.
-    pub(crate) fn session(&self) -> Result<(Arc<Session>, Arc<SessionAttachment>), Fault> {
+    pub(crate) fn session(&self) -> Result<(Arc<ExecutorSession>, Arc<SessionAttachment>), Fault> {
         self.attached().ok_or_else(|| fault::not_initialized("exec"))
     }
 

@@ -24,7 +24,7 @@ use crate::files::replaced::ReplacedFiles;
 use crate::journal::{FateLog, Journal, PreviousSession};
 use crate::locks::Locks;
 use crate::mounts::SlowMounts;
-use crate::session::Session;
+use crate::session::ExecutorSession;
 use crate::{fault, methods};
 
 /// How long the end of an executor waits for killed processes to be gone.
@@ -62,7 +62,7 @@ pub(crate) struct ExecutorShared {
     pub redo: Option<Redo>,
     pub replaced: ReplacedFiles,
     fates: FateLog,
-    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    sessions: Mutex<HashMap<String, Arc<ExecutorSession>>>,
     /// Processes that may go from one session to another.
     pub adoptions: Adoptions,
     links: AtomicUsize,
@@ -71,7 +71,7 @@ pub(crate) struct ExecutorShared {
     less_to_do: Notify,
 }
 
-/// The journal of this start, and the sessions that earlier starts left behind.
+/// The journal of this run, and the sessions that previous runs left behind.
 fn open_journal(config: &ExecutorConfig, instance_id: &str) -> (FateLog, HashMap<String, PreviousSession>) {
     let Some(directory) = &config.journal_directory else { return (FateLog::default(), HashMap::new()) };
     match Journal::open(directory, Locks::new(config.lock_directory.clone()), instance_id, &config.listener) {
@@ -87,7 +87,7 @@ fn open_journal(config: &ExecutorConfig, instance_id: &str) -> (FateLog, HashMap
 }
 
 impl Executor {
-    /// Must be called where tasks can be spawned: sessions of an earlier start wait here for their clients.
+    /// Must be called where tasks can be spawned: sessions of a previous run wait here for their clients.
     pub fn new(config: ExecutorConfig) -> Self {
         let instance_id = (config.ids)();
         let (fates, past) = open_journal(&config, &instance_id);
@@ -178,7 +178,7 @@ impl Executor {
         })
         .await;
         // Only now: those who wait for the processes end with their owners, and with them the knowledge of how each ended.
-        ending.iter().for_each(Session::let_go);
+        ending.iter().for_each(ExecutorSession::let_go);
         let _ = timeout(LAST_WAIT, async {
             for process in &processes {
                 process.told().await;
@@ -252,12 +252,12 @@ impl ExecutorShared {
         }
     }
 
-    fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<ExecutorSession>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes all sessions out, and lets no new one in.
-    fn close(&self) -> Vec<Arc<Session>> {
+    fn close(&self) -> Vec<Arc<ExecutorSession>> {
         let mut sessions = self.sessions();
         self.is_closing.store(true, Ordering::Release);
         sessions.drain().map(|(_, session)| session).collect()
@@ -268,7 +268,7 @@ impl ExecutorShared {
     }
 
     /// Under an id of the client's own, or a new one.
-    pub(crate) fn create_session(&self, wanted: Option<&str>, caller: Option<Arc<SessionCaller>>) -> Result<Arc<Session>, Fault> {
+    pub(crate) fn create_session(&self, wanted: Option<&str>, caller: Option<Arc<SessionCaller>>) -> Result<Arc<ExecutorSession>, Fault> {
         if let Some(wanted) = wanted.filter(|wanted| !is_session_id(wanted)) {
             return Err(fault::bad_session_id(wanted));
         }
@@ -281,29 +281,29 @@ impl ExecutorShared {
         }
         let id = wanted.map_or_else(|| (self.config.ids)(), str::to_owned);
         let caller = caller.unwrap_or_else(|| self.own.clone());
-        let session = Session::new(id, caller, self.fates.clone(), PreviousSession::default());
+        let session = ExecutorSession::new(id, caller, self.fates.clone(), PreviousSession::default());
         sessions.insert(session.id().to_owned(), session.clone());
         Ok(session)
     }
 
     /// A session of which only the fates of its processes are left, and what it must not forget.
     fn revive(self: &Arc<Self>, id: String, past: PreviousSession) {
-        let session = Session::new(id, self.own.clone(), self.fates.clone(), past);
+        let session = ExecutorSession::new(id, self.own.clone(), self.fates.clone(), past);
         self.sessions().insert(session.id().to_owned(), session.clone());
         self.expire_later(session, 0);
     }
 
-    pub(crate) fn session(&self, id: &str) -> Option<Arc<Session>> {
+    pub(crate) fn session(&self, id: &str) -> Option<Arc<ExecutorSession>> {
         self.sessions().get(id).cloned()
     }
 
-    pub(crate) fn end_session(&self, session: &Arc<Session>) {
+    pub(crate) fn end_session(&self, session: &Arc<ExecutorSession>) {
         self.sessions().remove(session.id());
         session.end();
         self.less_to_do.notify_waiters();
     }
 
-    fn release(self: &Arc<Self>, session: &Arc<Session>, attachment: &Arc<SessionAttachment>, lifetime: Lifetime) {
+    fn release(self: &Arc<Self>, session: &Arc<ExecutorSession>, attachment: &Arc<SessionAttachment>, lifetime: Lifetime) {
         let Some(epoch) = session.detach(attachment) else { return };
         match lifetime {
             Lifetime::Link => self.end_session(session),
@@ -312,7 +312,7 @@ impl ExecutorShared {
     }
 
     /// Ends a session when its grace is over, unless a client came back to it.
-    fn expire_later(self: &Arc<Self>, session: Arc<Session>, epoch: u64) {
+    fn expire_later(self: &Arc<Self>, session: Arc<ExecutorSession>, epoch: u64) {
         let executor = self.clone();
         tokio::spawn(async move {
             let ExecutorConfig { grace, grace_running, .. } = *session.config();

@@ -37,7 +37,7 @@ use self::run::Inside;
 use self::stamp::GitStamp;
 use self::sync::Comparing;
 use self::tree::Tree;
-use crate::session::Session;
+use crate::session::ExecutorSession;
 
 /// So long are layers kept of sessions that never came back.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -305,7 +305,7 @@ impl Git {
     }
 
     /// Carries over what the user changed, before a command. Returns what there is to say, and what the command holds until it ends.
-    pub(crate) async fn before(&self, session: &Arc<Session>, policy: &Policy) -> (Vec<String>, RepositoryInUse) {
+    pub(crate) async fn before(&self, session: &Arc<ExecutorSession>, policy: &Policy) -> (Vec<String>, RepositoryInUse) {
         let mut notices = std::mem::take(&mut self.lock().untold);
         let repositories = self.layers_of(policy);
         for repository in &repositories {
@@ -369,7 +369,7 @@ impl Git {
     }
 
     /// Carries over what a command changed that took so long. Returns what there is to say.
-    pub(crate) async fn after(&self, session: &Arc<Session>, policy: &Policy, took: Duration) -> Vec<String> {
+    pub(crate) async fn after(&self, session: &Arc<ExecutorSession>, policy: &Policy, took: Duration) -> Vec<String> {
         let mut notices = self.look_at_trees(policy, took).await;
         for repository in self.layers_of(policy) {
             if !repository.known.lock().await.inside.are_current() {
@@ -379,7 +379,7 @@ impl Git {
         notices
     }
 
-    async fn compare(&self, session: &Arc<Session>, policy: &Policy, repository: &Repository) -> Vec<String> {
+    async fn compare(&self, session: &Arc<ExecutorSession>, policy: &Policy, repository: &Repository) -> Vec<String> {
         let Some(program) = self.program() else { return Vec::new() };
         let inside = Inside { session, policy, program };
         Comparing { repository, inside, label: &label(&self.session), notices: Vec::new(), is_incomplete: false }.run().await

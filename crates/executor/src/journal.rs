@@ -133,15 +133,15 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// The journal of a start that is reached by `listener`, below `directory`, with everything that earlier starts of the
+    /// The journal of a run that is reached by `listener`, below `directory`, with everything that previous runs of the
     /// same listener left unsaid. Nothing is written before there is something to write.
     pub fn open(directory: &Path, locks: Locks, instance: &str, listener: &str) -> io::Result<Self> {
         let path = directory.join(instance).join("journal.jsonl");
-        let orphans = orphans(directory, &locks, listener)?;
+        let all_previous = previous_journals(directory, &locks, listener)?;
         let mut journal =
             Self { path, listener: listener.to_owned(), locks, file: None, known: HashMap::new(), written: 0, length: 0, is_broken: false };
-        for orphan in orphans {
-            journal.take_over(&orphan);
+        for previous in all_previous {
+            journal.take_over(&previous);
         }
         Ok(journal)
     }
@@ -150,7 +150,7 @@ impl Journal {
     fn create(&self) -> io::Result<(File, FileLock, u64)> {
         let own = self.path.parent().ok_or(io::ErrorKind::InvalidInput)?;
         DirBuilder::new().recursive(true).mode(0o700).create(own)?;
-        // One at a time: what was just made must not be taken for an orphan before it is locked.
+        // One at a time: what was just made must not be taken for one of a previous run before it is locked.
         let _starting = lock(own.parent().ok_or(io::ErrorKind::InvalidInput)?, &self.locks)?;
         let mut file = File::options().append(true).create(true).mode(0o600).open(&self.path)?;
         let held = self.hold(&file)?;
@@ -182,14 +182,14 @@ impl Journal {
         written
     }
 
-    /// The sessions that earlier starts left behind.
+    /// The sessions that previous runs left behind.
     pub fn past(&self) -> HashMap<String, PreviousSession> {
         self.known.clone()
     }
 
-    fn take_over(&mut self, orphan: &Orphan) {
+    fn take_over(&mut self, previous: &PreviousJournal) {
         let mut facts = HashMap::new();
-        for line in BufReader::new(&orphan.file).lines() {
+        for line in BufReader::new(&previous.file).lines() {
             // A line that was being written when its writer died, or its disk was full, costs only itself.
             if let Ok(fact) = line.map_err(serde_json::Error::io).and_then(|line| serde_json::from_str(&line)) {
                 apply(&mut facts, &fact);
@@ -207,7 +207,7 @@ impl Journal {
         }
         // Everything it knew is in ours now, if ours can be written.
         if !self.is_broken
-            && let Some(directory) = orphan.path.parent()
+            && let Some(directory) = previous.path.parent()
         {
             let _ = fs::remove_dir_all(directory);
         }
@@ -375,7 +375,7 @@ fn retell(session: &str, process: &str, fate: &Fate) -> Vec<Fact> {
 }
 
 /// A journal that no process holds.
-struct Orphan {
+struct PreviousJournal {
     path: PathBuf,
     file: File,
     _held: FileLock,
@@ -398,7 +398,7 @@ fn journals(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Each comes locked, so that no other process takes it over.
-fn orphans(directory: &Path, locks: &Locks, listener: &str) -> io::Result<Vec<Orphan>> {
+fn previous_journals(directory: &Path, locks: &Locks, listener: &str) -> io::Result<Vec<PreviousJournal>> {
     if journals(directory).is_empty() {
         return Ok(Vec::new());
     }
@@ -409,12 +409,12 @@ fn orphans(directory: &Path, locks: &Locks, listener: &str) -> io::Result<Vec<Or
         let held = locks.try_lock(&file, &name_of(&path)).ok()??;
         // It may have been rewritten between the two; then this is not it any more.
         let is_still_there = fs::metadata(&path).is_ok_and(|now| file.metadata().is_ok_and(|ours| ours.ino() == now.ino()));
-        is_still_there.then_some(Orphan { path, file, _held: held })
+        is_still_there.then_some(PreviousJournal { path, file, _held: held })
     });
-    Ok(found.filter(|orphan| orphan.listener().is_none_or(|theirs| theirs == listener)).collect())
+    Ok(found.filter(|previous| previous.listener().is_none_or(|theirs| theirs == listener)).collect())
 }
 
-impl Orphan {
+impl PreviousJournal {
     fn listener(&self) -> Option<String> {
         let line = fs::read_to_string(&self.path).ok()?.lines().next()?.to_owned();
         match serde_json::from_str(&line) {

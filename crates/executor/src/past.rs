@@ -1,4 +1,4 @@
-//! Processes of an earlier start: nothing of them is left but their fate.
+//! Processes of a previous run: nothing of them is left but their fate.
 
 use outpost_wire::exec::process::{ProcessSummary, ReadResponse};
 

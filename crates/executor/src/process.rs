@@ -23,7 +23,7 @@ use crate::input::{ProcessInput, WriteError};
 use crate::journal::FateLog;
 use crate::output::{ExitNote, MAX_CHUNKS, OutputEvent, OutputLog};
 use crate::retained::OutputHolder;
-use crate::session::Session;
+use crate::session::ExecutorSession;
 
 /// A client that polls, and has not yet got to where pushes are, counts as a reader for so long after its last poll.
 const POLLING: Duration = Duration::from_secs(60);
@@ -75,13 +75,13 @@ struct State {
     /// How far a client that polls has got, and when it last did.
     polled: Option<(u64, Instant)>,
     /// The session that started it, once it has gone to another one: its sandbox is there, and stays until the process is closed.
-    origin: Option<Arc<Session>>,
+    origin: Option<Arc<ExecutorSession>>,
 }
 
 /// Whose a process is.
 struct Holder {
     session_id: String,
-    session: Weak<Session>,
+    session: Weak<ExecutorSession>,
 }
 
 /// A place in the log: the last number that was told, and the output bytes up to there.
@@ -142,7 +142,7 @@ impl OutputHolder for Process {
 
 impl Process {
     /// Takes over a child that was just started.
-    pub(crate) fn adopt(child: Child, params: StartParams, adoption: Adoption, session: &Arc<Session>) -> Arc<Self> {
+    pub(crate) fn adopt(child: Child, params: StartParams, adoption: Adoption, session: &Arc<ExecutorSession>) -> Arc<Self> {
         let Adoption { fingerprint, policy, is_offline, notices, in_use } = adoption;
         let is_confined = policy != Policy::Open;
         let config = session.config();
@@ -192,17 +192,17 @@ impl Process {
     }
 
     /// The session that has it now.
-    pub(crate) fn session(&self) -> Weak<Session> {
+    pub(crate) fn session(&self) -> Weak<ExecutorSession> {
         self.holder().session.clone()
     }
 
     /// Whether another session than that one has it now.
-    pub(crate) fn has_left(&self, session: &Arc<Session>) -> bool {
+    pub(crate) fn has_left(&self, session: &Arc<ExecutorSession>) -> bool {
         !std::ptr::eq(self.holder().session.as_ptr(), Arc::as_ptr(session))
     }
 
     /// Notes the session whose sandbox it runs in, because it goes to another one. False if that is known, or it runs no more.
-    pub(crate) fn leave_home(&self, origin: &Arc<Session>) -> bool {
+    pub(crate) fn leave_home(&self, origin: &Arc<ExecutorSession>) -> bool {
         let mut state = self.lock();
         let leaves = state.origin.is_none() && !state.log.is_closed() && !self.has_left(origin);
         if leaves {
@@ -212,7 +212,7 @@ impl Process {
     }
 
     /// Goes to another session, with all that is kept of its output. A client that reads it from the beginning loses nothing from now on.
-    pub(crate) fn move_to(self: &Arc<Self>, session: &Arc<Session>, target: Option<Arc<SessionAttachment>>) {
+    pub(crate) fn move_to(self: &Arc<Self>, session: &Arc<ExecutorSession>, target: Option<Arc<SessionAttachment>>) {
         let mut state = self.lock();
         let mut holder = self.holder();
         self.fates.note(|journal| journal.forgotten(&holder.session_id, &self.id));
@@ -313,7 +313,7 @@ impl Process {
         self.changed.notify_waiters();
     }
 
-    async fn run(self: Arc<Self>, streams: Streams, mut end: ChildEnd, in_use: RepositoryInUse, session: Weak<Session>) {
+    async fn run(self: Arc<Self>, streams: Streams, mut end: ChildEnd, in_use: RepositoryInUse, session: Weak<ExecutorSession>) {
         self.stream_until_closed(streams, &mut end, &session).await;
         // Its output may be kept for long; its sandbox need not be.
         drop((end, in_use));
@@ -333,10 +333,10 @@ impl Process {
         if let Some(session) = self.session().upgrade() {
             session.retained().add(Arc::downgrade(&self));
         }
-        Session::forget_later(&self).await;
+        ExecutorSession::forget_later(&self).await;
     }
 
-    async fn stream_until_closed(self: &Arc<Self>, streams: Streams, end: &mut ChildEnd, session: &Weak<Session>) {
+    async fn stream_until_closed(self: &Arc<Self>, streams: Streams, end: &mut ChildEnd, session: &Weak<ExecutorSession>) {
         let (mut output_open, mut errors_open, mut exited) = (true, streams.errors.is_some(), false);
         while output_open || errors_open || !exited {
             let held = self.is_held();
@@ -381,7 +381,7 @@ impl Process {
     }
 
     /// What it committed is there before its end is told.
-    async fn carry_over(&self, session: &Weak<Session>) {
+    async fn carry_over(&self, session: &Weak<ExecutorSession>) {
         let Some(session) = session.upgrade().filter(|_| self.policy != Policy::Open) else { return };
         let notices = session.after_command(&self.policy, self.since.elapsed()).await;
         self.lock().notices.extend(notices);

@@ -18,7 +18,7 @@ use crate::place::HostPlace;
 
 /// A socket's path may be this long.
 const MAX_SOCKET_PATH: usize = 107;
-/// The longest name that is put below [`Seat::run`].
+/// The longest name that is put below [`LocalSeat::run`].
 const LONGEST_NAME: usize = "/k4194304.sock".len();
 /// What a job or a container left behind is removed when it has not been used for so long.
 const FORGOTTEN: Duration = Duration::from_secs(90 * 86_400);

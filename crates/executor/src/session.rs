@@ -42,7 +42,7 @@ const NEWEST_SHARE: u32 = 6;
 /// How long after its last use memory is given back.
 const GIVING_BACK: Duration = Duration::from_secs(1);
 
-pub(crate) struct Session {
+pub(crate) struct ExecutorSession {
     id: String,
     config: Arc<ExecutorConfig>,
     /// In whose place new commands run: of the client that was attached last.
@@ -90,7 +90,7 @@ pub(crate) enum Lent {
     Starting(Arc<Starting>),
 }
 
-/// A process of this start, or what is left of one of an earlier start.
+/// A process of this run, or what is left of one of a previous run.
 #[derive(Clone)]
 pub(crate) enum ProcessEntry {
     Starting(Arc<Starting>),
@@ -122,7 +122,7 @@ impl State {
     }
 }
 
-impl Drop for Session {
+impl Drop for ExecutorSession {
     fn drop(&mut self) {
         give_back_later();
     }
@@ -137,7 +137,7 @@ fn give_back_later() {
     });
 }
 
-impl Session {
+impl ExecutorSession {
     pub(crate) fn new(id: String, caller: Arc<SessionCaller>, fates: FateLog, past: PreviousSession) -> Arc<Self> {
         let config = caller.config.clone();
         let processes = past.fates.into_iter().map(|(id, fate)| (id, ProcessEntry::Past(fate))).collect();

@@ -91,7 +91,7 @@ fn protected(root: &Path, homes: &[PathBuf]) -> Vec<(PathBuf, Trace)> {
 }
 
 impl Trails {
-    /// Those of a session that an earlier start of the executor knew, or of a new one.
+    /// Those of a session that a previous run of the executor knew, or of a new one.
     pub fn new(session: String, fates: FateLog, led: Led, writable: BTreeSet<PathBuf>) -> Self {
         let state = State { led, recorded: writable.clone(), writable, ..State::default() };
         Self { session, fates, state: Mutex::new(state) }

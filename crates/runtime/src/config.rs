@@ -47,7 +47,7 @@ pub struct RuntimeConfig {
     pub user_instructions: Option<PathBuf>,
     /// Which skills the user wants and which not.
     pub skill_choices: Vec<SkillChoice>,
-    /// How long a command of an earlier life is looked for.
+    /// How long a command of a previous run is looked for.
     pub reattach_patience: Duration,
     /// A thread in which nothing happens for so long is unloaded.
     pub unload_after: Duration,

@@ -271,7 +271,7 @@ pub(crate) enum DriverCommand {
     KeepServers(Arc<Binding>),
     /// The commands that outlived their calls and still run.
     Terminals(oneshot::Sender<Vec<BackgroundProcess>>),
-    /// Looks for those that an earlier life of the thread left running.
+    /// Looks for those that a previous run of the thread left running.
     FindCommands(oneshot::Sender<Vec<CallId>>),
     /// Ends one of them, or all.
     Terminate {
@@ -414,7 +414,7 @@ impl LiveThread {
         answer.await.map_err(|_| CommandError::Closed)
     }
 
-    /// Looks for commands that an earlier life of the thread left running, in the environments that it works in now, and follows
+    /// Looks for commands that a previous run of the thread left running, in the environments that it works in now, and follows
     /// them like those of this life. The end of each is published, also of one that has ended since. An environment that cannot be
     /// reached is passed over.
     pub async fn find_commands(&self) -> Result<Vec<CallId>, CommandError> {

@@ -2,7 +2,7 @@
 //!
 //! Planning works on what the step froze and has no way to the registry of environments, so a call cannot end up anywhere but on
 //! the machine that the step saw. Only two things look at environments anew while a call runs, and neither starts anything
-//! there: waiting for one, and finding a command of an earlier life of the thread. What they may ask: `reach.rs`.
+//! there: waiting for one, and finding a command of a previous run of the thread. What they may ask: `reach.rs`.
 
 mod agents;
 mod call;
@@ -103,7 +103,7 @@ pub struct StepTools {
     pub(crate) mcp: Arc<Binding>,
     /// The model only runs what the user wrote, line by line.
     pub(crate) scripted: bool,
-    /// What the step saw, if that was in an earlier life of the thread: what it asked for is done there or nowhere.
+    /// What the step saw, if that was in a previous run of the thread: what it asked for is done there or nowhere.
     pub(crate) seen: Option<Vec<StepEnvironment>>,
 }
 
@@ -147,7 +147,7 @@ pub(crate) struct RequestedCall<'a> {
     pub item: &'a Raw,
     pub grants: &'a SessionApprovals,
     pub consent: Consent,
-    /// The command of an earlier life of the thread that it wants to write to.
+    /// The command of a previous run of the thread that it wants to write to.
     pub earlier: Option<EarlierCommand>,
 }
 
@@ -317,7 +317,7 @@ impl ApprovedCall {
         self.tool != USER_COMMAND && self.work.takes_slot()
     }
 
-    /// A command of an earlier life of this thread.
+    /// A command of a previous run of this thread.
     pub(crate) fn adopt(started: &CallStarted, item: Option<&Raw>, processes: Arc<BackgroundProcesses>) -> Option<Self> {
         Some(Self {
             call: started.call.clone(),

@@ -237,7 +237,7 @@ impl Launcher {
         self.0.capacity()
     }
 
-    /// The same, perhaps by an earlier start under the same conditions.
+    /// The same, perhaps by a previous run under the same conditions.
     pub(crate) fn told_capacity(&self) -> Capacity {
         self.0.told_capacity()
     }

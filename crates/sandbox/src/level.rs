@@ -93,13 +93,18 @@ pub(crate) const SWITCHES: [(&str, &str, &str); 3] = [
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
 ];
 
-/// The one that is off here.
+/// The one that is off here, as what is done about it.
 fn switch() -> Option<String> {
+    off_switch().map(|(key, _, on)| format!("sysctl -w {key}={on}"))
+}
+
+/// The one that is off here.
+pub(crate) fn off_switch() -> Option<(&'static str, &'static str, &'static str)> {
     let is = |key: &str, value: &str| {
         let path = format!("/proc/sys/{}", key.replace('.', "/"));
         std::fs::read_to_string(path).is_ok_and(|text| text.trim() == value)
     };
-    SWITCHES.into_iter().find(|(key, off, _)| is(key, off)).map(|(key, _, on)| format!("sysctl -w {key}={on}"))
+    SWITCHES.into_iter().find(|(key, off, _)| is(key, off))
 }
 
 /// What a policy needs: the lowest level that holds it, and what of it needs that. Names that we protect do not count: where they

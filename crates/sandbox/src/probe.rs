@@ -114,7 +114,7 @@ pub fn probe_with(launcher: &Launcher, scratch: &Path) -> HostVerdict {
     rows(&launcher.capacity(), (open.as_deref(), held.as_deref()), launcher)
 }
 
-/// What is told of this host: its level and its limits, which were tried once, perhaps by an earlier start.
+/// What is told of this host: its level and its limits, which were tried once, perhaps by a previous run.
 pub fn told(launcher: &Launcher) -> HostVerdict {
     let (capacity, minimum) = (launcher.told_capacity(), launcher.minimum());
     let refused = match capacity.level {

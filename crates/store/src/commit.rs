@@ -50,7 +50,7 @@ impl Default for CommitConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct JournalPiece {
     pub thread: ThreadId,
-    pub fence: u64,
+    pub epoch: u64,
     /// Of the journal.
     pub edition: u64,
     /// Where in the journal.
@@ -330,7 +330,7 @@ fn encode<'a>(generation: u64, pieces: impl Iterator<Item = &'a JournalPiece>) -
     let mut frame = vec![0; FRAME_HEAD];
     for piece in pieces {
         frame.extend_from_slice(piece.thread.uuid().as_bytes());
-        frame.extend_from_slice(&piece.fence.to_le_bytes());
+        frame.extend_from_slice(&piece.epoch.to_le_bytes());
         frame.extend_from_slice(&piece.edition.to_le_bytes());
         frame.extend_from_slice(&piece.offset.to_le_bytes());
         frame.extend_from_slice(&piece.last.to_le_bytes());
@@ -364,14 +364,14 @@ impl<'a> Scan<'a> {
 
     fn piece(&mut self) -> Option<JournalPiece> {
         let thread = ThreadId::new(Uuid::from_bytes(self.array()?));
-        let fence = u64::from_le_bytes(self.array()?);
+        let epoch = u64::from_le_bytes(self.array()?);
         let edition = u64::from_le_bytes(self.array()?);
         let offset = u64::from_le_bytes(self.array()?);
         let last = u64::from_le_bytes(self.array()?);
         let length = u16::from_le_bytes(self.array()?);
         let path = std::str::from_utf8(self.take(length.into())?).ok()?.to_owned();
         let length = u32::from_le_bytes(self.array()?);
-        Some(JournalPiece { thread, fence, edition, offset, last, path, bytes: self.take(length as usize)?.to_vec() })
+        Some(JournalPiece { thread, epoch, edition, offset, last, path, bytes: self.take(length as usize)?.to_vec() })
     }
 }
 
@@ -412,7 +412,7 @@ impl Dead {
 }
 
 /// Writes what dead programs left in their logs into the journals again, and removes the logs. `write` does one journal: its
-/// pieces come in the order of their fencing numbers.
+/// pieces come in the order of their epochs.
 pub(crate) fn replay(folder: &Path, mut write: impl FnMut(&Dead, Vec<JournalPiece>) -> io::Result<()>) -> io::Result<usize> {
     if !folder.exists() {
         return Ok(0);
@@ -440,7 +440,7 @@ pub(crate) fn replay(folder: &Path, mut write: impl FnMut(&Dead, Vec<JournalPiec
     let count = journals.len();
     for mut pieces in journals.into_values() {
         // Within one holder's time the order of the log is the order of the journal.
-        pieces.sort_by_key(|piece| (piece.fence, piece.offset));
+        pieces.sort_by_key(|piece| (piece.epoch, piece.offset));
         write(&dead, pieces)?;
     }
     for (path, _) in &logs {
@@ -455,7 +455,7 @@ mod tests {
 
     fn piece(thread: u128, offset: u64, bytes: &[u8]) -> JournalPiece {
         let thread = ThreadId::new(Uuid::from_u128(thread));
-        JournalPiece { thread, fence: 3, edition: 0, offset, last: offset, path: "threads/x.jsonl".into(), bytes: bytes.to_vec() }
+        JournalPiece { thread, epoch: 3, edition: 0, offset, last: offset, path: "threads/x.jsonl".into(), bytes: bytes.to_vec() }
     }
 
     #[test]

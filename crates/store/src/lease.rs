@@ -1,7 +1,7 @@
 //! One writer per thread, also across processes.
 //!
-//! A lease is a small file beside the journal that says who writes it, and a *fencing number* that grows with every change
-//! of hands. A writer holds the file's lock for the moment of a write and compares the number: after a take-over the
+//! A lease is a small file beside the journal that says who writes it, and an *epoch*: a number that grows with every change
+//! of hands (a fencing token). A writer holds the file's lock for the moment of a write and compares the number: after a take-over the
 //! old holder's next write fails, however late it comes. Whether a holder still lives is told by the lock that it holds on
 //! its own commit log (`commit.rs`); a holder on another machine is believed for as long as its lease time.
 
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, PartialEq, Eq)]
 pub struct Lease {
     pub thread: ThreadId,
-    /// The fencing number. A store refuses a write with any but the newest.
+    /// A store refuses a write with any but the newest.
     pub epoch: u64,
 }
 
@@ -87,7 +87,9 @@ pub enum ClaimError {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Record {
-    pub fence: u64,
+    /// Files say `fence`.
+    #[serde(rename = "fence")]
+    pub epoch: u64,
     /// None once it was given back.
     pub holder: Option<LeaseHolder>,
     /// Counts how often the journal was replaced by another file. What commit logs hold of an older one is void.
@@ -188,5 +190,18 @@ impl LeaseRow {
             RowHolder::Own | RowHolder::Other => is_over,
         };
         (mode != ClaimMode::Orphaned || self.work) && (mode == ClaimMode::TakeOver || is_free)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_says_fence() {
+        let record = Record { epoch: 3, holder: None, edition: 1 };
+        let text = r#"{"fence":3,"holder":null,"edition":1}"#;
+        assert_eq!(serde_json::to_string(&record).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Record>(text).unwrap(), record);
     }
 }

@@ -461,14 +461,14 @@ impl LocalHome {
         let writer = {
             let locked = file.lock()?;
             // A number that cannot have been used yet, if the file does not tell.
-            let record = locked.read()?.unwrap_or_else(|| Record { fence: self.now(), ..Record::default() });
+            let record = locked.read()?.unwrap_or_else(|| Record { epoch: self.now(), ..Record::default() });
             if let Some(holder) = record.holder.filter(|holder| mode != ClaimMode::TakeOver && self.is_alive(holder)) {
                 let age_ms = self.now().saturating_sub(holder.since);
                 return Err(ClaimError::Held { thread, holder: Box::new(holder), age_ms });
             }
-            let epoch = record.fence + 1;
+            let epoch = record.epoch + 1;
             let writer = JournalWriter::open(thread, &path, epoch, record.edition).map_err(|why| ClaimError::Journal { thread, why })?;
-            locked.write(&Record { fence: epoch, holder: Some(self.me()), edition: record.edition })?;
+            locked.write(&Record { epoch, holder: Some(self.me()), edition: record.edition })?;
             writer
         };
         let lease = Lease { thread, epoch: writer.epoch() };

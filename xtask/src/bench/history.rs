@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 
-/// Where runs are kept, from the root of the project.
+/// Where runs are kept, from the root of the project. Not committed: figures of two machines do not compare.
 const HISTORY: &str = "docs/bench.jsonl";
 /// What differs by less is noise.
 const NOISE: f64 = 1.25;

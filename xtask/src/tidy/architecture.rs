@@ -1,16 +1,24 @@
 //! What ARCHITECTURE.md says of crates and of single places holds. These of its tables are read here:
 //! "crate | may use" names all dependencies among our crates, "only here | stands in" where a text may stand at all. The tables
-//! "file | function" are flows through the code; each file that "question | file" names is there.
+//! "file | function" are flows through the code; each file that "question | file" names is there. A crate that, by the table
+//! "crate | knows | must not know", must not know tokio does not depend on it.
+
+use std::collections::BTreeSet;
 
 use super::{Finding, Source};
 
 const PAGE: &str = "ARCHITECTURE.md";
 
+/// The most files that each flow may pass, in the order of the page. They may only fall.
+const FLOW_FILES: [usize; 3] = [24, 17, 14];
+
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     let Some(page) = sources.iter().find(|source| source.path == PAGE) else { return Vec::new() };
     let mut findings = dependencies(page, sources);
     findings.extend(single_places(page, sources));
+    findings.extend(without_tokio(page, sources));
     findings.extend(flows(page, sources));
+    findings.extend(long_flows(page, &FLOW_FILES));
     findings.extend(answers(page, sources));
     findings
 }
@@ -30,6 +38,20 @@ fn flows(page: &Source, sources: &[Source]) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// No flow passes more distinct files than its ceiling.
+fn long_flows(page: &Source, ceilings: &[usize]) -> Vec<Finding> {
+    let rows = tables(page, "| file | function |");
+    let flows = rows.chunk_by(|row, next| row.line + 1 == next.line);
+    flows
+        .zip(ceilings)
+        .filter_map(|(flow, ceiling)| {
+            let count = flow.iter().filter_map(|row| quoted(&row.left).next()).collect::<BTreeSet<_>>().len();
+            let what = || format!("this flow passes {count} files, and {ceiling} are allowed (tidy/architecture.rs)");
+            (count > *ceiling).then(|| page.finding(flow[0].line, what()))
+        })
+        .collect()
 }
 
 /// Each file and folder that answers a question is there. Names may be shortened at their beginning.
@@ -88,17 +110,28 @@ fn dependencies(page: &Source, sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
+/// A crate whose row says that it must not know tokio does not depend on it.
+fn without_tokio(page: &Source, sources: &[Source]) -> Vec<Finding> {
+    let rows = tables(page, "| crate | knows | must not know |");
+    let names = rows.iter().filter(|row| row.right.contains("tokio")).flat_map(|row| quoted(&row.left));
+    let manifests = names.filter_map(|name| sources.iter().find(|source| source.path == format!("crates/{name}/Cargo.toml")));
+    manifests
+        .filter(|manifest| dependency_lines(manifest).any(|line| line.starts_with("tokio")))
+        .map(|manifest| manifest.finding(1, format!("this crate must not know tokio: see {PAGE}")))
+        .collect()
+}
+
 /// Crates of ours among the `[dependencies]` of a manifest.
 fn used(manifest: &Source) -> Vec<&str> {
-    manifest
-        .text
-        .lines()
-        .skip_while(|line| line.trim() != "[dependencies]")
-        .skip(1)
-        .take_while(|line| !line.starts_with('['))
+    dependency_lines(manifest)
         .filter_map(|line| line.strip_prefix("outpost-"))
         .filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '-').next())
         .collect()
+}
+
+fn dependency_lines(manifest: &Source) -> impl Iterator<Item = &str> {
+    let after = manifest.text.lines().skip_while(|line| line.trim() != "[dependencies]").skip(1);
+    after.take_while(|line| !line.starts_with('['))
 }
 
 /// A text of the second table stands only in the files or directories of its row, and stands there.
@@ -132,6 +165,7 @@ fn is_shipped(name: &str) -> bool {
     !["bench", "testkit"].contains(&name)
 }
 
+/// The first and the last cell of a row.
 struct Row {
     line: usize,
     left: String,
@@ -146,7 +180,7 @@ fn tables(page: &Source, heading: &str) -> Vec<Row> {
         let is_heading = line.starts_with(heading);
         is_inside = is_heading || is_inside && line.starts_with('|');
         let mut cells = line.trim_matches('|').split(" | ");
-        if let (true, false, Some(left), Some(right)) = (is_inside, is_heading, cells.next(), cells.next()) {
+        if let (true, false, Some(left), Some(right)) = (is_inside, is_heading, cells.next(), cells.last()) {
             rows.push(Row { line: number + 1, left: left.to_owned(), right: right.to_owned() });
         }
     }
@@ -215,6 +249,27 @@ mod tests {
         let sources = [source(PAGE, &format!("{RULES}\n{flow}")), source("crates/b/src/sys.rs", "pub fn run(x: X) { unsafe { x() } }")];
         let found: Vec<String> = check(&sources).into_iter().map(|finding| finding.what).collect();
         assert_eq!(found, ["there is no file `b/src/gone.rs`", "there is no function `gone` in b/src/sys.rs"]);
+    }
+
+    #[test]
+    fn a_flow_that_passes_more_files_than_its_ceiling_is_found() {
+        let flow = "| file | function |\n|---|---|\n| `a.rs` | `run` |\n| `b.rs` | `run` |\n| `a.rs` | `end` |\n";
+        let page = source(PAGE, &format!("{flow}\n{flow}"));
+        assert_eq!(long_flows(&page, &[2, 2]), []);
+        let [found] = &long_flows(&page, &[2, 1])[..] else { panic!("one flow, one finding") };
+        assert_eq!((found.line, found.what.starts_with("this flow passes 2 files, and 1")), (9, true), "{found:?}");
+    }
+
+    #[test]
+    fn tokio_in_a_crate_that_must_not_know_it_is_found() {
+        let rows = "| crate | knows | must not know |\n|---|---|---|\n| `a` | shapes | tokio, files |\n| `b` | tokio | files |\n";
+        let dependencies = "[dependencies]\nserde.workspace = true\ntokio-util.workspace = true\n";
+        let of = |name: &str, text: &str| source(&format!("crates/{name}/Cargo.toml"), text);
+        let manifests = [of("a", dependencies), of("b", dependencies)];
+        let [found] = &without_tokio(&source(PAGE, rows), &manifests)[..] else { panic!("one crate, one finding") };
+        assert_eq!(found.path, "crates/a/Cargo.toml");
+        let in_tests = of("a", "[dependencies]\nserde.workspace = true\n\n[dev-dependencies]\ntokio.workspace = true\n");
+        assert_eq!(without_tokio(&source(PAGE, rows), &[in_tests]), []);
     }
 
     #[test]

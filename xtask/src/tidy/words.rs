@@ -141,10 +141,11 @@ fn forbidden(text: &str) -> Option<&'static str> {
     text.split(|c: char| !c.is_alphanumeric()).find_map(|word| FORBIDDEN.iter().find(|bad| word.eq_ignore_ascii_case(bad)).copied())
 }
 
-/// Begins with a capital that is not part of an abbreviation or a variable's name (`MCP`, `OUTPOST_HOME`).
+/// Begins with a capital that is not part of an abbreviation or a variable's name (`MCP`, `OUTPOST_HOME`). One letter before a blank
+/// (`A file…`) is a word.
 fn begins_a_sentence(text: &str) -> bool {
     let mut letters = text.chars();
-    letters.next().is_some_and(char::is_uppercase) && letters.next().is_some_and(char::is_lowercase)
+    letters.next().is_some_and(char::is_uppercase) && letters.next().is_some_and(|next| next.is_lowercase() || next == ' ')
 }
 
 #[cfg(test)]
@@ -182,6 +183,7 @@ mod tests {
     #[test]
     fn error_texts_are_fragments() {
         assert_eq!(count("crates/a/src/lib.rs", "#[error(\"Cannot read\")]"), 1);
+        assert_eq!(count("crates/a/src/lib.rs", "#[error(\"A file is gone\")]"), 1);
         assert_eq!(count("crates/a/src/lib.rs", "#[error(\"cannot read.\")]"), 1);
         assert_eq!(count("crates/a/src/lib.rs", "#[error(\n        \"Cannot read it at all\"\n    )]"), 1);
         assert_eq!(count("crates/a/src/lib.rs", "#[error(\"MCP server `{0}` has ended\")]"), 0);

@@ -19,7 +19,7 @@ const MOST_WAITING: usize = 8;
 pub(super) struct LinkQueue {
     waiting: Mutex<VecDeque<Waiting>>,
     came: Notify,
-    /// An executor has dialled in, now or in an earlier life of this program.
+    /// An executor has dialled in, now or in a previous run of this program.
     is_known: AtomicBool,
 }
 

@@ -29,7 +29,7 @@ use super::{LinkPolicy, OpenFile, RemoveOptions, WriteOptions};
 use crate::blocking::blocking;
 use crate::discovery::{self, DiscoveryQuery};
 use crate::executor::ExecutorShared;
-use crate::session::Session;
+use crate::session::ExecutorSession;
 use crate::{attributes, fault, files, walk};
 
 const TEMPORARY: &str = "/tmp";
@@ -44,7 +44,7 @@ pub(crate) struct FileGate {
 
 #[derive(Clone)]
 struct Inside {
-    session: Arc<Session>,
+    session: Arc<ExecutorSession>,
     policy: Policy,
     rules: Arc<PathRules>,
 }
@@ -57,7 +57,7 @@ enum Last {
 }
 
 impl FileGate {
-    pub(crate) fn new(session: Arc<Session>, policy: Policy, executor: &ExecutorShared) -> Self {
+    pub(crate) fn new(session: Arc<ExecutorSession>, policy: Policy, executor: &ExecutorShared) -> Self {
         let inside = policy.rules().cloned().map(|rules| Inside { session, policy, rules });
         Self { inside, redo: executor.redo.clone(), replaced: executor.replaced.clone() }
     }

@@ -79,7 +79,7 @@ impl std::fmt::Display for RepositoryRefused {
 }
 
 impl Repository {
-    /// Makes the layer of a gitdir, or takes up the one that an earlier start left in `own`.
+    /// Makes the layer of a gitdir, or takes up the one that a previous run left in `own`.
     pub(super) fn open(gitdir: &Path, own: PathBuf) -> Result<Self, RepositoryRefused> {
         if Format::of(gitdir).has_reftable {
             return Err(RepositoryRefused::Reftable);

@@ -19,7 +19,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::layer::Format;
-use crate::session::Session;
+use crate::session::ExecutorSession;
 
 /// How long one run of git may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -293,7 +293,7 @@ fn last_line(said: &[u8]) -> String {
 
 /// Git on the side of the sandbox. What it says is believed of nothing.
 pub(super) struct Inside<'a> {
-    pub session: &'a Arc<Session>,
+    pub session: &'a Arc<ExecutorSession>,
     pub policy: &'a Policy,
     pub program: &'a Path,
 }

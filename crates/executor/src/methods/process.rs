@@ -19,7 +19,7 @@ use crate::carried::Carried;
 use crate::connection::ExecutorConnection;
 use crate::input::WriteError;
 use crate::process::ReadRequest;
-use crate::session::{Claim, ProcessEntry, Session, sandbox_type};
+use crate::session::{Claim, ExecutorSession, ProcessEntry, sandbox_type};
 use crate::{fault, past};
 
 fn admit(connection: &ExecutorConnection) -> Result<(), Fault> {
@@ -131,7 +131,7 @@ enum Pace {
 }
 
 impl Pace {
-    fn of(params: &StartParams, connection: &ExecutorConnection, session: &Session) -> Self {
+    fn of(params: &StartParams, connection: &ExecutorConnection, session: &ExecutorSession) -> Self {
         let may_hang = |path: &Path| connection.executor().slow_mounts.hold(path);
         let program = params.argv.first().map(Path::new).is_some_and(may_hang);
         if params.connect.is_some() {
@@ -145,7 +145,11 @@ impl Pace {
         }
     }
 
-    async fn run<T: Send + 'static>(self, session: &Session, work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
+    async fn run<T: Send + 'static>(
+        self,
+        session: &ExecutorSession,
+        work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Fault> {
         let _turn = match self {
             Self::Quick => return work(),
             Self::Slow => session.launch_turn().await,

@@ -8,7 +8,7 @@ use outpost_wire::Fault;
 use outpost_wire::exec::process::{ProcessMetadata, ProcessSummary, SandboxType, StartParams};
 use tokio_util::sync::CancellationToken;
 
-use super::{ProcessEntry, Session};
+use super::{ExecutorSession, ProcessEntry};
 use crate::adoption::Beside;
 use crate::carried::Carried;
 use crate::git::RepositoryInUse;
@@ -69,12 +69,12 @@ pub(crate) enum Claim {
 
 /// The right to start a process under an id; the id is free again when this is dropped and nothing was started.
 pub(crate) struct StartPermit {
-    session: Arc<Session>,
+    session: Arc<ExecutorSession>,
     id: String,
     starting: Arc<Starting>,
 }
 
-impl Session {
+impl ExecutorSession {
     /// Takes the id of a start. The same id with the same parameters is the same start.
     pub(crate) fn claim(self: &Arc<Self>, params: &StartParams) -> Result<Claim, Fault> {
         params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
@@ -124,7 +124,7 @@ pub(crate) fn sandbox_type(policy: &Policy) -> SandboxType {
 /// What a start needs besides its parameters.
 struct StartPlan {
     /// The session in whose sandboxes it is started.
-    home: Arc<Session>,
+    home: Arc<ExecutorSession>,
     launch: Launch,
     /// The policy as far as files are concerned.
     touched: Policy,
@@ -132,7 +132,7 @@ struct StartPlan {
     in_use: RepositoryInUse,
 }
 
-impl Session {
+impl ExecutorSession {
     /// What comes of an order to start something here; where that has to be made anew, it may take long.
     async fn outcome(self: &Arc<Self>, ordered: OrderedStart, launch: &Launch) -> Result<Child, LaunchError> {
         match self.owner.outcome(ordered).await? {

@@ -164,7 +164,7 @@ impl Driver {
         self.record(facts, Need::Stored).await
     }
 
-    /// Calls that were started by an earlier life of this thread. A process is looked for where it was started; a write to one
+    /// Calls that were started by a previous run of this thread. A process is looked for where it was started; a write to one
     /// is repeated under its name, which makes it the same write; anything else is lost, unless doing it twice does no harm.
     pub(super) async fn reattach(&mut self, turn: TurnId, calls: Vec<Call>) -> Result<(), Stop> {
         self.own_processes().await;

@@ -94,7 +94,7 @@ impl Driver {
         Ok(self.journal.store.entries(self.thread.id, vec![ordinal]).await?.pop())
     }
 
-    /// The tools of the present step; captured anew if it was begun in an earlier life of this thread.
+    /// The tools of the present step; captured anew if it was begun in a previous run of this thread.
     pub(super) async fn tools(&mut self) -> Result<Arc<StepTools>, Stop> {
         if let Some(tools) = &self.turn.step {
             return Ok(tools.clone());

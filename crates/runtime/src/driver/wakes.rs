@@ -58,7 +58,7 @@ impl Wakes {
 }
 
 impl Driver {
-    /// Follows those that are not followed yet: they were set just now, or by an earlier life of the thread.
+    /// Follows those that are not followed yet: they were set just now, or by a previous run of the thread.
     pub(super) async fn follow_wakes(&mut self) {
         // A place that is withheld is not searched: its node has the command, and its end is not known here.
         let is_withheld = |wake: &WakeSet| self.shared.is_withheld(&self.thread, &wake.environment);

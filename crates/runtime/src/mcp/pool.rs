@@ -147,10 +147,10 @@ pub struct Pool(Arc<Shared>);
 struct Shared {
     limits: McpLimits,
     ids: Arc<dyn Fn() -> String + Send + Sync>,
-    /// Tells our processes from those that an earlier life of this program left behind.
+    /// Tells our processes from those that a previous run of this program left behind.
     life: String,
     servers: Mutex<HashMap<Key, Arc<Server>>>,
-    /// Handles in which nothing of an earlier life is left.
+    /// Handles in which nothing of a previous run is left.
     swept: Mutex<HashSet<(String, u64)>>,
     stop: CancellationToken,
     tasks: TaskTracker,

@@ -38,7 +38,7 @@ pub(crate) fn session_in(item: &Raw) -> Option<u64> {
     serde_json::from_str::<Arguments>(&item.arguments).ok().map(|arguments| arguments.session_id)
 }
 
-/// A command of an earlier life of a thread, as it was started.
+/// A command of a previous run of a thread, as it was started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EarlierCommand {
     pub call: CallId,

@@ -133,7 +133,7 @@ enum Origin {
         sandbox: Option<SandboxContext>,
         around: Option<Box<Around>>,
     },
-    /// It was started by an earlier life of this thread.
+    /// It was started by a previous run of this thread.
     Adopt(FormerCommand),
 }
 
@@ -339,7 +339,7 @@ fn yield_time(wanted_ms: Option<u64>) -> Duration {
     Duration::from_millis(wanted_ms.unwrap_or(DEFAULT_YIELD).clamp(250, 30_000))
 }
 
-/// Whether a command of an earlier life was waited for until it ended: one that the user wrote.
+/// Whether a command of a previous run was waited for until it ended: one that the user wrote.
 fn was_awaited(started: &CallStarted) -> bool {
     started.command().is_some_and(|command| command.is_awaited())
 }
@@ -409,7 +409,7 @@ impl Work for ExecRun {
 }
 
 impl ExecRun {
-    /// A command of an earlier life. Its parameters are read again from what asked for it.
+    /// A command of a previous run. Its parameters are read again from what asked for it.
     pub(crate) fn adopted(started: &CallStarted, item: Option<&Raw>, processes: Arc<BackgroundProcesses>) -> Option<Self> {
         #[derive(Deserialize)]
         struct Item {

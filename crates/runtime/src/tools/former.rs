@@ -1,4 +1,4 @@
-//! Commands that an earlier life of a thread started: looked for where they were started, and claimed from there.
+//! Commands that a previous run of a thread started: looked for where they were started, and claimed from there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::{CallContext, CallRuntime};
 /// So long a search waits for another one that has found the same command.
 const NOT_YET: Duration = Duration::from_millis(20);
 
-/// A command that an earlier life of the thread started.
+/// A command that a previous run of the thread started.
 pub(crate) struct FormerCommand {
     /// What it is called while it outlives its call.
     pub session: u64,

@@ -1,4 +1,4 @@
-//! Commands that an earlier life of a thread left running, and whose end it was not told: found where they run, by the names that the thread gave them.
+//! Commands that a previous run of a thread left running, and whose end it was not told: found where they run, by the names that the thread gave them.
 
 use std::sync::Arc;
 use std::time::Duration;

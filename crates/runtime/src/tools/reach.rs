@@ -56,7 +56,7 @@ impl CallRuntime {
         Self { shared }
     }
 
-    /// How long a command of an earlier life of the thread is looked for.
+    /// How long a command of a previous run of the thread is looked for.
     pub fn reattach_patience(&self) -> Duration {
         self.shared.config.reattach_patience
     }

@@ -50,7 +50,7 @@ struct WriteStdin {
 }
 
 struct StdinRun {
-    /// The command as it was started, if that was in an earlier life of this thread.
+    /// The command as it was started, if that was in a previous run of this thread.
     earlier: Option<EarlierCommand>,
     processes: Arc<BackgroundProcesses>,
     session: u64,

@@ -147,7 +147,7 @@ impl JournalWriter {
         let State::Open(Journal { lease: Some(lease), .. }) = &self.state else { return Ok(()) };
         let locked = lease.lock()?;
         match locked.read()? {
-            Some(record) if record.fence == self.epoch => locked.write(&Record { holder: None, ..record }),
+            Some(record) if record.epoch == self.epoch => locked.write(&Record { holder: None, ..record }),
             _ => Ok(()),
         }
     }
@@ -208,7 +208,7 @@ impl JournalWriter {
             }
             let lease = LeaseFile::open(&LocalHome::lease_path(&path))?;
             // Whatever stands there was left by a start that ended before it made the journal.
-            lease.lock()?.write(&Record { fence: self.epoch, holder: Some(home.me()), edition: 0 })?;
+            lease.lock()?.write(&Record { epoch: self.epoch, holder: Some(home.me()), edition: 0 })?;
             let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
             file.write_all_at(&bytes, 0)?;
             rename_to_new(&aside, &path)?;
@@ -248,7 +248,7 @@ impl JournalWriter {
             let locked = lease.as_deref().map(LeaseFile::lock).transpose()?;
             if let Some(locked) = &locked {
                 let record = locked.read()?;
-                let Some(record) = record.filter(|record| record.fence == self.epoch) else {
+                let Some(record) = record.filter(|record| record.epoch == self.epoch) else {
                     return Err(AppendError::LeaseLost { thread: self.thread, holder: name_of(locked.read()?) });
                 };
                 if record.edition != journal.edition {
@@ -281,7 +281,7 @@ impl JournalWriter {
 
     /// Makes everything so far durable.
     fn commit(&mut self, home: &LocalHome) -> Result<Commit, AppendError> {
-        let (thread, fence, last) = (self.thread, self.epoch, self.last);
+        let (thread, epoch, last) = (self.thread, self.epoch, self.last);
         let is_first = self.durable == 0;
         let State::Open(journal) = &mut self.state else {
             return Err(AppendError::NotDurable("the thread is not on disk yet".into()));
@@ -297,7 +297,7 @@ impl JournalWriter {
         let bytes = std::mem::take(&mut journal.pending);
         let offset = journal.end - bytes.len() as u64;
         let log = home.log().map_err(|error| home.failed(error))?;
-        let piece = JournalPiece { thread, fence, edition: journal.edition, offset, last, path: home.relative(&journal.path), bytes };
+        let piece = JournalPiece { thread, epoch, edition: journal.edition, offset, last, path: home.relative(&journal.path), bytes };
         let source = PieceSource { journal: journal.file.clone(), extent, folders: std::mem::take(&mut journal.folders) };
         Ok(log.commit(piece, source))
     }

@@ -19,7 +19,7 @@ const STOPPING: Duration = Duration::from_secs(15);
 /// So much of a command is told of it.
 const SHOWN: usize = 60;
 
-/// Commands of an earlier life of the thread: what they print stands in no turn that is shown here. They may print and end from the
+/// Commands of a previous run of the thread: what they print stands in no turn that is shown here. They may print and end from the
 /// moment on in which they are found.
 #[derive(Default)]
 pub(super) struct EarlierCommands {

@@ -126,7 +126,7 @@ fn output(end: &CallFinished) -> TranscriptPiece {
     let outcome = match view.ending {
         CallEnding::Done => String::new(),
         CallEnding::Exited { code, .. } => format!("exit code {code}"),
-        CallEnding::RunsOn => "running in background".to_owned(),
+        CallEnding::RunsOn => "running in the background".to_owned(),
         CallEnding::Failed(_) => "failed".to_owned(),
         CallEnding::Declined => "declined".to_owned(),
         CallEnding::Lost => "lost: its outcome is unknown".to_owned(),

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
 
 use super::{ConfineRefused, During, become_user};
-use crate::level::Level;
+use crate::level::{Level, off_switch};
 use crate::plan::{Confinement, SandboxUser};
 use crate::policy;
 use crate::shares::Shares;
@@ -75,12 +75,16 @@ pub(super) fn separate(confinement: &Confinement, mut shared: Shares) -> Result<
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     // Otherwise the maps below would belong to root.
     set_dumpable_behavior(DumpableBehavior::Dumpable).during("dumpable")?;
-    let made = sys::unshare(flags | libc::CLONE_NEWUSER).map_err(|error| match error.raw_os_error() {
+    let made = sys::unshare(flags | libc::CLONE_NEWUSER).map_err(|error| match (off_switch(), error.raw_os_error()) {
+        // A limit says ENOSPC, a switch does not.
+        (Some((key, off, _)), code) if key.starts_with("user.") == (code == Some(libc::ENOSPC)) => {
+            io::Error::other(format!("user namespaces are disabled ({key}={off})"))
+        }
         // The kernel's word for it makes people look at their disks.
-        Some(libc::ENOSPC) => io::Error::other("network namespaces are disabled (user.max_net_namespaces=0)"),
+        (_, Some(libc::ENOSPC)) => io::Error::other("network namespaces are disabled (user.max_net_namespaces=0)"),
         _ => error,
     });
-    made.during("namespaces of its own cannot be made (user namespaces are off here)")?;
+    made.during("namespaces of its own cannot be made")?;
     std::fs::write("/proc/self/setgroups", "deny").during("groups of the user namespace")?;
     let (inside_uid, inside_gid) = (inside.unwrap_or(uid), inside.unwrap_or(gid));
     std::fs::write("/proc/self/gid_map", format!("{inside_gid} {gid} 1")).during("groups of the user namespace")?;
