@@ -94,6 +94,13 @@ impl Scene {
         std::fs::write(file, before + tables).unwrap();
     }
 
+    /// Says in the configuration what is known of the model.
+    fn know(&self, facts: &str) {
+        let file = self.home.path().join("config.toml");
+        let before = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(file, before.replace("models.scripted = {}", &format!("models.scripted = {{ {facts} }}"))).unwrap();
+    }
+
     /// Runs the task; the exit code, what was told, and whether it is done.
     fn run(&self, task: &Task) -> (Option<i32>, String, bool) {
         let mut command = Command::new(OUTPOST);
@@ -301,6 +308,29 @@ async fn what_is_wrong_is_answered_with_what_is_right() {
         let messages = requests[1].body["messages"].as_array().unwrap();
         let answer = messages.iter().rev().find(|message| message["role"] == "tool").unwrap()["content"].to_string();
         assert!(answer.contains(told), "{mistake}: {answer}");
+    }
+}
+
+/// What the configuration says of a model decides what it is asked with, on every wire.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_asked_as_the_configuration_says_that_it_is() {
+    let task = task("run");
+    for wire in ["chat", "responses", "anthropic"] {
+        for able in [true, false] {
+            let scene = Scene::new(&task, wire, vec![]).await;
+            scene.know(&format!("parallel_calls = {able}, vision = {able}"));
+            scene.run(&task);
+            let body = scene.model.requests().remove(0).body;
+            let one_call = match wire {
+                "anthropic" => body["tool_choice"]["disable_parallel_tool_use"] == true,
+                _ => body["parallel_tool_calls"] == false,
+            };
+            assert_eq!(one_call, !able, "{wire}: {body:#}");
+            let name = |tool: &Value| tool["name"].as_str().or(tool["function"]["name"].as_str()).unwrap_or_default().to_owned();
+            let offered: Vec<String> = body["tools"].as_array().unwrap().iter().map(name).collect();
+            assert!(offered.contains(&"exec_command".to_owned()), "{wire}: {offered:?}");
+            assert_eq!(offered.contains(&"view_image".to_owned()), able, "{wire}: {offered:?}");
+        }
     }
 }
 
