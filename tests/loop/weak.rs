@@ -221,7 +221,8 @@ async fn a_window_that_is_smaller_than_assumed_is_told_and_kept() {
 fn too_long(wire: &str) -> Reply {
     let error = match wire {
         "claude" => {
-            json!({"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long: 208310 tokens > 200000 maximum"}})
+            let message = "prompt is too long: 208310 tokens > 200000 maximum";
+            json!({"type": "error", "error": {"type": "invalid_request_error", "message": message}})
         }
         _ => json!({"error": {"message": "Your input exceeds the context window of this model.", "code": "context_length_exceeded"}}),
     };
