@@ -94,6 +94,13 @@ impl Scene {
         std::fs::write(file, before + tables).unwrap();
     }
 
+    /// Says in the configuration what is known of the model.
+    fn know(&self, facts: &str) {
+        let file = self.home.path().join("config.toml");
+        let before = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(file, before.replace("models.scripted = {}", &format!("models.scripted = {{ {facts} }}"))).unwrap();
+    }
+
     /// Runs the task; the exit code, what was told, and whether it is done.
     fn run(&self, task: &Task) -> (Option<i32>, String, bool) {
         let mut command = Command::new(OUTPOST);
@@ -172,13 +179,39 @@ fn wrong(mistake: &str, first: &Step) -> (Vec<Reply>, usize) {
         "twoCallsOneId" => {
             before(vec![call("d", "exec_command", &json!({"cmd": "ls"})), call("d", "exec_command", &json!({"cmd": "cat names.txt"}))])
         }
+        "spokenUnknownTool" => {
+            let call = json!({"name": "delete_file", "arguments": {"path": "old.log"}});
+            (vec![Reply::message(&format!("I'll delete it:\n```json\n{call}\n```"))], 0)
+        }
+        "spokenBrokenCall" => {
+            let call = "{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"mv \" + \"draft.txt final.txt\"}}";
+            (vec![Reply::message(&format!("I'll rename it:\n```json\n{call}\n```"))], 0)
+        }
+        // It runs on the primary environment, and what it did there has to be taken back.
+        "noEnvironment" => {
+            let here = |id: &str, cmd: Value| Reply::call(id, tool, &json!({"cmd": cmd}));
+            (vec![here("w", arguments["cmd"].clone()), here("u", "rm there.txt".into())], 0)
+        }
         other => panic!("{other}"),
     }
 }
 
+/// Mistakes beside those that the tasks name, each with the task that it is made on.
+const MORE: [(&str, &str); 3] = [("delete", "spokenUnknownTool"), ("rename", "spokenBrokenCall"), ("two-machines", "noEnvironment")];
+
+/// Every mistake with the task that it is made on.
+fn mistakes() -> Vec<Task> {
+    let more = MORE.map(|(name, mistake)| Task { mistake: mistake.into(), ..task(name) });
+    tasks().into_iter().chain(more).collect()
+}
+
+fn task(name: &str) -> Task {
+    tasks().into_iter().find(|task| task.name == name).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_task_is_done_in_spite_of_its_mistake() {
-    for (index, task) in tasks().iter().enumerate() {
+    for (index, task) in mistakes().iter().enumerate() {
         // What is cut off is written in the words of one wire.
         let wire = if task.mistake == "truncatedAnswer" { "chat" } else { ["responses", "chat", "anthropic"][index % 3] };
         let (mut replies, from) = wrong(&task.mistake, &task.steps[0]);
@@ -206,6 +239,8 @@ async fn a_task_that_is_not_done_exits_with_one() {
         // A call as text, and broken.
         stuck(&tasks[15], Reply::message("{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"sh -c 'echo \" + \"add.sh\"}}")),
         stuck(&tasks[17], Reply::call("e", "exec_command", &json!({"cmd": "touch there.txt", "environment_id": "remote"}))),
+        // Without an environment it runs on the primary one.
+        stuck(&tasks[17], Reply::call("l", "exec_command", &json!({"cmd": "echo there > there.txt"}))),
     ];
     for (name, replies) in runs {
         let task = tasks.iter().find(|task| task.name == name).unwrap();
@@ -220,11 +255,13 @@ async fn a_task_that_is_not_done_exits_with_one() {
 /// of it, no run exits with 0 while its task is not done.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_mistake_that_is_made_for_ever_exits_with_zero_undone() {
-    for (index, task) in tasks().iter().enumerate() {
+    for (index, task) in mistakes().iter().enumerate() {
         let wire = if task.mistake == "truncatedAnswer" { "chat" } else { ["anthropic", "responses", "chat"][index % 3] };
         let (replies, _) = wrong(&task.mistake, &task.steps[0]);
         let again: Vec<Reply> = replies.iter().cycle().take(24).cloned().collect();
-        for quirks in ["\"text_calls\"", ""] {
+        // Without the quirk, text that names no tool of the program is what it is.
+        let is_text = task.mistake.starts_with("spoken");
+        for quirks in ["\"text_calls\"", ""].into_iter().filter(|quirks| !is_text || !quirks.is_empty()) {
             let scene = Scene::with_quirks(task, wire, again.clone(), quirks).await;
             // Mistakes that come by turns are no call that is made again and again: the budget ends them.
             scene.configure("[budgets]\nturn_steps = 12\n");
@@ -271,6 +308,29 @@ async fn what_is_wrong_is_answered_with_what_is_right() {
         let messages = requests[1].body["messages"].as_array().unwrap();
         let answer = messages.iter().rev().find(|message| message["role"] == "tool").unwrap()["content"].to_string();
         assert!(answer.contains(told), "{mistake}: {answer}");
+    }
+}
+
+/// What the configuration says of a model decides what it is asked with, on every wire.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_asked_as_the_configuration_says_that_it_is() {
+    let task = task("run");
+    for wire in ["chat", "responses", "anthropic"] {
+        for able in [true, false] {
+            let scene = Scene::new(&task, wire, vec![]).await;
+            scene.know(&format!("parallel_calls = {able}, vision = {able}"));
+            scene.run(&task);
+            let body = scene.model.requests().remove(0).body;
+            let one_call = match wire {
+                "anthropic" => body["tool_choice"]["disable_parallel_tool_use"] == true,
+                _ => body["parallel_tool_calls"] == false,
+            };
+            assert_eq!(one_call, !able, "{wire}: {body:#}");
+            let name = |tool: &Value| tool["name"].as_str().or(tool["function"]["name"].as_str()).unwrap_or_default().to_owned();
+            let offered: Vec<String> = body["tools"].as_array().unwrap().iter().map(name).collect();
+            assert!(offered.contains(&"exec_command".to_owned()), "{wire}: {offered:?}");
+            assert_eq!(offered.contains(&"view_image".to_owned()), able, "{wire}: {offered:?}");
+        }
     }
 }
 

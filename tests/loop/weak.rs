@@ -232,6 +232,7 @@ async fn a_window_that_is_smaller_than_assumed_is_told_and_kept() {
     assert!(harness.turn_ends(thread.id()).await.iter().all(|end| end.status == TurnStatus::Completed));
 }
 
+<<<<<<< HEAD
 /// The window of the model that is asked counts, and not that of the model with which the thread began.
 #[tokio::test]
 async fn a_thread_that_moves_to_a_model_with_a_smaller_window_is_summed_up_before_it_asks() {
@@ -256,6 +257,54 @@ async fn a_thread_that_moves_to_a_model_with_a_smaller_window_is_summed_up_befor
     assert!(requests[2].body.to_string().contains("<compaction_request>"), "{:#}", requests[2].body);
     assert!(requests[3].body.to_string().contains("SUMMARY"));
     assert!(harness.turn_ends(thread.id()).await.iter().all(|end| end.status == TurnStatus::Completed));
+=======
+/// What a provider says when a conversation does not fit its window.
+fn too_long(wire: &str) -> Reply {
+    let error = match wire {
+        "claude" => {
+            let message = "prompt is too long: 208310 tokens > 200000 maximum";
+            json!({"type": "error", "error": {"type": "invalid_request_error", "message": message}})
+        }
+        _ => json!({"error": {"message": "Your input exceeds the context window of this model.", "code": "context_length_exceeded"}}),
+    };
+    Reply::status(400, &error.to_string())
+}
+
+/// An estimate that was too low costs one request: the conversation is summed up, and the same turn goes on. It does so also where the
+/// request for the summary does not fit: that is asked for again with the oldest part left out.
+#[tokio::test]
+async fn a_conversation_that_is_refused_as_too_long_is_summed_up_and_the_turn_goes_on() {
+    for wire in WIRES {
+        for is_summary_refused in [false, true] {
+            let first = Reply::Items(vec![touch("a", "one")]);
+            let harness = harness(wire, vec![first, too_long(wire), Reply::Items(vec![touch("b", "two")]), Reply::message("Made.")]).await;
+            if is_summary_refused {
+                harness.model.push_for("<compaction_request>", too_long(wire));
+            }
+            harness.model.push_for("<compaction_request>", Reply::message("SUMMARY"));
+            assert_eq!(ended(&harness).await.status, TurnStatus::Completed, "{wire}");
+            assert!(harness.work(0).join("one").exists() && harness.work(0).join("two").exists(), "{wire}");
+            let sent: Vec<String> = harness.model.requests().iter().map(|request| request.body.to_string()).collect();
+            let asks: Vec<bool> = sent.iter().map(|body| body.contains("<compaction_request>")).collect();
+            let expected: &[bool] =
+                if is_summary_refused { &[false, false, true, true, false, false] } else { &[false, false, true, false, false] };
+            assert_eq!(asks, expected, "{wire}");
+            let next = &sent[asks.iter().rposition(|asks| *asks).unwrap() + 1];
+            assert!(next.contains("SUMMARY") && next.contains("make the file") && !next.contains("touch one"), "{wire}: {next}");
+        }
+    }
+}
+
+/// Nothing is gained by summing up again what was just summed up.
+#[tokio::test]
+async fn a_conversation_that_is_too_long_also_when_summed_up_fails_the_turn() {
+    for wire in WIRES {
+        let harness = harness(wire, vec![too_long(wire), too_long(wire)]).await;
+        harness.model.push_for("<compaction_request>", Reply::message("SUMMARY"));
+        assert_eq!(ended(&harness).await.status, TurnStatus::Failed, "{wire}");
+        assert_eq!(harness.model.requests().len(), 3, "{wire}");
+    }
+>>>>>>> w-turns24
 }
 
 /// A turn that never comes to an end is ended by its budget, also where none is configured.

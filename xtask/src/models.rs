@@ -53,8 +53,28 @@ const WEIGHTS: [Weights; 2] = [
 ];
 
 /// What is run without options: all tasks on one wire with the small model, five on each other wire, five with the larger model.
-const PLAN: [(&str, &str, usize); 4] =
-    [("0.5b", "chat", usize::MAX), ("0.5b", "responses", 5), ("0.5b", "anthropic", 5), ("1.5b", "chat", 5)];
+const PLAN: [(&str, &str, Extent); 4] = [
+    ("0.5b", "chat", Extent::All),
+    ("0.5b", "responses", Extent::Five),
+    ("0.5b", "anthropic", Extent::Five),
+    ("1.5b", "chat", Extent::Five),
+];
+
+/// One task of each kind: create, edit, run, two machines, fix a failing test.
+const FIVE: [&str; 5] = ["create", "edit-line", "run", "two-machines", "fix-test"];
+
+/// Which tasks a run has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    All,
+    Five,
+}
+
+impl Extent {
+    fn has(self, task: &Task) -> bool {
+        self == Self::All || FIVE.contains(&task.name.as_str())
+    }
+}
 
 #[expect(clippy::print_stdout, reason = "this is a program for a terminal")]
 pub(crate) fn run(options: &[&str]) -> anyhow::Result<()> {
@@ -62,6 +82,9 @@ pub(crate) fn run(options: &[&str]) -> anyhow::Result<()> {
     if options == ["--list"] {
         tasks.iter().for_each(|task| println!("{}: {}", task.name, task.prompt));
         return Ok(());
+    }
+    for name in FIVE {
+        ensure!(tasks.iter().any(|task| task.name == name), "fixtures/tasks.json has no task `{name}`");
     }
     let plan = Plan::parse(options)?;
     let cache = cache()?;
@@ -78,8 +101,8 @@ pub(crate) fn run(options: &[&str]) -> anyhow::Result<()> {
         let count = tokens::of_first_request(tasks.first().context("there are no tasks")?, &first, &cache.join("runs"))?;
         println!("the first request has {count} tokens for {} (at most {})", weights.model, tokens::CEILING);
         ensure!(count <= tokens::CEILING, "the first request has become too large");
-        for (_, wire, count) in runs {
-            for task in tasks.iter().filter(|task| plan.wants(task)).take(*count) {
+        for (_, wire, extent) in runs {
+            for task in tasks.iter().filter(|task| plan.wants(task) && extent.has(task)) {
                 let setting = Setting { outpost: &outpost, address: &server.address, wire, model: weights.model };
                 let outcome = task.run(&setting, &cache.join("runs"))?;
                 println!("{outcome}");
@@ -94,7 +117,7 @@ pub(crate) fn run(options: &[&str]) -> anyhow::Result<()> {
 }
 
 struct Plan {
-    runs: Vec<(String, String, usize)>,
+    runs: Vec<(String, String, Extent)>,
     only: Option<String>,
 }
 
@@ -116,9 +139,9 @@ impl Plan {
         let wires = ["chat", "responses", "anthropic"];
         ensure!(wire.as_deref().is_none_or(|wire| wires.contains(&wire)), "--wire is one of {}", wires.join(", "));
         let runs = if model.is_none() && wire.is_none() && only.is_none() {
-            PLAN.map(|(model, wire, count)| (model.to_owned(), wire.to_owned(), count)).to_vec()
+            PLAN.map(|(model, wire, extent)| (model.to_owned(), wire.to_owned(), extent)).to_vec()
         } else {
-            vec![(model.unwrap_or_else(|| "0.5b".into()), wire.unwrap_or_else(|| "chat".into()), usize::MAX)]
+            vec![(model.unwrap_or_else(|| "0.5b".into()), wire.unwrap_or_else(|| "chat".into()), Extent::All)]
         };
         Ok(Self { runs, only })
     }

@@ -72,7 +72,7 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         "`false`",
         "Whether the model is asked to make images, too ([models.md](models.md#images)).",
     ),
-    key("models.NAME.parallel_calls", "false", "`true`", "Whether one answer may hold several calls."),
+    key("models.NAME.parallel_calls", "false", "the built-in table's", "Whether one answer may hold several calls."),
     key("models.NAME.efforts", r#"["low", "high"]"#, "the built-in table's", "The levels of effort that it has."),
     key(
         "models.NAME.thinking",

@@ -47,8 +47,8 @@ impl Lack {
             }
             Self::UnreadableCall => {
                 "Your last answer looks like a tool call but cannot be read as one, so nothing was done. A call is one JSON object: \"name\" is \
-                 the exact name of a tool, \"arguments\" an object as the tool describes it. Make the call now. If nothing is left to do, give \
-                 your final answer in words."
+                 the exact name of a tool, \"arguments\" an object as the tool describes it. Make the call now. If nothing is left to do, \
+                 or it was only to be shown, give your final answer, and end it with words."
             }
         };
         format!("{TAG}\n{why}\n</continue_request>")

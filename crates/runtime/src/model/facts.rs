@@ -89,11 +89,19 @@ struct Row {
     prefix: &'static str,
     context_window: u64,
     vision: bool,
+    parallel_calls: bool,
     efforts: &'static [&'static str],
 }
 
+impl Row {
+    /// Of a family that makes one call in an answer.
+    const fn one_call(self) -> Self {
+        Self { parallel_calls: false, ..self }
+    }
+}
+
 const fn row(prefix: &'static str, context_window: u64, vision: bool, efforts: &'static [&'static str]) -> Row {
-    Row { prefix, context_window, vision, efforts }
+    Row { prefix, context_window, vision, parallel_calls: true, efforts }
 }
 
 const LOW_TO_HIGH: &[&str] = &["low", "medium", "high"];
@@ -125,8 +133,9 @@ const TABLE: &[Row] = &[
     row("qwen3", 40_960, false, &[]),
     row("qwen3-coder", 262_144, false, &[]),
     row("qwen3-vl", 262_144, true, &[]),
-    row("llama3", 131_072, false, &[]),
-    row("llama-3", 131_072, false, &[]),
+    // vLLM's documentation says of Llama 3, and of no other family of the table, that it has no parallel calls.
+    row("llama3", 131_072, false, &[]).one_call(),
+    row("llama-3", 131_072, false, &[]).one_call(),
     row("llama-4", 131_072, true, &[]),
     row("gemma3", 131_072, true, &[]),
     row("gemma-3", 131_072, true, &[]),
@@ -182,6 +191,7 @@ impl ModelFacts {
         Some(Self {
             context_window: row.context_window,
             vision: row.vision,
+            parallel_calls: row.parallel_calls,
             efforts,
             structured,
             price: TokenPrice::listed(&name),
@@ -251,6 +261,16 @@ mod tests {
         assert_eq!(facts("Qwen/Qwen3-Coder-30B-A3B-Instruct").context_window, 262_144);
         assert_eq!(facts("openai/gpt-oss-20b").efforts, LOW_TO_HIGH);
         assert!(!facts("my-own").is_known && facts("my-own").context_window == DEFAULT_WINDOW);
+    }
+
+    #[test]
+    fn a_family_without_parallel_calls_is_known() {
+        for (name, parallel) in [("llama3.2", false), ("meta-llama/Llama-3.1-8B-Instruct", false), ("llama-4-scout", true), ("gpt-5", true)]
+        {
+            assert_eq!(facts(name).parallel_calls, parallel, "{name}");
+        }
+        let own = ModelOverrides { parallel_calls: Some(true), ..ModelOverrides::default() };
+        assert!(ModelFacts::of("llama3.2", &[("llama3.2".to_owned(), own)].into()).parallel_calls);
     }
 
     #[test]

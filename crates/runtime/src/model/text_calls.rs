@@ -63,9 +63,13 @@ fn last_words(response: &ModelResponse) -> Option<String> {
     response.items.iter().filter_map(outpost_thread::said).next_back().filter(|_| is_settled)
 }
 
-/// Marks an answer that is nothing but a call that cannot be read: as text it would end the turn with nothing done.
+/// Marks an answer that is a call that cannot be read, or ends with one: as text it would end the turn with nothing done.
+///
+/// An answer may also end with such JSON because the user wanted to see it. Nothing in it tells the two apart, so that both are asked about
+/// once, and fail the turn if the next answer ends in the same way: a failed turn whose answer can be read costs less than a task that
+/// counts as done and is not. The model is told how to show a call: with words behind it, which make it text here, too.
 pub(super) fn mark_unreadable(response: &mut ModelResponse) {
-    if last_words(response).is_some_and(|text| is_unreadable(&text)) {
+    if last_words(response).is_some_and(|text| is_unreadable(&text) || ends_unread(&text)) {
         response.stop = StopReason::UnreadableCall;
     }
 }
@@ -73,8 +77,57 @@ pub(super) fn mark_unreadable(response: &mut ModelResponse) {
 /// Whether a text has the members of a call and nothing before them.
 fn is_unreadable(text: &str) -> bool {
     let inner = unwrapped(text);
-    let has = |member: &str| inner.contains(&format!("\"{member}\""));
-    inner.starts_with(['{', '[']) && has("name") && (has("arguments") || has("parameters"))
+    inner.starts_with(['{', '[']) && has(inner, "name") && (has(inner, "arguments") || has(inner, "parameters"))
+}
+
+fn has(json: &str, member: &str) -> bool {
+    json.contains(&format!("\"{member}\""))
+}
+
+/// Whether a text ends with a call, whatever stands before: in a fence, or in the tags of a template. In a fence behind words, `parameters`
+/// are those of the definition of a tool more often than those of a call.
+fn ends_unread(text: &str) -> bool {
+    let text = without_tags(text);
+    let code = last_fence(text).and_then(code_of_calls).map(str::trim);
+    let in_fence = code.is_some_and(|code| code.starts_with(['{', '[']) && has(code, "name") && has(code, "arguments"));
+    let begins = ["{", "<parameter", "<arg_key>"];
+    in_fence || last_tagged(text).is_some_and(|body| begins.iter().any(|begin| body.contains(begin)))
+}
+
+/// What is in the fence that a text ends with. Only the end of a line ends a fence: texts within a call may hold fences of their own. The
+/// last one may be open, because generation stops there.
+fn last_fence(text: &str) -> Option<&str> {
+    let (mut open, mut last, mut next) = (None, None, 0);
+    for whole in text.split_inclusive('\n') {
+        let (start, line) = (next, whole.trim_end());
+        next += whole.len();
+        if open.is_none() {
+            last = last.filter(|_| line.is_empty());
+            open = opening(line).map(|at| start + at);
+        }
+        if let Some(body) = open.and_then(|from: usize| text.get(from..start + line.len())?.strip_suffix(FENCE)) {
+            (open, last) = (None, Some(body));
+        }
+    }
+    open.map(|from| &text[from..]).or(last)
+}
+
+/// Where the content of a fence begins that a line opens. One that ends before its line does is a word of the line.
+fn opening(line: &str) -> Option<usize> {
+    let (before, rest) = line.split_once(FENCE)?;
+    let is_whole = !rest.strip_suffix(FENCE).unwrap_or(rest).contains(FENCE);
+    is_whole.then_some(before.len() + FENCE.len())
+}
+
+/// What stands behind the tag that begins the last line with one, if it is the end of a text.
+fn last_tagged(text: &str) -> Option<&str> {
+    let begins_line = |start: usize| without_tags(text[..start].rsplit('\n').next().unwrap_or_default()).is_empty();
+    let tags = SHAPES.iter().filter(|shape| shape.open != FENCE);
+    let found = tags.filter_map(|shape| Some((text.rfind(shape.open).filter(|start| begins_line(*start))?, shape)));
+    let (start, shape) = found.max_by_key(|(start, _)| *start)?;
+    let body = &text[start + shape.open.len()..];
+    let behind = if shape.close.is_empty() { None } else { body.split_once(shape.close) };
+    behind.is_none_or(|(_, behind)| without_tags(behind).is_empty()).then_some(body)
 }
 
 /// Without the tags or the fence around it.
@@ -139,6 +192,8 @@ struct Shape {
     read: fn(&str, &[ToolSpec]) -> Option<Vec<Call>>,
 }
 
+const FENCE: &str = "```";
+
 const SHAPES: [Shape; 12] = [
     Shape { open: "<tool_call>", close: "</tool_call>", read: tagged },
     Shape { open: "<tools>", close: "</tools>", read: calls_in_json },
@@ -149,7 +204,7 @@ const SHAPES: [Shape; 12] = [
     Shape { open: "<invoke name=\"", close: "</invoke>", read: invoked },
     Shape { open: "<function=", close: "</function>", read: after_function },
     Shape { open: "<function_call>", close: "</function_call>", read: calls_in_json },
-    Shape { open: "```", close: "```", read: fenced },
+    Shape { open: FENCE, close: FENCE, read: fenced },
     Shape { open: "[TOOL_CALLS]", close: "", read: bracketed },
     Shape { open: "to=functions.", close: "<|call|>", read: channelled },
 ];
@@ -280,12 +335,16 @@ fn with_escapes(text: &str) -> String {
     escaped
 }
 
-/// A fence, whose first line names a language.
 fn fenced(body: &str, tools: &[ToolSpec]) -> Option<Vec<Call>> {
+    calls_in_json(code_of_calls(body)?, tools)
+}
+
+/// What is in a fence, whose first line names a language, if calls are written in that.
+fn code_of_calls(body: &str) -> Option<&str> {
     let (language, code) = body.split_once('\n').unwrap_or(("", body));
     match language.trim() {
-        "" | "json" | "jsonc" | "tool_call" | "tool_code" | "tool" | "function_call" => calls_in_json(code, tools),
-        language if language.starts_with('{') => calls_in_json(body, tools),
+        "" | "json" | "jsonc" | "tool_call" | "tool_code" | "tool" | "function_call" => Some(code),
+        language if language.starts_with('{') => Some(body),
         _ => None,
     }
 }
@@ -494,6 +553,40 @@ mod tests {
     }
 
     #[test]
+    fn a_call_that_was_not_read_at_the_end_of_an_answer_is_told_from_one_that_is_shown() {
+        let fly = "{\"name\": \"fly\", \"arguments\": {\"to\": \"x\"}}";
+        let patch = "{\"name\": \"apply_diff\", \"arguments\": {\"input\": \"+```sh\\n+ls\\n+```\\n\"}}";
+        for text in [
+            format!("I'll delete it:\n```json\n{fly}\n```"),
+            format!("I'll delete it:\n\n```\n{fly}\n```\n\n"),
+            format!("First:\n```sh\nls\n```\nThen: ```json\n{fly}"),
+            format!("I write it:\n```json\n{patch}\n```"),
+            format!("I write it:\n```json\n{patch}```"),
+            "I run it:\n```json\n{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"sh -c \" + \"ls\"}\n```".into(),
+            format!("I'll delete it:\n<tool_call>\n{fly}\n</tool_call><|im_end|>"),
+            "I run it:\n<tool_call>\n{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\"\n</tool_call>".into(),
+            "So:\n<tool_call>\n<function=fly>\n<parameter=to>\nx\n</parameter>\n</function>\n</tool_call>".into(),
+            "So:\n<tool_call>fly\n<arg_key>to</arg_key>\n<arg_value>x</arg_value>\n</tool_call>".into(),
+            "So.\n<|channel|>commentary to=functions.fly <|constrain|>json<|message|>{\"to\": \"x\"}<|call|>".into(),
+        ] {
+            assert!(read(&text).is_none() && ends_unread(&text), "{text}");
+        }
+        for text in [
+            format!("Like this:\n```json\n{fly}\n```\nThat is all."),
+            format!("Like this:\n```json\n{fly}\n```\nand then\n```sh\nls\n```"),
+            format!("Use ```{fly}``` and then ```fly```."),
+            format!("Like this:\n<tool_call>\n{fly}\n</tool_call>\nThat is all."),
+            format!("Like this:\n```xml\n<tool_call>\n{fly}\n</tool_call>\n```"),
+            format!("It is {fly}"),
+            format!("A program:\n```python\ncall = {fly}\n```"),
+            "The definition:\n```json\n{\"name\": \"fly\", \"parameters\": {\"type\": \"object\"}}\n```".into(),
+            "The settings:\n```json\n{\"name\": \"web\"}\n```".into(),
+        ] {
+            assert!(read(&text).is_none() && !ends_unread(&text), "{text}");
+        }
+    }
+
+    #[test]
     fn words_of_the_schema_are_no_arguments() {
         let reading = read("{\"name\": \"exec_command\", \"arguments\": {\"cmd\": \"ls\", \"required\": [\"cmd\"], \"env\": 1}}").unwrap();
         assert_eq!(reading.calls[0].arguments, json!({"cmd": "ls", "env": 1}), "what may be misspelled stays, and is refused");
@@ -514,16 +607,18 @@ mod tests {
     fn text_that_only_looks_like_a_call_stays_text() {
         for text in [
             "Use {\"name\": \"exec_command\"}.",
-            "Like this:\n```json\n{\"name\": \"fly\", \"arguments\": {}}\n```",
-            "{\"name\": \"fly\", \"arguments\": {}, \"version\": 2}",
-            "{\"name\": \"Ada Lovelace\", \"arguments\": {}}",
+            "Like this:\n```json\n{\"name\": \"fly\", \"arguments\": {}}\n```\nit flies.",
             "```json\n{\"name\": \"exec_command\"}\n```",
             "```sh\nls\n```",
             "```json\n{\"version\": 1}\n```",
             "<tool_call>nothing</tool_call>",
             "The file holds `<function=` and ends.",
         ] {
-            assert_eq!(read(text), None, "{text}");
+            assert!(read(text).is_none() && !is_unreadable(text) && !ends_unread(text), "{text}");
+        }
+        // What has the members of a call is not taken for one, either: the model is asked to mend it.
+        for text in ["{\"name\": \"fly\", \"arguments\": {}, \"version\": 2}", "{\"name\": \"Ada Lovelace\", \"arguments\": {}}"] {
+            assert!(read(text).is_none() && is_unreadable(text), "{text}");
         }
     }
 }
