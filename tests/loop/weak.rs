@@ -232,7 +232,6 @@ async fn a_window_that_is_smaller_than_assumed_is_told_and_kept() {
     assert!(harness.turn_ends(thread.id()).await.iter().all(|end| end.status == TurnStatus::Completed));
 }
 
-<<<<<<< HEAD
 /// The window of the model that is asked counts, and not that of the model with which the thread began.
 #[tokio::test]
 async fn a_thread_that_moves_to_a_model_with_a_smaller_window_is_summed_up_before_it_asks() {
@@ -257,7 +256,8 @@ async fn a_thread_that_moves_to_a_model_with_a_smaller_window_is_summed_up_befor
     assert!(requests[2].body.to_string().contains("<compaction_request>"), "{:#}", requests[2].body);
     assert!(requests[3].body.to_string().contains("SUMMARY"));
     assert!(harness.turn_ends(thread.id()).await.iter().all(|end| end.status == TurnStatus::Completed));
-=======
+}
+
 /// What a provider says when a conversation does not fit its window.
 fn too_long(wire: &str) -> Reply {
     let error = match wire {
@@ -304,7 +304,6 @@ async fn a_conversation_that_is_too_long_also_when_summed_up_fails_the_turn() {
         assert_eq!(ended(&harness).await.status, TurnStatus::Failed, "{wire}");
         assert_eq!(harness.model.requests().len(), 3, "{wire}");
     }
->>>>>>> w-turns24
 }
 
 /// A turn that never comes to an end is ended by its budget, also where none is configured.

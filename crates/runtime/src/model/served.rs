@@ -50,7 +50,7 @@ enum WindowAnswer {
 }
 
 impl Default for ServedWindow {
-    /// Nobody was asked yet.
+    /// No question was answered yet.
     fn default() -> Self {
         Self::Open { questions: WindowQuestion::ALL.to_vec(), not_before: None }
     }
