@@ -1,12 +1,14 @@
 //! Processes that go from the session of one client into that of another.
 
+use std::time::{Duration, Instant};
+
 use outpost_testkit::bench::with;
 use outpost_testkit::client::{base64, decode};
 use outpost_testkit::executor::{eventually, is_alive};
-use outpost_testkit::{Bench, Client, over_links};
+use outpost_testkit::{Bench, Client, LinkKind, Setup, over_links};
 use serde_json::{Value, json};
 
-use crate::support::{Pipe, with_arguments};
+use crate::support::{OUTPOST, Pipe, with_arguments};
 
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const OTHER: &str = "ff112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -159,6 +161,35 @@ over_links! { [Memory, Unix, WebSocket]
         assert_eq!((&adopted["exited"], &adopted["closed"]), (&json!(true), &json!(true)));
         assert_eq!(whole(&mut new).await, (3, b"done\n".to_vec()));
     }
+}
+
+/// A program that was started anew has the session of its previous run and knows nothing of what ran in it: that it is there does not mean
+/// that the result of a command was taken, for which the next owner of its thread may still come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_is_kept_for_another_session_while_a_program_that_does_not_ask_for_it_is_there() {
+    const KEPT: Duration = Duration::from_millis(200);
+    let setup = Setup { closed_retention: Some(KEPT), ..Setup::default() };
+    let bench = Bench::with_setup(LinkKind::Memory, OUTPOST, &setup);
+    let go = Pipe::new(&bench, "go");
+    let ((mut old, session), (mut new, _)) = (client(&bench).await, client(&bench).await);
+    old.start(owned(bench.shell("p", "read x < go; echo done; touch over; exit 3"), 1)).await;
+    old.start(owned(bench.shell("taken", "true"), 1)).await;
+    old.close();
+    go.go();
+    let mut again = bench.connect().await;
+    again.greet(json!({"clientName": "test", "resumeSessionId": session})).await;
+    let over = bench.path("over");
+    eventually("it has ended", || over.exists()).await;
+    // What is asked for goes as soon as ever, and only then has the time passed for the other, too.
+    again.result("process/read", json!({"processId": "taken", "afterSeq": 0, "waitMs": 20_000})).await;
+    let since = Instant::now();
+    while again.call("process/read", json!({"processId": "taken", "afterSeq": 0})).await.get("error").is_none() {
+        assert!(since.elapsed() < KEPT * 100, "it is kept for ever");
+        tokio::time::sleep(KEPT / 4).await;
+    }
+    tokio::time::sleep(KEPT * 2).await;
+    new.result("process/adopt", claim(SECRET, 2)).await;
+    assert_eq!(whole(&mut new).await, (3, b"done\n".to_vec()));
 }
 
 /// A sandbox belongs to the session that made it, and stays until the last process in it ends.

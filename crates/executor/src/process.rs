@@ -49,6 +49,8 @@ pub(crate) struct Process {
     is_terminal: bool,
     /// Nothing is pushed: its client reads, and it waits for its client.
     is_pulled: bool,
+    /// Of one that other sessions may adopt: the connection that started it, adopted it or read it last.
+    asked_by: Mutex<Option<Weak<SessionAttachment>>>,
     policy: Policy,
     since: Instant,
     kin: ProcessTree,
@@ -156,6 +158,7 @@ impl Process {
             metadata: params.metadata,
             is_terminal: params.tty,
             is_pulled: params.connect.as_ref().is_some_and(|connect| connect.pull),
+            asked_by: Mutex::new(params.adoption.as_ref().map(|_| Weak::new())),
             policy,
             since: Instant::now(),
             kin,
@@ -470,6 +473,19 @@ impl Process {
     }
 
     /// Whether everything was pushed to the attached connection. The rest of what is pulled is not asked for once its end is.
+    pub(crate) fn note_asked_by(&self, attachment: &Arc<SessionAttachment>) {
+        if let Some(asked_by) = self.asked_by.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            *asked_by = Arc::downgrade(attachment);
+        }
+    }
+
+    /// Whether another session may come for it while the client that is there has shown no interest: that may be a program that was started
+    /// anew, and has the session without the thread.
+    pub(crate) fn waits_for_another_than(&self, attachment: &Arc<SessionAttachment>) -> bool {
+        let asked_by = self.asked_by.lock().unwrap_or_else(PoisonError::into_inner);
+        asked_by.as_ref().is_some_and(|asked_by| !std::ptr::eq(asked_by.as_ptr(), Arc::as_ptr(attachment)))
+    }
+
     pub(crate) fn is_told(&self) -> bool {
         let state = self.lock();
         (self.is_pulled && self.kill.is_cancelled()) || state.pushed.seq + 1 == state.log.next_seq()

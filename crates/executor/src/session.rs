@@ -39,6 +39,8 @@ const LAUNCHES: usize = 4;
 const CONNECTS: usize = 32;
 /// The client that is there now has this part of the time for which a closed process is kept, however long others were there before.
 const NEWEST_SHARE: u32 = 6;
+/// So many times longer a closed process is kept that another session may come for.
+const FOR_ANOTHER: u32 = 20;
 /// How long after its last use memory is given back.
 const GIVING_BACK: Duration = Duration::from_secs(1);
 
@@ -584,7 +586,9 @@ impl ExecutorSession {
             }
             let (attended, newest) = (state.attended().saturating_sub(before), state.attached_at.map(|at| at.elapsed()));
             let is_there = state.attachment.as_ref().is_some_and(|attachment| attachment.was_there_after(closed_at));
-            if is_there && attended >= retention && newest.is_some_and(|newest| newest >= share) && process.is_told() {
+            let is_for_another = state.attachment.as_ref().is_some_and(|attachment| process.waits_for_another_than(attachment));
+            let kept = if is_for_another { retention * FOR_ANOTHER } else { retention };
+            if is_there && attended >= kept && newest.is_some_and(|newest| newest >= share) && process.is_told() {
                 state.processes.remove(process.id());
                 session.fates.note(|journal| journal.forgotten(&session.id, process.id()));
                 if state.processes.is_empty() {
@@ -592,7 +596,7 @@ impl ExecutorSession {
                 }
                 return true;
             }
-            rest = retention.saturating_sub(attended).max(share);
+            rest = kept.saturating_sub(attended).max(share);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `process/*`.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_rpc::{Lane, Router};
@@ -15,6 +16,7 @@ use outpost_wire::exec::process::{
 use outpost_wire::exec::session::Empty;
 
 use super::native;
+use crate::attachment::SessionAttachment;
 use crate::carried::Carried;
 use crate::connection::ExecutorConnection;
 use crate::input::WriteError;
@@ -51,8 +53,10 @@ pub(super) fn routes(router: Router<ExecutorConnection>) -> Router<ExecutorConne
             Ok(TerminateResponse { running: session.terminate(&params.process_id) })
         })
         .on::<Adopt, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-            let (session, _) = connection.session()?;
-            connection.executor().adoptions.adopt(&params, &session).await
+            let (session, attachment) = connection.session()?;
+            let adopted = connection.executor().adoptions.adopt(&params, &session).await?;
+            note_asker(&session, &params.process_id, &attachment);
+            Ok(adopted)
         })
         .on::<Resize, _, _>(Lane::Control, admit, |connection, params| async move { resize(&connection, &params) })
         .on::<List, _, _>(Lane::Ordinary, admit, |connection, _| async move {
@@ -66,8 +70,14 @@ fn find(connection: &ExecutorConnection, id: &str) -> Result<Option<ProcessEntry
     Ok(session.process(id))
 }
 
+fn note_asker(session: &ExecutorSession, id: &str, attachment: &Arc<SessionAttachment>) {
+    if let Some(ProcessEntry::Live(process)) = session.process(id) {
+        process.note_asked_by(attachment);
+    }
+}
+
 async fn start(connection: &ExecutorConnection, params: StartParams) -> Result<StartResponse, Fault> {
-    let (session, _) = connection.session()?;
+    let (session, attachment) = connection.session()?;
     let process_id = params.process_id.clone();
     let (adoption, adoptions) = (params.adoption.clone(), &connection.executor().adoptions);
     let begin = || adoption.as_ref().map_or(Ok(()), |claim| adoptions.begin(&process_id, claim, &session));
@@ -114,6 +124,7 @@ async fn start(connection: &ExecutorConnection, params: StartParams) -> Result<S
             Claim::Underway(starting) => starting.over().await,
         }
     };
+    note_asker(&session, &process_id, &attachment);
     Ok(StartResponse { process_id, sandbox_type: policy.as_ref().map(sandbox_type) })
 }
 
@@ -168,6 +179,7 @@ async fn read(connection: &ExecutorConnection, params: ReadParams) -> Result<Rea
         Some(ProcessEntry::Past(fate)) => return Ok(past::read(&fate)),
         None => return Err(fault::unknown_process(&params.process_id)),
     };
+    process.note_asked_by(&attachment);
     let request = ReadRequest {
         after_seq: params.after_seq.unwrap_or(0),
         max_bytes: params.max_bytes,
