@@ -19,8 +19,8 @@ pub(super) enum Lack {
 const TAG: &str = "<continue_request>";
 
 impl Lack {
-    /// What an answer lacks that holds these items and no call.
-    pub(super) fn of(items: &[Raw], stop: StopReason) -> Option<Self> {
+    /// What an answer lacks that holds these items and no call, after what the model was asked for before it.
+    pub(super) fn of(items: &[Raw], stop: StopReason, asked: Option<&Asked>) -> Option<Self> {
         let text: String = items.iter().filter_map(said).collect();
         match stop {
             StopReason::Truncated => Some(Self::Truncated),
@@ -28,6 +28,8 @@ impl Lack {
             StopReason::UnreadableCall => Some(Self::UnreadableCall),
             _ if items.iter().filter_map(GeneratedImage::of).any(|image| image.data().is_some()) => None,
             _ if text.trim().is_empty() => Some(Self::Empty),
+            // Neither a call nor the words that were asked for in its place: small models give the request back in the form of a call.
+            _ if asked.is_some_and(Asked::is_to_mend_a_call) && is_named_object(&text) => Some(Self::UnreadableCall),
             _ => is_promise(&text).then_some(Self::Promise),
         }
     }
@@ -73,10 +75,28 @@ impl Lack {
     }
 }
 
-/// Whether the model was asked to go on since the user said something or a call was answered: a call is what was asked for.
-pub(super) fn was_asked(items: &[Raw]) -> bool {
+/// A request to go on.
+pub(super) struct Asked(String);
+
+impl Asked {
+    fn is_to_mend_a_call(&self) -> bool {
+        [Lack::UnreadableCall, Lack::TextCall].iter().any(|lack| lack.message() == self.0)
+    }
+}
+
+/// What the model was asked for since the user said something or a call was answered: a call is what was asked for.
+pub(super) fn asked(items: &[Raw]) -> Option<Asked> {
     let is_older = |item: &Raw| is_user_message(item) || item.read::<CallItem>().is_ok_and(|item| item.kind.ends_with("_call_output"));
-    items.iter().rev().take_while(|item| !is_older(item)).any(|item| said(item).is_some_and(|text| text.starts_with(TAG)))
+    let mut texts = items.iter().rev().take_while(|item| !is_older(item)).filter_map(said);
+    texts.find(|text| text.starts_with(TAG)).map(Asked)
+}
+
+/// Whether a text is an object of JSON with a name, in a fence or without, and nothing else.
+fn is_named_object(text: &str) -> bool {
+    let text = text.trim();
+    let fenced = text.strip_prefix("```json").or_else(|| text.strip_prefix("```")).and_then(|rest| rest.strip_suffix("```"));
+    let object: Option<serde_json::Value> = serde_json::from_str(fenced.unwrap_or(text)).ok();
+    object.is_some_and(|object| object["name"].is_string())
 }
 
 /// Whether a text ends with the announcement of a next action.
@@ -148,21 +168,37 @@ mod tests {
 
     #[test]
     fn what_an_answer_lacks() {
-        assert_eq!(Lack::of(&[], StopReason::Complete), Some(Lack::Empty));
-        assert_eq!(Lack::of(&[answer(" \n")], StopReason::Complete), Some(Lack::Empty));
-        assert_eq!(Lack::of(&[answer("done")], StopReason::Complete), None);
-        assert_eq!(Lack::of(&[Raw::from(GeneratedImage::item("QUJD"))], StopReason::Complete), None);
-        assert_eq!(Lack::of(&[answer("so f")], StopReason::Truncated), Some(Lack::Truncated));
-        assert_eq!(Lack::of(&[answer("{…}")], StopReason::TextCall), Some(Lack::TextCall));
+        let of = |items: &[Raw], stop| Lack::of(items, stop, None);
+        assert_eq!(of(&[], StopReason::Complete), Some(Lack::Empty));
+        assert_eq!(of(&[answer(" \n")], StopReason::Complete), Some(Lack::Empty));
+        assert_eq!(of(&[answer("done")], StopReason::Complete), None);
+        assert_eq!(of(&[Raw::from(GeneratedImage::item("QUJD"))], StopReason::Complete), None);
+        assert_eq!(of(&[answer("so f")], StopReason::Truncated), Some(Lack::Truncated));
+        assert_eq!(of(&[answer("{…}")], StopReason::TextCall), Some(Lack::TextCall));
+    }
+
+    #[test]
+    fn json_alone_is_no_answer_to_the_request_to_mend_a_call() {
+        let after = |lack: Option<Lack>, text: &str| {
+            let asked = lack.map(|lack| Asked(lack.message()));
+            Lack::of(&[answer(text)], StopReason::Complete, asked.as_ref())
+        };
+        for text in ["```json\n{\"name\": \"continue_request\"}\n```", "{\"name\": \"done\"}"] {
+            assert_eq!(after(Some(Lack::UnreadableCall), text), Some(Lack::UnreadableCall));
+            assert_eq!(after(Some(Lack::TextCall), text), Some(Lack::UnreadableCall));
+            assert_eq!((after(Some(Lack::Empty), text), after(None, text)), (None, None), "the user may have asked for it");
+        }
+        assert_eq!(after(Some(Lack::UnreadableCall), "It is {\"name\": \"x\"}."), None);
     }
 
     #[test]
     fn it_is_asked_once_until_the_user_speaks_or_it_calls() {
-        let asked = user(&Lack::Empty.message());
-        assert!(!was_asked(&[user("go")]));
-        assert!(was_asked(&[user("go"), asked.clone(), answer("x")]));
-        assert!(!was_asked(&[user("go"), asked.clone(), user("again")]));
+        let request = user(&Lack::Empty.message());
+        let is_asked = |items: &[Raw]| asked(items).is_some();
+        assert!(!is_asked(&[user("go")]));
+        assert!(is_asked(&[user("go"), request.clone(), answer("x")]));
+        assert!(!is_asked(&[user("go"), request.clone(), user("again")]));
         let result = Raw::from(json!({"type": "function_call_output", "call_id": "a", "output": "x"}));
-        assert!(!was_asked(&[user("go"), asked, result, answer("x")]));
+        assert!(!is_asked(&[user("go"), request, result, answer("x")]));
     }
 }

@@ -11,7 +11,7 @@ use outpost_thread::{InterruptReason, Marker};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::nudge::{Lack, was_asked};
+use super::nudge::{Lack, asked};
 use super::repeats::{POINTED_OUT, TOO_MANY, pointed_out, repeated};
 use super::{Done, Driver, Stop};
 use crate::capabilities::RootReport;
@@ -304,8 +304,9 @@ impl Driver {
         let (items, calls) = calls_of(items, taken, &*self.shared.ids);
         let is_refused = answer.stop == StopReason::Refused || refusal(&items).is_some();
         let why = refusal(&items);
-        let lack = if calls.is_empty() && !is_refused { Lack::of(&items, answer.stop) } else { None };
-        let was_asked = self.model.context.as_ref().is_some_and(|context| was_asked(context.items()));
+        let asked = self.model.context.as_ref().and_then(|context| asked(context.items()));
+        let lack = if calls.is_empty() && !is_refused { Lack::of(&items, answer.stop, asked.as_ref()) } else { None };
+        let was_asked = asked.is_some();
         let goes_on = (lack.is_some() && !was_asked) || answer.stop == StopReason::Paused;
         let usage = Some(tokens(answer.usage));
         let answered = ModelAnswered { turn: turn.clone(), step, items, calls, complete: true, goes_on, usage, response: None };
