@@ -91,10 +91,15 @@ pub(crate) fn clients() -> anyhow::Result<PathBuf> {
 /// A virtual environment, into which pip installs.
 pub(crate) fn python_environment(directory: &Path) -> anyhow::Result<()> {
     need("python3", "python3")?;
-    if Command::new("python3").args(["-c", "import ensurepip, venv"]).stderr(Stdio::null()).status().is_ok_and(|status| !status.success()) {
+    if !has_venv() {
         debian(&["python3-venv"])?;
     }
     sh(Command::new("python3").args(["-m", "venv"]).arg(directory))
+}
+
+/// Debian keeps a part of Python apart without which there are no virtual environments.
+fn has_venv() -> bool {
+    Command::new("python3").args(["-c", "import ensurepip, venv"]).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
 /// What drives a browser, and what checks a page for accessibility. The browser is Debian's.
@@ -164,8 +169,11 @@ fn by_hand(packages: &[&str]) -> String {
     format!("`sudo apt-get install {}` (or the packages of those names in your distribution)", packages.join(" "))
 }
 
+/// No program of its own: a part of `python3`.
+const VENV: &str = "python3 -m venv";
+
 /// What the tests need of the system: the program, its package, and which tests need it.
-const NEEDED: [(&str, &str, Tests); 20] = [
+const NEEDED: [(&str, &str, Tests); 21] = [
     ("strace", "strace", Tests::Some),
     ("python3", "python3", Tests::Some),
     ("ip", "iproute2", Tests::Some),
@@ -175,6 +183,7 @@ const NEEDED: [(&str, &str, Tests); 20] = [
     ("openssl", "openssl", Tests::Some),
     ("make", "make", Tests::Some),
     ("initdb", "postgresql", Tests::Some),
+    (VENV, "python3-venv", Tests::Interop),
     ("npm", "npm", Tests::Interop),
     ("node", "nodejs", Tests::Interop),
     ("chromium", "chromium", Tests::Interop),
@@ -200,7 +209,11 @@ enum Tests {
 /// Returns whether the tests with programs of others can run.
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 pub(crate) fn system() -> bool {
-    let is_missing = |program: &str| if program == "initdb" { !has_postgres() } else { !is_there(program) };
+    let is_missing = |program: &str| match program {
+        "initdb" => !has_postgres(),
+        VENV => !has_venv(),
+        program => !is_there(program),
+    };
     let missing: Vec<_> = NEEDED.into_iter().filter(|(program, ..)| is_missing(program)).collect();
     let packages: Vec<&str> = missing.iter().map(|(_, package, _)| *package).collect();
     if packages.is_empty() {
