@@ -600,8 +600,15 @@ async fn a_thread_that_cannot_go_on_is_found_again_if_it_has_work() {
     // Also after it was taken up without anything that was written.
     let lease = node.claim(id(1), ClaimMode::Orphaned).await.unwrap();
     node.give_up(lease).await;
-    database.ask("update outpost_nodes set expires = now() where instance = 'node'");
-    assert_eq!(orphans(&other).await.len(), 1);
+    // A node that cannot go on with it time after time leaves it to the user, who finds it free.
+    let soon = "(select expires from outpost_nodes where instance = 'node')";
+    database.ask(&format!("update outpost_threads set claims = 3, since = {soon} where id = '{}'", id(1)));
+    let found: Vec<_> = orphans(&node).await.into_iter().map(|(_, fate)| fate).collect();
+    assert_eq!((found, holder(1).as_str()), (vec![OrphanFate::Parked], ""));
+    let lease = other.claim(id(1), ClaimMode::IfFree).await.unwrap();
+    other.give_up(lease).await;
+    database.ask("update outpost_nodes set expires = now() where instance = 'other'");
+    assert_eq!(orphans(&node).await.len(), 1);
 }
 
 /// `local` of a thread is the machine of its first step, whichever node had the thread last.

@@ -10,7 +10,7 @@ use outpost_wire::SharedError;
 use tokio::time::{Instant, sleep};
 
 use super::{PING, PostgresStore, Shared, small, told};
-use crate::lease::ClaimError;
+use crate::lease::{ClaimError, Lease};
 use crate::local::lock;
 use crate::orphan::{OrphanFate, OrphanedThread, PassedOrphans, places};
 
@@ -119,6 +119,7 @@ impl PostgresStore {
         let statement = client.prepare_cached(ORPHANS).await.map_err(failed)?;
         let held: Vec<String> = lock(&self.0.held).keys().map(ToString::to_string).collect();
         let (mut seen, mut unheld, mut orphans, mut ours) = (passed.names(), HashSet::new(), Vec::new(), 0);
+        let mut own_parked = Vec::new();
         loop {
             let rows = client.query(&statement, &[&self.0.config.instance, &AT_A_TIME, &held, &seen]).await.map_err(failed)?;
             for row in &rows {
@@ -136,6 +137,9 @@ impl PostgresStore {
                 let (host, selection) = places(row.get(3), row.get(2));
                 let orphan = OrphanedThread { thread, has_work: true, claims: small(row.get(1)), host, selection };
                 let fate = orphan.fate(self.host());
+                if is_own && fate == OrphanFate::Parked {
+                    own_parked.push(Lease { thread, epoch: small(epoch) });
+                }
                 match fate {
                     OrphanFate::TakeUp => ours += 1,
                     OrphanFate::Idle | OrphanFate::Elsewhere | OrphanFate::Parked => passed.pass(thread, small(epoch)),
@@ -147,6 +151,10 @@ impl PostgresStore {
             }
         }
         *lock(&self.0.unheld) = unheld;
+        // The lease of this program goes on: a user who tries such a thread once more would find it held.
+        for lease in own_parked {
+            self.release(lease).await;
+        }
         Ok(orphans)
     }
 
