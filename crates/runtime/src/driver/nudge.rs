@@ -117,12 +117,15 @@ fn is_promise(text: &str) -> bool {
     ];
     // What waits for the user, or only sounds like a plan.
     const OTHERS: [&str; 7] = ["let me know", "wait", "be happy", "be glad", "need you", "once you", "if you"];
+    const PAUSES: [&str; 4] = ["please wait", "please wait a moment", "one moment", "one moment, please"];
+    const STOPS: [char; 5] = ['.', '!', ':', '…', ' '];
     let text = text.trim().replace('’', "'").to_lowercase();
     let Some(last) = text.lines().rev().find(|line| !line.trim().is_empty()) else { return false };
     if last.ends_with('?') {
         return false;
     }
-    let end = last.trim_end_matches(['.', '!', ':', '…', ' ']);
+    let end = last.trim_end_matches(STOPS);
+    let end = PAUSES.iter().find_map(|pause| end.strip_suffix(pause)).unwrap_or(end).trim_end_matches(STOPS);
     let sentence = end.rsplit_once(['.', '!']).map_or(end, |(_, sentence)| sentence).trim_start();
     let sentence = sentence.strip_prefix("now, ").or_else(|| sentence.strip_prefix("okay, ")).unwrap_or(sentence);
     BEGINNINGS.iter().any(|beginning| sentence.starts_with(beginning)) && !OTHERS.iter().any(|other| sentence.contains(other))
@@ -149,6 +152,7 @@ mod tests {
             "The test fails.\n\nLet me look at the source:",
             "Okay. Now I will run the tests.",
             "I’m going to create the file…",
+            "I understand the task. Let me apply the patch to the file. Please wait.",
         ] {
             assert!(is_promise(text), "{text}");
         }
@@ -156,6 +160,7 @@ mod tests {
             "Done: I'll not touch anything else. The file is there.",
             "Let me know if you want more.",
             "I'll wait for your answer.",
+            "It is running. Please wait.",
             "Shall I go on?",
             "I will run it if you agree.",
             "The word `let me` is in line 3.",
