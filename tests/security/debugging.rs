@@ -85,10 +85,10 @@ async fn attacked(ground: &Ground) {
     let (mut client, mut other) = (ground.client().await, ground.client().await);
     let policy = ground.workspace_write();
     std::fs::write(ground.path("attack.pl"), numbered(ATTACK)).unwrap();
-    // A child of its own, and another command of the same session.
-    let (code, output) = ground.run(&mut client, &policy, "sleep 60 & perl attack.pl $!; code=$?; kill $!; exit $code").await;
+    // A child of its own, and another command of the same session. One that was attached to may be left stopped: only KILL ends it then.
+    let (code, output) = ground.run(&mut client, &policy, "sleep 60 & perl attack.pl $!; code=$?; kill -KILL $!; exit $code").await;
     // The process table may be the machine's: it is read-only then. What the host itself forbids does not work inside either.
-    let bare = with(ground.shell("bare", "sleep 60 & perl attack.pl $!; kill $!"), json!({}));
+    let bare = with(ground.shell("bare", "sleep 60 & perl attack.pl $!; kill -KILL $!"), json!({}));
     client.start(bare).await;
     let bare = String::from_utf8_lossy(&client.outcome("bare").await.1).into_owned();
     let is_way = |way: &&&str| (**way != "write-mem" || output.contains("write-mem")) && bare.contains(**way);
