@@ -15,6 +15,8 @@ use super::{CallContext, CallRuntime};
 
 /// So long a search waits for another one that has found the same command.
 const NOT_YET: Duration = Duration::from_millis(20);
+/// So long it waits for a change: a connection that is lost and back within a moment need not be seen as one.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// A command that a previous run of the thread started.
 pub(crate) struct FormerCommand {
@@ -70,7 +72,7 @@ pub(crate) async fn find_again(
         // Before looking, so that nothing between the two is missed.
         changes.mark_unchanged();
         let view = runtime.view(thread);
-        let mut look_again = deadline;
+        let mut look_again = deadline.min(Instant::now() + LOOK_AGAIN);
         let (place, captured) = (view.workplace(Some(id.as_str())), view.captured(id));
         let mut reason = format!("environment `{id}` could not be reached");
         match (place, captured) {
@@ -83,7 +85,7 @@ pub(crate) async fn find_again(
                     look_again = deadline.min(Instant::now() + NOT_YET);
                     reason = "another call has it".to_owned();
                 }
-                // The connection was lost meanwhile, which is a change.
+                // The connection was lost meanwhile; a claim that is repeated is the same one.
                 Err(EnvironmentError::Unknown { .. } | EnvironmentError::Unreachable { .. }) => {}
                 Err(error) => {
                     tracing::info!(environment = %id, process, %error, "a command of an earlier life is lost");
