@@ -13,7 +13,7 @@ use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
 use outpost_runtime::feed::FeedLimits;
 use outpost_runtime::mcp::McpConfig;
-use outpost_runtime::model::{ModelError, ModelProvider, Provider, Quirk, Quirks, built_in};
+use outpost_runtime::model::{ModelError, ModelProvider, NO_MODEL, Provider, Quirk, Quirks, built_in};
 use outpost_runtime::models::{Models, VariableLookup as ModelVariables};
 use outpost_runtime::rules::{CommandRule, CommandRules};
 use outpost_runtime::skills::host::{HostRoot, HostSkillScope};
@@ -270,7 +270,7 @@ pub(crate) fn default_model(provider: &str) -> &'static str {
         "openai" => "gpt-5",
         "anthropic" => "claude-sonnet-4-5",
         "ollama" => "qwen3",
-        _ => "offline",
+        _ => NO_MODEL,
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 /// Providers make larger ones smaller themselves, or refuse them: Anthropic does where a request has more than twenty.
-const LONGEST_SIDE: u32 = 2000;
+pub(crate) const LONGEST_SIDE: u32 = 2000;
 /// The least that a provider takes: five megabytes of base64.
 const LARGEST: usize = 3_750_000;
 /// What a file or a message may hold to begin with.
@@ -140,13 +140,17 @@ pub(crate) fn outgoing(item: &Raw, sees: bool) -> Option<Value> {
 
 /// An item for a model that cannot see: in the place of each picture stands that there was one.
 pub(crate) fn described(mut item: Value) -> Value {
+    let told = json!({"type": "input_text", "text": "[an image, which this model cannot see]"});
+    each_picture(&mut item, |part| *part = told.clone());
+    item
+}
+
+/// Does something with each picture of a message or a result.
+pub(crate) fn each_picture(item: &mut Value, mut act: impl FnMut(&mut Value)) {
     for name in ["content", "output"] {
         let parts = item.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten();
-        for part in parts.filter(|part| part["type"] == "input_image") {
-            *part = json!({"type": "input_text", "text": "[an image, which this model cannot see]"});
-        }
+        parts.filter(|part| part["type"] == "input_image").for_each(&mut act);
     }
-    item
 }
 
 pub(crate) fn has_pictures(item: &str) -> bool {
@@ -157,23 +161,23 @@ pub(crate) fn has_pictures(item: &str) -> bool {
 fn replaced(item: &str, fit: impl Fn(&str) -> Result<String, PictureError>) -> Option<Value> {
     let mut item: Value = serde_json::from_str(item).ok()?;
     let mut changed = false;
-    for name in ["content", "output"] {
-        let Some(parts) = item.get_mut(name).and_then(Value::as_array_mut) else { continue };
-        for part in parts.iter_mut().filter(|part| part["type"] == "input_image" && !part["file_id"].is_string()) {
-            let address = part["image_url"].as_str().unwrap_or_default();
-            match fit(address) {
-                Ok(fitted) if fitted == address => {}
-                Ok(fitted) => {
-                    part["image_url"] = fitted.into();
-                    changed = true;
-                }
-                Err(why) => {
-                    *part = json!({"type": "input_text", "text": format!("[a picture that cannot be shown: {why}]")});
-                    changed = true;
-                }
+    each_picture(&mut item, |part| {
+        if part["file_id"].is_string() {
+            return;
+        }
+        let address = part["image_url"].as_str().unwrap_or_default();
+        match fit(address) {
+            Ok(fitted) if fitted == address => {}
+            Ok(fitted) => {
+                part["image_url"] = fitted.into();
+                changed = true;
+            }
+            Err(why) => {
+                *part = json!({"type": "input_text", "text": format!("[a picture that cannot be shown: {why}]")});
+                changed = true;
             }
         }
-    }
+    });
     changed.then_some(item)
 }
 

@@ -6,15 +6,14 @@ use outpost_wire::base64;
 use serde_json::{Value, json};
 
 use super::HistoryItem;
-use crate::pictures::has_pictures;
+use crate::pictures::{LONGEST_SIDE, each_picture, has_pictures};
 
 /// The fewest that one of the known providers takes (Anthropic: 100), with some room.
 const MOST: usize = 90;
 /// Bytes of base64: the smallest body that one of them takes has 32 MB, and words need room, too.
 const MOST_BYTES: usize = 20 << 20;
-/// Beside more than so many no picture may have a side that is longer than [`LONGEST_OF_MANY`].
+/// Beside more than so many no picture may have a side that is longer than [`LONGEST_SIDE`]. Those of earlier versions may.
 const MANY: usize = 20;
-const LONGEST_OF_MANY: u32 = 2000;
 
 const LEFT_OUT: &str = "[an earlier image, left out because a request holds no more images]";
 const TOO_LARGE: &str = "[an image that is too large to be shown beside so many others]";
@@ -48,7 +47,7 @@ impl PictureLoad {
         } else if has_pictures(item.get())
             && let Ok(mut item) = item.read::<Value>()
         {
-            each(&mut item, |part| load.note(part["image_url"].as_str().unwrap_or_default()));
+            each_picture(&mut item, |part| load.note(part["image_url"].as_str().unwrap_or_default()));
         }
         load
     }
@@ -98,7 +97,7 @@ fn told(item: &HistoryItem, words: &str, goes: impl Fn(&str) -> bool) -> History
         return json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": words}]}).into();
     }
     let Ok(mut read) = item.read::<Value>() else { return item.clone() };
-    each(&mut read, |part| {
+    each_picture(&mut read, |part| {
         if goes(part["image_url"].as_str().unwrap_or_default()) {
             *part = json!({"type": "input_text", "text": words});
         }
@@ -106,18 +105,11 @@ fn told(item: &HistoryItem, words: &str, goes: impl Fn(&str) -> bool) -> History
     read.into()
 }
 
-fn each(item: &mut Value, mut act: impl FnMut(&mut Value)) {
-    for name in ["content", "output"] {
-        let parts = item.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten();
-        parts.filter(|part| part["type"] == "input_image").for_each(&mut act);
-    }
-}
-
 /// Of a picture that is only named by its address nothing is known.
 fn is_long(address: &str) -> bool {
     let data = address.split_once(";base64,").map_or(address, |(_, data)| data);
     let bytes = base64::decode(data).unwrap_or_default();
-    picture_size(&bytes).is_some_and(|(width, height)| width.max(height) > LONGEST_OF_MANY)
+    picture_size(&bytes).is_some_and(|(width, height)| width.max(height) > LONGEST_SIDE)
 }
 
 #[cfg(test)]
